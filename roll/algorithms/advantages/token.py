@@ -1,0 +1,103 @@
+"""Estimators along the tokens ``[batch, sequence]``: what follows a token decides its advantage.
+
+Everywhere: only tokens of the mask exist. Prompt, observation and padding tokens are skipped, so a reward after an
+observation reaches the tokens before it, and nothing is bootstrapped from a value under a zero mask.
+"""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+from roll.algorithms.groups import GroupIds, encode
+from roll.algorithms.masking import blank, broadcast, masked_whiten, slabs
+from roll.algorithms.scan import packing, reverse_scan
+
+
+@torch.no_grad()
+def gae(rewards: Tensor, values: Tensor, mask: Tensor, gamma: float, lam: float) -> tuple[Tensor, Tensor]:
+    """Generalised advantage estimation over the masked tokens.
+
+    ``delta = r + gamma * V_next - v`` and ``A = delta + gamma * lam * A_next``, where "next" is the next token of the
+    mask and both are 0 after the last one; ``returns = A + v``. Whitening is separate.
+
+    Args:
+        rewards: ``[batch, sequence]`` float.
+        values: ``[batch, sequence]`` float, the critic's value before each token.
+        mask: ``[batch, sequence]``, nonzero on trained tokens.
+        gamma: Discount in [0, 1].
+        lam: GAE lambda in [0, 1].
+
+    Returns:
+        ``(advantages, returns)``, each ``[batch, sequence]``, 0 outside the mask.
+
+    Source: Schulman et al. 2016, High-Dimensional Continuous Control Using GAE.
+    """
+    advantages, returns = torch.zeros(values.shape, dtype=values.dtype, device=values.device), torch.empty_like(values)
+    for rows in slabs(mask):
+        plan = packing(mask[rows])
+        packed_values = plan.pack(values[rows])
+        delta = plan.pack(rewards[rows].to(values.dtype)).sub_(packed_values)
+        # Packed values are 0 after the last token of a row. A token just before the first one of a row gets a wrong
+        # delta here, but only tokens before it could see that, and none of those is in the mask.
+        delta[:, :-1].add_(packed_values[:, 1:], alpha=gamma)
+        plan.unpack(reverse_scan(delta, gamma * lam), advantages[rows])
+        returns[rows] = blank(advantages[rows] + values[rows], plan.mask)
+    return advantages, returns
+
+
+@torch.no_grad()
+def reinforce(rewards: Tensor, mask: Tensor, gamma: float) -> Tensor:
+    """Discounted return of each token: ``G = r + gamma * G_next`` over the masked tokens.
+
+    Args:
+        rewards: ``[batch, sequence]`` float.
+        mask: ``[batch, sequence]``, nonzero on trained tokens.
+        gamma: Discount in [0, 1].
+
+    Returns:
+        ``[batch, sequence]``, 0 outside the mask.
+
+    Source: Williams 1992, REINFORCE.
+    """
+    returns = torch.zeros(rewards.shape, dtype=rewards.dtype, device=rewards.device)
+    for rows in slabs(mask):
+        plan = packing(mask[rows])
+        plan.unpack(reverse_scan(plan.pack(rewards[rows]), gamma), returns[rows])
+    return returns
+
+
+@torch.no_grad()
+def reinforce_plus_plus(rewards: Tensor, mask: Tensor, gamma: float) -> Tensor:
+    """REINFORCE++: the masked discounted return, whitened over the trained tokens of the whole batch.
+
+    Args:
+        rewards: ``[batch, sequence]`` float.
+        mask: ``[batch, sequence]``, nonzero on trained tokens.
+        gamma: Discount in [0, 1].
+
+    Returns:
+        ``[batch, sequence]``, 0 outside the mask.
+
+    Source: Hu 2025, REINFORCE++.
+    """
+    return masked_whiten(reinforce(rewards, mask, gamma), mask)
+
+
+@torch.no_grad()
+def reinforce_plus_plus_baseline(scores: Tensor, group_ids: GroupIds, mask: Tensor) -> Tensor:
+    """REINFORCE++ with a group baseline: ``whiten((S - mean_g) * m) * m``.
+
+    Args:
+        scores: ``[batch]`` float.
+        group_ids: One hashable per sample.
+        mask: ``[batch, sequence]``, nonzero on trained tokens.
+
+    Returns:
+        ``[batch, sequence]``, 0 outside the mask.
+
+    Source: Hu 2025, REINFORCE++ (baseline variant).
+    """
+    groups = encode(group_ids, scores.shape[0], device=scores.device)
+    centred = (scores.double() - groups.mean(scores)[groups.codes]).to(scores.dtype)
+    return masked_whiten(broadcast(centred, mask), mask)

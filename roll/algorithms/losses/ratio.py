@@ -1,0 +1,78 @@
+"""What the policy losses share: clamped log-ratios, sequence means, metrics."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+from roll.algorithms.masking import as_bool, blank, slabs
+
+LOG_RATIO_LIMIT = 20.0
+
+Metrics = dict[str, Tensor]
+
+
+def log_ratio(log_probs: Tensor, old_log_probs: Tensor, mask: Tensor) -> Tensor:
+    """Return ``log pi - log pi_old`` on the mask, 0 elsewhere, not clamped; ``[batch, sequence]``."""
+    return blank(log_probs, mask) - blank(old_log_probs, mask)
+
+
+def to_ratio(difference: Tensor) -> Tensor:
+    """Return ``exp`` of a log-ratio clamped to +-20, so that it is always finite."""
+    return difference.clamp(-LOG_RATIO_LIMIT, LOG_RATIO_LIMIT).exp()
+
+
+def per_token(advantages: Tensor, mask: Tensor) -> Tensor:
+    """Return advantages ``[batch]`` or ``[batch, sequence]`` as ``[batch, sequence]``, 0 outside the mask."""
+    return blank(advantages.unsqueeze(-1).expand(mask.shape) if advantages.dim() == 1 else advantages, mask)
+
+
+def segment_sum(values: Tensor, mask: Tensor, turn_ids: Tensor | None = None) -> Tensor:
+    """Replace each token of the mask by the sum over its sequence, or over its turn with ``turn_ids``.
+
+    Args:
+        values: ``[batch, sequence]``, 0 outside the mask.
+        mask: ``[batch, sequence]``.
+        turn_ids: ``[batch, sequence]`` int; tokens of a row with the same number form a segment.
+
+    Returns:
+        ``[batch, sequence]``, 0 outside the mask; differentiable.
+    """
+    inside = as_bool(mask)
+    if turn_ids is None or not bool(inside.any()):
+        return blank(values.sum(1, keepdim=True).expand(values.shape), inside)
+    lowest = turn_ids[inside].min()
+    numbers = torch.where(inside, turn_ids - lowest, 0).long()
+    sums = torch.zeros(values.shape[0], int(numbers.max()) + 1, dtype=values.dtype, device=values.device)
+    return blank(sums.scatter_add(1, numbers, values).gather(1, numbers), inside)
+
+
+def segment_mean(values: Tensor, mask: Tensor, turn_ids: Tensor | None = None) -> Tensor:
+    """Replace each token of the mask by the mean over its sequence or turn; arguments as in :func:`segment_sum`."""
+    counts = segment_sum(as_bool(mask).to(values.dtype), mask, turn_ids)
+    return segment_sum(values, mask, turn_ids) / counts.clamp_min(1)
+
+
+@torch.no_grad()
+def ratio_metrics(difference: Tensor, mask: Tensor, clipped: Tensor | None = None) -> Metrics:
+    """Report the mean and maximum ratio, the approximate KL (k3) of the update, and the share of clipped tokens."""
+    inside = as_bool(mask)
+    total = inside.sum().clamp_min(1)
+    zero = torch.zeros((), dtype=torch.float64, device=difference.device)
+    ratio_sum, divergence_sum, largest = zero, zero, zero
+    for rows in slabs(difference):
+        limited = difference[rows].clamp(-LOG_RATIO_LIMIT, LOG_RATIO_LIMIT)
+        grown = torch.expm1(limited)
+        ratio_sum = ratio_sum + blank(grown + 1, inside[rows]).sum(dtype=torch.float64)
+        divergence_sum = divergence_sum + blank(grown - limited, inside[rows]).sum(dtype=torch.float64)
+        largest = torch.maximum(largest, blank(grown + 1, inside[rows]).amax()) if grown.numel() else largest
+    metrics = {"ratio_mean": ratio_sum / total, "ratio_max": largest, "approx_kl": divergence_sum / total}
+    if clipped is not None:
+        metrics["clip_fraction"] = (clipped & inside).sum() / total
+    return {name: value.to(difference.dtype) for name, value in metrics.items()}
+
+
+def check_clip(clip_low: float, clip_high: float) -> None:
+    """Raise ``ValueError`` for a negative clip range."""
+    if clip_low < 0 or clip_high < 0:
+        raise ValueError(f"clip ranges must not be negative, got clip_low={clip_low}, clip_high={clip_high}.")

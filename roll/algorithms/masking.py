@@ -1,0 +1,89 @@
+"""Masked sums, means and whitening. Values under a zero mask never reach a result, whatever they are."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import torch
+from torch import Tensor
+
+_SLAB_ELEMENTS = 1 << 17  # 512 KiB of float32
+
+
+def as_bool(mask: Tensor) -> Tensor:
+    """Return ``mask`` as bool: nonzero is trained."""
+    return mask if mask.dtype == torch.bool else mask != 0
+
+
+def blank(values: Tensor, mask: Tensor) -> Tensor:
+    """Return ``values`` with 0 where ``mask`` is 0, also where they are infinite or NaN, and no gradient there."""
+    return torch.where(as_bool(mask), values, torch.zeros((), dtype=values.dtype, device=values.device))
+
+
+def broadcast(per_sample: Tensor, mask: Tensor) -> Tensor:
+    """Spread ``[batch]`` over the tokens of ``mask`` ``[batch, sequence]``; 0 elsewhere."""
+    return blank(per_sample.unsqueeze(-1).expand(mask.shape), mask)
+
+
+def masked_sum(values: Tensor, mask: Tensor, dim: int | None = None) -> Tensor:
+    """Sum of ``values`` over the tokens of ``mask``, over all of them or along ``dim``."""
+    kept = blank(values, mask)
+    return kept.sum() if dim is None else kept.sum(dim)
+
+
+def masked_mean(values: Tensor, mask: Tensor, dim: int | None = None) -> Tensor:
+    """Mean of ``values`` over the tokens of ``mask``; 0 where there are none."""
+    count = as_bool(mask).sum() if dim is None else as_bool(mask).sum(dim)
+    return masked_sum(values, mask, dim) / count.clamp_min(1)
+
+
+def slabs(tensor: Tensor) -> Iterator[slice]:
+    """Split the rows of ``[batch, sequence]`` into blocks that stay in the processor's cache together with temporaries.
+
+    Passes over such blocks run several times faster than passes over fresh batch-sized temporaries, and memory stays
+    flat. An accelerator gets everything at once.
+    """
+    rows = tensor.shape[0]
+    height = max(_SLAB_ELEMENTS // max(tensor.shape[1], 1), 1) if tensor.device.type == "cpu" else max(rows, 1)
+    for start in range(0, rows, height):
+        yield slice(start, min(start + height, rows))
+
+
+@torch.no_grad()
+def masked_whiten(x: Tensor, mask: Tensor, shift_mean: bool = True) -> Tensor:
+    """Whiten over the tokens of ``mask``: ``(x - mean) * rsqrt(var + 1e-8)``, variance with Bessel's correction.
+
+    Args:
+        x: ``[batch, sequence]`` float.
+        mask: ``[batch, sequence]``, nonzero on the tokens that count.
+        shift_mean: With ``False`` the mean is added back, so that only the scale changes.
+
+    Returns:
+        ``[batch, sequence]``, 0 outside the mask. With at most one token in the mask, ``x`` itself, unchanged.
+
+    Source: PPO implementation details, Huang et al. 2022 (advantage normalisation).
+    """
+    inside = as_bool(mask)
+    count = int(inside.sum())
+    if count <= 1:
+        return x
+    double = torch.float64
+    zero = torch.zeros((), dtype=double, device=x.device)
+    total = sum((blank(x[rows], inside[rows]).sum(dtype=double) for rows in slabs(x)), start=zero)
+    mean = (total / count).to(x.dtype)
+    # The mean is rounded to the dtype of x. Without the remainder, equal values would keep a residue of one rounding
+    # step, which rsqrt(1e-8) turns into visible noise with one sign.
+    remainder, squares = zero, zero
+    for rows in slabs(x):
+        centred = blank(x[rows] - mean, inside[rows])
+        remainder = remainder + centred.sum(dtype=double)
+        squares = squares + centred.square_().sum(dtype=double)
+    remainder = remainder / count
+    variance = (squares - count * remainder.square()).clamp_min(0.0) / (count - 1)
+    scale = torch.rsqrt(variance + 1e-8).to(x.dtype)
+    shift = torch.zeros_like(mean) if shift_mean else (total / count).to(x.dtype)
+    result = torch.empty_like(x)
+    for rows in slabs(x):
+        centred = (x[rows] - mean).sub_(remainder.to(x.dtype)).mul_(scale).add_(shift)
+        result[rows] = blank(centred, inside[rows])
+    return result

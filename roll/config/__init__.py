@@ -1,0 +1,39 @@
+"""What a run is: strict models of every key, loading through Hydra, and errors that name the fix.
+
+Imports neither torch nor ray nor transformers; Hydra itself is imported by :func:`launch` alone.
+"""
+
+from roll.config.agentic import AgenticConfig
+from roll.config.batch_plan import BatchPlan, plan
+from roll.config.env_manager import CustomEnvConfig, EnvManagerConfig, RewardNormalization, Timeouts
+from roll.config.errors import ConfigError, ConfigWarning, Problem
+from roll.config.launching import hydra_main, launch
+from roll.config.loading import load
+from roll.config.pipeline import PipelineConfig
+from roll.config.runnable import require_runnable
+from roll.config.strategies import require_available
+from roll.config.worker import GeneratingArgs, ModelArgs, StrategyArgs, TrainingArgs, WorkerConfig
+
+__all__ = [
+    "AgenticConfig",
+    "BatchPlan",
+    "ConfigError",
+    "ConfigWarning",
+    "CustomEnvConfig",
+    "EnvManagerConfig",
+    "GeneratingArgs",
+    "ModelArgs",
+    "PipelineConfig",
+    "Problem",
+    "RewardNormalization",
+    "StrategyArgs",
+    "Timeouts",
+    "TrainingArgs",
+    "WorkerConfig",
+    "hydra_main",
+    "launch",
+    "load",
+    "plan",
+    "require_available",
+    "require_runnable",
+]

@@ -1,0 +1,168 @@
+"""Batch sizes that do not divide, each reported with sizes that would."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from roll.config.agentic import AgenticConfig
+from roll.config.batch_plan import global_train_batch
+from roll.config.env_manager import EnvManagerConfig
+from roll.config.errors import Problem
+from roll.config.pipeline import PipelineConfig
+
+
+def agentic_batch_problems(config: AgenticConfig) -> Iterator[Problem]:
+    """Yield what does not fit between batch sizes, groups and tags."""
+    for key, manager, batch_key, batch in (
+        ("train_env_manager", config.train_env_manager, "rollout_batch_size", config.rollout_batch_size),
+        ("val_env_manager", config.val_env_manager, "val_batch_size", config.val_batch_size),
+    ):
+        yield from _rollout_problems(key, manager, batch_key, batch)
+        yield from _partition_problems(key, manager)
+
+
+def mini_batch_problems(config: PipelineConfig) -> Iterator[Problem]:
+    """Yield what does not fit between the rollout batch and the optimiser steps that share it."""
+    batch = config.rollout_batch_size
+    by_role = global_train_batch(config)
+    if config.mini_batches is not None:
+        if batch % config.mini_batches:
+            yield Problem(
+                "mini_batches",
+                f"rollout_batch_size {batch} cannot be cut into {config.mini_batches} equal optimiser steps.",
+                f"use mini_batches: {_either(divisors_around(batch, config.mini_batches))}.",
+                config.mini_batches,
+            )
+        elif by_role is not None and by_role * config.mini_batches != batch:
+            yield _contradicting_steps(config, by_role)
+        return
+    if by_role is None or by_role >= batch or batch % by_role == 0:
+        return
+    worker = config.actor_train
+    unit = worker.training_args.per_device_train_batch_size * worker.data_parallel_size
+    accumulation = worker.training_args.gradient_accumulation_steps or 1
+    if batch % unit == 0:
+        fits = _either(divisors_around(batch // unit, accumulation))
+        fix = f"use actor_train.training_args.gradient_accumulation_steps: {fits}"
+    else:
+        fix = f"use rollout_batch_size: {_either(multiples_around(by_role, batch))}"
+    yield Problem(
+        "actor_train.training_args.gradient_accumulation_steps",
+        f"rollout_batch_size {batch} is not a multiple of the {by_role} trajectories of one optimiser step "
+        f"({_product(config)}).",
+        f"{fix}, or leave it null and set mini_batches.",
+        accumulation,
+    )
+
+
+def oversized_batch_caution(config: PipelineConfig) -> Iterator[str]:
+    """Yield a caution where an optimiser step asks for more than a rollout has."""
+    by_role = global_train_batch(config)
+    if config.mini_batches is None and by_role is not None and by_role > config.rollout_batch_size:
+        yield (
+            f"actor_train.training_args.gradient_accumulation_steps: one optimiser step asks for {by_role} "
+            f"trajectories ({_product(config)}), but rollout_batch_size is {config.rollout_batch_size}. Each rollout "
+            "is one optimiser step over all of it; set gradient_accumulation_steps: null to say so."
+        )
+
+
+def divisors_around(number: int, wanted: int) -> list[int]:
+    """Return the divisors of ``number`` next to ``wanted``: the largest up to it and the smallest above."""
+    divisors = [size for size in range(1, number + 1) if number % size == 0]
+    below = [size for size in divisors if size <= wanted][-1:]
+    above = [size for size in divisors if size > wanted][:1]
+    return below + above
+
+
+def multiples_around(unit: int, wanted: int) -> list[int]:
+    """Return the multiples of ``unit`` next to ``wanted``, without 0."""
+    below = wanted // unit * unit
+    return [size for size in (below, below + unit) if size > 0]
+
+
+def _contradicting_steps(config: PipelineConfig, by_role: int) -> Problem:
+    worker = config.actor_train
+    unit = worker.training_args.per_device_train_batch_size * worker.data_parallel_size
+    wanted = config.rollout_batch_size // (config.mini_batches or 1)
+    exact = f" or {wanted // unit}" if wanted % unit == 0 else ""
+    steps = f" or {config.rollout_batch_size // by_role}" if config.rollout_batch_size % by_role == 0 else ""
+    return Problem(
+        "mini_batches",
+        f"{config.mini_batches} optimiser steps per rollout of {config.rollout_batch_size} have {wanted} trajectories "
+        f"each, but actor_train asks for {by_role} ({_product(config)}).",
+        f"set actor_train.training_args.gradient_accumulation_steps: null{exact}, or mini_batches: null{steps}.",
+        config.mini_batches,
+    )
+
+
+def _rollout_problems(key: str, manager: EnvManagerConfig, batch_key: str, batch: int) -> Iterator[Problem]:
+    environments = manager.environments
+    sizes = f"{key}.env_groups × group_size = {manager.env_groups} × {manager.group_size} = {environments}"
+    if batch % environments:
+        groups = multiples_around(manager.group_size, batch)
+        if batch % manager.group_size == 0:
+            other = f"{key}.env_groups: {batch // manager.group_size}"
+        else:
+            counts = [size // manager.group_size for size in groups]
+            other = f"{batch_key}: {_either(groups)} with {key}.env_groups: {_either(counts)}"
+        yield Problem(
+            batch_key,
+            f"not a multiple of {sizes} environments.",
+            f"use {batch_key}: {_either(multiples_around(environments, batch))}, or {other}.",
+            batch,
+        )
+        return
+    episodes = batch // environments
+    if 0 <= manager.max_traj_per_env < episodes:
+        yield Problem(
+            f"{key}.max_traj_per_env",
+            f"{batch_key} {batch} needs {episodes} episodes of each environment ({sizes}).",
+            f"set {key}.max_traj_per_env to {episodes} or -1, or {key}.env_groups: {batch // manager.group_size}.",
+            manager.max_traj_per_env,
+        )
+
+
+def _partition_problems(key: str, manager: EnvManagerConfig) -> Iterator[Problem]:
+    tags, groups, partition = manager.tags, manager.env_groups, manager.n_groups
+    if partition is None:
+        if groups % len(tags):
+            yield Problem(
+                f"{key}.env_groups",
+                f"cannot be shared equally by {len(tags)} tags ({', '.join(tags)}).",
+                f"use {key}.env_groups: {_either(multiples_around(len(tags), groups))}, or give the share of each tag: "
+                f"{key}.n_groups: {_shares(groups, len(tags))}.",
+                groups,
+            )
+    elif len(partition) != len(tags):
+        yield Problem(
+            f"{key}.n_groups",
+            f"has {len(partition)} numbers for {len(tags)} tags ({', '.join(tags)}).",
+            f"give one number per tag, such as {_shares(groups, len(tags))}, or remove it for equal shares.",
+            partition,
+        )
+    elif sum(partition) != groups:
+        yield Problem(
+            f"{key}.n_groups",
+            f"sums to {sum(partition)}, but {key}.env_groups is {groups}.",
+            f"set {key}.env_groups: {sum(partition)}, or a partition that sums to {groups}, such as "
+            f"{_shares(groups, len(tags))}.",
+            partition,
+        )
+
+
+def _product(config: PipelineConfig) -> str:
+    worker = config.actor_train
+    training = worker.training_args
+    return (
+        f"per_device_train_batch_size {training.per_device_train_batch_size} × gradient_accumulation_steps "
+        f"{training.gradient_accumulation_steps} × data-parallel width {worker.data_parallel_size}"
+    )
+
+
+def _shares(groups: int, count: int) -> list[int]:
+    share, remainder = divmod(groups, count)
+    return [share + (index < remainder) for index in range(count)]
+
+
+def _either(values: list[int]) -> str:
+    return " or ".join(str(value) for value in values)

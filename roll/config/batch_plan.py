@@ -1,0 +1,181 @@
+"""What the batch keys amount to: groups → trajectories → optimiser steps → micro-batches."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from roll.config.agentic import AgenticConfig
+from roll.config.env_manager import EnvManagerConfig
+from roll.config.pipeline import PipelineConfig
+
+
+@dataclass(frozen=True, slots=True)
+class RolloutPlan:
+    """The episodes of one training step or evaluation.
+
+    Attributes:
+        groups: Groups of environments, by tag in the order of the configuration.
+        group_size: Environments of a group.
+        episodes_per_environment: Episodes that each environment runs.
+        trajectories: Episodes in total.
+    """
+
+    groups: list[tuple[str, int]]
+    group_size: int
+    episodes_per_environment: int
+    trajectories: int
+
+    def describe(self) -> str:
+        """Return one line, for people."""
+        count = sum(number for _, number in self.groups)
+        tags = ", ".join(f"{tag} {number}" for tag, number in self.groups)
+        episodes = f" × {self.episodes_per_environment} episodes" if self.episodes_per_environment > 1 else ""
+        return f"{count} groups ({tags}) × {self.group_size}{episodes} → {self.trajectories} trajectories"
+
+
+@dataclass(frozen=True, slots=True)
+class UpdatePlan:
+    """How the trajectories of a step become optimiser steps.
+
+    Attributes:
+        trajectories: Trajectories of a training step.
+        epochs: Passes over them.
+        mini_batches: Optimiser steps per pass.
+        data_parallel: Model replicas that share a mini-batch.
+        per_device_batch: Most samples of one forward/backward pass, unless a token budget limits it.
+        max_tokens_per_microbatch: Token budget of one pass, if there is one.
+    """
+
+    trajectories: int
+    epochs: int
+    mini_batches: int
+    data_parallel: int
+    per_device_batch: int
+    max_tokens_per_microbatch: int | None
+
+    @property
+    def trajectories_per_optimizer_step(self) -> int:
+        """Trajectories of one optimiser step, over all replicas."""
+        return self.trajectories // self.mini_batches
+
+    @property
+    def optimizer_steps(self) -> int:
+        """Optimiser steps of one training step."""
+        return self.epochs * self.mini_batches
+
+    @property
+    def micro_batches(self) -> int:
+        """Forward/backward passes per optimiser step on one device, where one trajectory is one sample."""
+        return -(-self.trajectories_per_optimizer_step // (self.per_device_batch * self.data_parallel))
+
+    def describe(self) -> str:
+        """Return one line, for people."""
+        if self.max_tokens_per_microbatch is not None:
+            micro = f"micro-batches of at most {self.max_tokens_per_microbatch} tokens"
+        else:
+            micro = f"{self.micro_batches} micro-batches of at most {self.per_device_batch} samples"
+        replicas = f" on each of {self.data_parallel} replicas" if self.data_parallel > 1 else ""
+        return (
+            f"{self.trajectories} trajectories → {self.epochs} × {self.mini_batches} optimiser steps of "
+            f"{self.trajectories_per_optimizer_step} → {micro}{replicas}"
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class BatchPlan:
+    """The resolved batch plan of a run.
+
+    Attributes:
+        train: Episodes of a training step.
+        val: Episodes of an evaluation.
+        update: Optimiser steps of a training step.
+        max_steps: Training steps of the run.
+        sequence_length: Most tokens of a sample.
+        max_new_tokens: Most tokens of a response.
+    """
+
+    train: RolloutPlan
+    val: RolloutPlan
+    update: UpdatePlan
+    max_steps: int
+    sequence_length: int
+    max_new_tokens: int
+
+    @property
+    def max_tokens_per_step(self) -> int:
+        """Upper bound on the tokens of the trajectories of a training step."""
+        return self.train.trajectories * self.sequence_length
+
+    @property
+    def total_optimizer_steps(self) -> int:
+        """Optimiser steps of the whole run."""
+        return self.max_steps * self.update.optimizer_steps
+
+    def describe(self) -> str:
+        """Return a few lines that say what a step is made of."""
+        return "\n".join(
+            [
+                f"rollout   {self.train.describe()}",
+                f"tokens    at most {self.sequence_length} per sample, {self.max_new_tokens} per response, "
+                f"{self.max_tokens_per_step:,} per step",
+                f"update    {self.update.describe()}",
+                f"evaluate  {self.val.describe()}",
+                f"run       {self.max_steps} steps, {self.total_optimizer_steps} optimiser steps",
+            ]
+        )
+
+
+def plan(config: AgenticConfig) -> BatchPlan:
+    """Return the batch plan of ``config``, which :func:`roll.config.load` has checked."""
+    tags = config.tags()
+    limit = config.actor_infer.generating_args.max_new_tokens
+    responses = [
+        min(limit, tags[tag].max_tokens_per_step or limit) if tag in tags else limit
+        for tag in config.train_env_manager.tags
+    ]
+    return BatchPlan(
+        train=_rollout_plan(config.train_env_manager, config.rollout_batch_size),
+        val=_rollout_plan(config.val_env_manager, config.val_batch_size),
+        update=update_plan(config),
+        max_steps=config.max_steps,
+        sequence_length=config.sequence_length,
+        max_new_tokens=max(responses),
+    )
+
+
+def global_train_batch(config: PipelineConfig) -> int | None:
+    """Return the trajectories of one optimiser step as the role's own keys give them, ``None`` where they do not.
+
+    The guide's formula: per-device batch · accumulation · devices / (tensor · pipeline · context parallel size).
+    """
+    worker = config.actor_train
+    accumulation = worker.training_args.gradient_accumulation_steps
+    if accumulation is None:
+        return None
+    return worker.training_args.per_device_train_batch_size * accumulation * worker.data_parallel_size
+
+
+def update_plan(config: PipelineConfig) -> UpdatePlan:
+    """Return how a rollout batch is cut into optimiser steps."""
+    by_role = global_train_batch(config)
+    if config.mini_batches is not None:
+        mini_batches = config.mini_batches
+    else:
+        mini_batches = 1 if by_role is None else max(1, config.rollout_batch_size // by_role)
+    return UpdatePlan(
+        trajectories=config.rollout_batch_size,
+        epochs=config.ppo_epochs,
+        mini_batches=mini_batches,
+        data_parallel=config.actor_train.data_parallel_size,
+        per_device_batch=config.actor_train.training_args.per_device_train_batch_size,
+        max_tokens_per_microbatch=config.actor_train.training_args.max_tokens_per_microbatch,
+    )
+
+
+def _rollout_plan(manager: EnvManagerConfig, batch_size: int) -> RolloutPlan:
+    return RolloutPlan(
+        groups=manager.groups_per_tag(),
+        group_size=manager.group_size,
+        episodes_per_environment=batch_size // manager.environments,
+        trajectories=batch_size,
+    )

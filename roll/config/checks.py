@@ -1,0 +1,217 @@
+"""Contradictions between keys that are each valid alone, found before any model loads."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from typing import Any
+
+from roll.config.agentic import AgenticConfig
+from roll.config.algorithm import ADVANTAGE_ESTIMATORS, GROUP_ESTIMATORS, POLICY_LOSSES
+from roll.config.batch_checks import (
+    agentic_batch_problems,
+    divisors_around,
+    mini_batch_problems,
+    oversized_batch_caution,
+)
+from roll.config.errors import Problem, choose_from
+from roll.config.pipeline import TRACKERS, PipelineConfig
+from roll.config.strategies import ROLE_ABILITY, STRATEGIES, strategies_for
+from roll.config.worker import WorkerConfig
+
+
+def pipeline_problems(config: PipelineConfig) -> Iterator[Problem]:
+    """Yield the contradictions that any pipeline can have."""
+    yield from _name_problems(config)
+    for role, worker in config.roles():
+        yield from _role_problems(config, role, worker)
+    yield from _length_problems(config)
+    yield from _helper_model_problems(config)
+    yield from mini_batch_problems(config)
+
+
+def agentic_problems(config: AgenticConfig) -> Iterator[Problem]:
+    """Yield the contradictions that only an agentic pipeline can have."""
+    yield from _group_of_one_problems(config)
+    yield from agentic_batch_problems(config)
+    for name, tag in config.tags().items():
+        limit = tag.max_tokens_per_step
+        if limit is not None and limit > config.sequence_length:
+            yield Problem(
+                f"{'custom_envs' if name in config.custom_envs else 'custom_env'}.{name}.max_tokens_per_step",
+                f"a response of {limit} tokens cannot fit in sequence_length {config.sequence_length}.",
+                f"set max_tokens_per_step to at most {config.sequence_length}, or raise sequence_length.",
+                limit,
+            )
+
+
+def pipeline_cautions(config: PipelineConfig) -> Iterator[str]:
+    """Yield what has no effect or probably not the one that was meant."""
+    if config.reference is not None and not config.needs_reference:
+        yield (
+            "reference: a reference model is configured, but no term uses it. Remove it (reference: null) to save its "
+            "memory, or turn on a term: use_kl_loss: true with kl_loss_coef, or init_kl_coef above 0."
+        )
+    if config.critic is not None and config.adv_estimator == "gae" and config.critic_warmup >= config.max_steps > 0:
+        yield f"critic_warmup: the policy is never trained, since max_steps is only {config.max_steps}."
+    if config.critic is not None and config.adv_estimator != "gae":
+        yield (
+            f"critic: a critic is configured, but adv_estimator {config.adv_estimator!r} does not use one. Remove it "
+            "(critic: null), or set adv_estimator: gae."
+        )
+    if config.use_kl_loss and config.kl_loss_coef == 0:
+        yield "use_kl_loss: the divergence has no weight. Set kl_loss_coef above 0."
+    if config.kl_loss_coef > 0 and not config.use_kl_loss:
+        yield "kl_loss_coef: has no effect. Set use_kl_loss: true."
+    if config.add_token_level_kl and config.init_kl_coef == 0:
+        yield "add_token_level_kl: has no effect. Set init_kl_coef above 0."
+    yield from oversized_batch_caution(config)
+
+
+def _name_problems(config: PipelineConfig) -> Iterator[Problem]:
+    """Check names that are open to registration: known here, or left to the modules that register more."""
+    for index, tracker in enumerate(config.track_with):
+        if tracker not in TRACKERS:
+            path = "track_with" if len(config.track_with) == 1 else f"track_with.{index}"
+            yield Problem(path, "no tracker has this name.", choose_from(tracker, TRACKERS), tracker)
+    if config.algorithm_modules:
+        return
+    names: Iterable[tuple[str, str, Iterable[str]]] = [
+        ("adv_estimator", config.adv_estimator, ADVANTAGE_ESTIMATORS),
+        ("policy_loss", config.policy_loss, POLICY_LOSSES),
+    ]
+    for path, name, known in names:
+        if name not in known:
+            fix = f"{choose_from(name, known)} One of your own needs its module in algorithm_modules."
+            yield Problem(path, "nothing is registered under this name.", fix, name)
+
+
+def _role_problems(config: PipelineConfig, role: str, worker: WorkerConfig) -> Iterator[Problem]:
+    name = worker.strategy_args.strategy_name
+    if ROLE_ABILITY[role] not in STRATEGIES[name].abilities:
+        yield Problem(
+            f"{role}.strategy_args.strategy_name",
+            f"this strategy cannot serve {role}.",
+            f"use one of {', '.join(strategies_for(role))}.",
+            name,
+        )
+    if worker.data_args.prompt is not None and worker.data_args.messages is not None:
+        yield Problem(
+            f"{role}.data_args.messages",
+            f"prompt ({worker.data_args.prompt!r}) and messages are both set, but a sample has only one of them.",
+            f"remove {role}.data_args.prompt or {role}.data_args.messages (set it to null).",
+            worker.data_args.messages,
+        )
+    yield from _device_problems(config, role, worker)
+
+
+def _device_problems(config: PipelineConfig, role: str, worker: WorkerConfig) -> Iterator[Problem]:
+    devices = worker.device_mapping
+    if not devices:
+        return
+    path = f"{role}.device_mapping"
+    if config.num_nodes is not None and max(devices) >= config.num_nodes * config.num_gpus_per_node:
+        total = config.num_nodes * config.num_gpus_per_node
+        yield Problem(
+            path,
+            f"device {max(devices)} does not exist: num_nodes {config.num_nodes} × num_gpus_per_node "
+            f"{config.num_gpus_per_node} = {total} devices.",
+            f"use ids below {total}, or raise num_nodes (null counts them itself).",
+            devices,
+        )
+    if len(devices) % worker.num_gpus_per_worker:
+        yield Problem(
+            f"{role}.num_gpus_per_worker",
+            f"{len(devices)} devices cannot be shared by workers of {worker.num_gpus_per_worker}.",
+            f"use {' or '.join(map(str, divisors_around(len(devices), worker.num_gpus_per_worker)))}, "
+            f"or change {path}.",
+            worker.num_gpus_per_worker,
+        )
+    elif worker.world_size not in (None, len(devices) // worker.num_gpus_per_worker):
+        count = len(devices) // worker.num_gpus_per_worker
+        yield Problem(
+            f"{role}.world_size",
+            f"{len(devices)} devices with {worker.num_gpus_per_worker} per worker make {count} workers.",
+            f"remove {role}.world_size, or set it to {count}.",
+            worker.world_size,
+        )
+    split = worker.strategy_args.parallel_size(
+        "tensor_model_parallel_size", "pipeline_model_parallel_size", "context_parallel_size"
+    )
+    if len(devices) % split:
+        yield Problem(
+            f"{role}.strategy_args.strategy_config",
+            f"tensor × pipeline × context parallel size = {split} does not divide {len(devices)} devices.",
+            f"choose sizes whose product is {' or '.join(map(str, divisors_around(len(devices), split)))}.",
+            worker.strategy_args.strategy_config,
+        )
+
+
+def _length_problems(config: PipelineConfig) -> Iterator[Problem]:
+    length = config.sequence_length
+    sampling: list[tuple[str, Any]] = [
+        ("actor_infer.generating_args", config.actor_infer.generating_args),
+        ("val_generating_args", config.val_generating_args),
+    ]
+    for path, generating in sampling:
+        if generating is not None and generating.max_new_tokens > length:
+            yield Problem(
+                f"{path}.max_new_tokens",
+                f"a response of {generating.max_new_tokens} tokens cannot fit in sequence_length {length}.",
+                f"set {path}.max_new_tokens to at most {length}, or sequence_length to more than "
+                f"{generating.max_new_tokens}.",
+                generating.max_new_tokens,
+            )
+    if config.prompt_length and config.response_length and config.prompt_length + config.response_length > length:
+        total = config.prompt_length + config.response_length
+        yield Problem(
+            "sequence_length",
+            f"prompt_length {config.prompt_length} + response_length {config.response_length} = {total} is more.",
+            f"set sequence_length to {total}, or shorten prompt_length or response_length.",
+            length,
+        )
+
+
+def _helper_model_problems(config: PipelineConfig) -> Iterator[Problem]:
+    """Check that a term that needs another model has it."""
+    if config.needs_reference and config.reference is None:
+        key, off = ("use_kl_loss", "false") if config.use_kl_loss else ("init_kl_coef", "0")
+        yield Problem(
+            key,
+            "the divergence from a reference model is used, but no reference is configured.",
+            f"add a reference: section (strategy_args: {{strategy_name: hf_infer}}), or set {key}: {off}.",
+            getattr(config, key),
+        )
+    if config.adv_estimator == "gae" and config.critic is None:
+        yield Problem(
+            "adv_estimator",
+            "gae needs a value model, but no critic is configured.",
+            "add a critic: section (strategy_args: {strategy_name: fsdp_train}), or use an estimator without one, "
+            "such as grpo.",
+            "gae",
+        )
+
+
+def _group_of_one_problems(config: AgenticConfig) -> Iterator[Problem]:
+    if config.train_env_manager.group_size > 1:
+        return
+    normalization = config.reward_normalization
+    reasons = []
+    if config.adv_estimator in GROUP_ESTIMATORS:
+        reasons.append((f"adv_estimator {config.adv_estimator!r}", "adv_estimator: reinforce"))
+    if normalization.grouping == "state" and normalization.method != "identity":
+        reasons.append(
+            (
+                f"reward_normalization {normalization.method!r} over grouping 'state'",
+                "reward_normalization.grouping: batch",
+            )
+        )
+    if config.reward_norm == "group":
+        reasons.append(("reward_norm 'group'", "reward_norm: batch"))
+    for reason, alternative in reasons:
+        yield Problem(
+            "train_env_manager.group_size",
+            f"{reason} compares the members of a group, and a group of 1 has nobody to compare with: every advantage "
+            "would be 0.",
+            f"set train_env_manager.group_size to 2 or more (8 is usual), or {alternative}.",
+            config.train_env_manager.group_size,
+        )

@@ -1,0 +1,251 @@
+"""The command line of an example script: Hydra's own, with readable errors and without its output folders."""
+
+from __future__ import annotations
+
+import argparse
+import difflib
+import sys
+import warnings
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any, NoReturn, TypeVar
+
+import yaml
+from omegaconf import DictConfig, OmegaConf, open_dict
+
+from roll.config.agentic import AgenticConfig
+from roll.config.errors import ConfigError, ConfigWarning
+from roll.config.loading import load
+from roll.config.pipeline import PipelineConfig
+from roll.config.sources import composed_files
+
+Config = TypeVar("Config", bound=PipelineConfig)
+
+EXIT_CONFIG_NAME = 1
+"""Exit code where no configuration file has the name given."""
+
+EXIT_CONFIG = 2
+"""Exit code where the configuration cannot be used."""
+
+_QUIET_HYDRA = {
+    # Hydra would otherwise make outputs/<date>/<time>, copy the configuration there and log to a file beside it.
+    "hydra.run.dir": ".",
+    "hydra.output_subdir": "null",
+    "hydra/job_logging": "none",
+    "hydra.sweep.dir": "'${oc.select:output_dir,output}/multirun/${now:%Y-%m-%d_%H-%M-%S}'",
+    "hydra.sweep.subdir": "'${hydra.job.num}'",
+}
+
+_HELP = """\
+Usage: python {program} --config-name NAME [key=value ...]
+
+Configurations in {folder}: {names}.
+Any key can be set by an override, with dots for sections: max_steps=5 actor_train.training_args.learning_rate=1e-5
+Other options: --config-dir DIR (look there too), --cfg job (show the configuration and leave),
+--multirun (a run for each of key=a,b), --hydra-help (all options).
+
+$CONFIG
+"""
+
+_OUTPUT_KEYS = ("logging_dir", "render_save_dir", "checkpoint_config.output_dir", "tracker_kwargs.log_dir")
+
+
+def hydra_main(
+    *,
+    config_dir: Path,
+    kind: type[Config] = AgenticConfig,  # type: ignore[assignment]
+    config_name: str | None = None,
+) -> Callable[[Callable[[Config], Any]], Callable[[], None]]:
+    """Return a decorator that makes ``run(config)`` a program; see :func:`launch`."""
+
+    def decorate(run: Callable[[Config], Any]) -> Callable[[], None]:
+        return lambda: launch(run, config_dir=config_dir, kind=kind, config_name=config_name)
+
+    return decorate
+
+
+def launch(
+    run: Callable[[Config], Any],
+    *,
+    config_dir: Path,
+    kind: type[Config] = AgenticConfig,  # type: ignore[assignment]
+    config_name: str | None = None,
+    argv: Sequence[str] | None = None,
+) -> None:
+    """Read the command line, compose and check the configuration, then call ``run`` with it.
+
+    Hydra's own options work: ``--config-name``, ``--config-dir``, ``--cfg job``, ``--multirun``, ``--help``, and
+    overrides (``max_steps=5``), which may name any key whether or not the YAML file has it. With ``--multirun`` each
+    job writes to a folder of its own, ``output_dir/multirun/<time>/<number>``.
+
+    Args:
+        run: Called with the checked configuration, once per job.
+        config_dir: Folder of the YAML files.
+        kind: The model to validate with.
+        config_name: The file to read where the command line names none.
+        argv: The command line without the program; that of the process if ``None``.
+
+    Raises:
+        SystemExit: With code 1 if no file has the name given, with code 2 and the list of problems on standard error
+            if the configuration cannot be used.
+    """
+    # Hydra takes a quarter of a second to import; only programs need it.
+    import hydra
+
+    command = _CommandLine.parse(sys.argv[1:] if argv is None else argv, config_dir, config_name)
+    source = command.primary_file()
+
+    def task(composed: DictConfig) -> None:
+        _run_job(composed, run, kind, source)
+
+    main = hydra.main(version_base="1.3", config_path=str(command.config_path), config_name=None)(task)
+    with _argv([sys.argv[0], *command.for_hydra()]), warnings.catch_warnings():
+        # A file without _self_ overrides its defaults, which is what the guide's own files rely on.
+        warnings.filterwarnings("ignore", message=".*Defaults list is missing `_self_`.*")
+        main()
+
+
+class _CommandLine:
+    """Hydra's command line, read once before Hydra does, to answer mistakes in the name of the configuration."""
+
+    def __init__(self, options: argparse.Namespace, flags: list[str], overrides: list[str], config_dir: Path) -> None:
+        self._options = options
+        self._flags = flags
+        self._overrides = overrides
+        self.config_path = Path(options.config_path or config_dir).resolve()
+        self._folders = [Path(options.config_dir).resolve()] if options.config_dir else []
+        self._folders.append(self.config_path)
+
+    @classmethod
+    def parse(cls, argv: Sequence[str], config_dir: Path, config_name: str | None) -> _CommandLine:
+        parser = argparse.ArgumentParser(add_help=False)
+        for name, short in (("config-name", "cn"), ("config-dir", "cd"), ("config-path", "cp"), ("cfg", "c")):
+            parser.add_argument(f"--{name}", f"-{short}")
+        parser.add_argument("--package", "-p")
+        parser.add_argument("--experimental-rerun")
+        parser.add_argument("--info", "-i", nargs="?", const="all")
+        options, rest = parser.parse_known_args(list(argv))
+        options.config_name = options.config_name or config_name
+        flags = [item for item in rest if item.startswith("-")]
+        return cls(options, flags, [item for item in rest if not item.startswith("-")], config_dir)
+
+    def primary_file(self) -> str | None:
+        """Return the YAML file that the command names; leave with a message if there is none, or if it is no YAML."""
+        name = self._options.config_name
+        if name is None:
+            if self._flags and self._flags[0] in ("--help", "-h", "--hydra-help", "--version", "-sc"):
+                return None
+            _leave(EXIT_CONFIG_NAME, f"Give a configuration: --config-name NAME. {self._offer()}")
+        for folder in self._folders:
+            path = folder / (name if name.endswith((".yaml", ".yml")) else f"{name}.yaml")
+            if path.is_file():
+                _require_yaml(path)
+                return str(path)
+        close = difflib.get_close_matches(name.removesuffix(".yaml"), self._names(), n=3, cutoff=0.5)
+        hint = f"Did you mean {' or '.join(close)}? " if close else ""
+        places = " or ".join(str(folder) for folder in self._folders)
+        _leave(EXIT_CONFIG_NAME, f"No configuration is named {name!r} in {places}. {hint}{self._offer()}")
+
+    def for_hydra(self) -> list[str]:
+        """Return the arguments for Hydra: options first, then overrides that may also add keys."""
+        arguments = list(self._flags)
+        for key, value in vars(self._options).items():
+            if value is not None and key != "config_path":
+                arguments += [f"--{key.replace('_', '-')}", value]
+        given = {override.partition("=")[0] for override in self._overrides}
+        program = Path(sys.argv[0]).name or "roll"
+        help_text = _HELP.format(program=program, folder=self.config_path.name, names=", ".join(self._names()))
+        quiet = {"hydra.job.name": Path(program).stem, "hydra.help.template": _quoted(help_text), **_QUIET_HYDRA}
+        arguments += [f"{key}={value}" for key, value in quiet.items() if key not in given]
+        return arguments + [self._upsert(override) for override in self._overrides]
+
+    def _upsert(self, override: str) -> str:
+        """Let a key be set that the YAML file leaves at its default: the models know which keys exist, not Hydra."""
+        key, equals, _ = override.partition("=")
+        if not equals or key.startswith(("+", "~", "hydra.")) or "/" in key or "@" in key:
+            return override
+        if any((folder / key).is_dir() for folder in self._folders):
+            return override
+        return f"++{override}"
+
+    def _names(self) -> list[str]:
+        return sorted({path.stem for folder in self._folders for path in folder.glob("*.yaml") if _is_primary(path)})
+
+    def _offer(self) -> str:
+        return f"There are: {', '.join(self._names()) or 'none (no *.yaml with a defaults list)'}."
+
+
+def _run_job(composed: DictConfig, run: Callable[[Config], Any], kind: type[Config], source: str | None) -> None:
+    from hydra.core.hydra_config import HydraConfig
+    from hydra.types import RunMode
+
+    hydra_config = HydraConfig.get()
+    if hydra_config.mode == RunMode.MULTIRUN:
+        _move_outputs(composed, Path(hydra_config.runtime.output_dir))
+    try:
+        with warnings.catch_warnings(record=True) as caught:
+            warnings.simplefilter("always")
+            config = load(composed, kind=kind, source=source, overrides=list(hydra_config.overrides.task))
+        for item in caught:
+            _report(item)
+        run(config)
+    except ConfigError as error:
+        _leave(EXIT_CONFIG, str(error))
+
+
+def _report(item: warnings.WarningMessage) -> None:
+    """Show one warning of ours as a sentence; give any other back to Python."""
+    if issubclass(item.category, ConfigWarning):
+        sys.stderr.write(f"Warning: {item.message}\n")
+    else:
+        warnings.warn_explicit(item.message, item.category, item.filename, item.lineno)
+
+
+def _move_outputs(composed: DictConfig, folder: Path) -> None:
+    """Give a job of a sweep a folder of its own, also where the YAML file spells the folders out."""
+    before = {key: OmegaConf.select(composed, key) for key in _OUTPUT_KEYS}
+    base = Path(OmegaConf.select(composed, "output_dir") or "output").resolve()
+    with open_dict(composed):
+        composed.output_dir = str(folder)
+        for key, value in before.items():
+            # A value that changed is an interpolation of output_dir: it has moved already.
+            if value is None or OmegaConf.select(composed, key) != value:
+                continue
+            place = Path(value).resolve()
+            inside = place.relative_to(base) if place.is_relative_to(base) else Path(key.replace(".", "_"))
+            OmegaConf.update(composed, key, str(folder / inside))
+
+
+def _require_yaml(path: Path) -> None:
+    for file in composed_files(path):
+        try:
+            OmegaConf.load(file)
+        except yaml.YAMLError as error:
+            _leave(EXIT_CONFIG, f"{file} is not valid YAML:\n{error}")
+
+
+def _is_primary(path: Path) -> bool:
+    """Tell a configuration of a run from a library of tags or engine options: only the former has a defaults list."""
+    return any(line.startswith("defaults:") for line in path.read_text(encoding="utf-8").splitlines())
+
+
+def _quoted(text: str) -> str:
+    """Return ``text`` as a quoted value of Hydra's override grammar."""
+    return "'" + text.replace("'", "\\'") + "'"
+
+
+def _leave(code: int, message: str) -> NoReturn:
+    sys.stderr.write(f"{message}\n")
+    raise SystemExit(code)
+
+
+@contextmanager
+def _argv(replacement: list[str]) -> Iterator[None]:
+    """Lend Hydra, which reads the command line of the process, another one."""
+    original = sys.argv
+    sys.argv = replacement
+    try:
+        yield
+    finally:
+        sys.argv = original

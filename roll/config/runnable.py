@@ -1,0 +1,43 @@
+"""What a valid configuration asks for that this version cannot do yet."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from importlib.util import find_spec
+
+from roll.config.errors import ConfigError, Problem
+from roll.config.pipeline import PipelineConfig
+from roll.config.strategies import availability_problem
+
+_TRACKER_PACKAGES = {"wandb": "wandb", "mlflow": "mlflow", "swanlab": "swanlab"}
+
+
+def require_runnable(config: PipelineConfig) -> None:
+    """Raise unless this version has the machinery for everything that ``config`` asks for.
+
+    Call it once at the start of a pipeline: :func:`roll.config.load` accepts every key of the guide.
+
+    Raises:
+        ConfigError: Lists every part that is missing, and what to set instead.
+    """
+    problems = list(_missing(config))
+    if problems:
+        raise ConfigError(problems)
+
+
+def _missing(config: PipelineConfig) -> Iterator[Problem]:
+    for role, worker in config.roles():
+        problem = availability_problem(worker.strategy_args.strategy_name, role=role, world_size=worker.workers)
+        if problem is not None:
+            yield problem
+    if config.cluster != "local":
+        message = "the name is valid, but this version of roll cannot run it yet: the Ray worker group is missing."
+        yield Problem("cluster", message, "set cluster=local.", config.cluster)
+    if config.async_generation_ratio > 0:
+        message = "valid, but this version of roll samples and trains in turns: asynchronous sampling is missing."
+        yield Problem("async_generation_ratio", message, "set async_generation_ratio=0.", config.async_generation_ratio)
+    for name in config.track_with:
+        package = _TRACKER_PACKAGES.get(name)
+        if package is not None and find_spec(package) is None:
+            message = f"the tracker needs the Python package {package}, which is not installed."
+            yield Problem("track_with", message, f"pip install {package}, or use track_with=tensorboard.", name)

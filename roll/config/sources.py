@@ -1,0 +1,103 @@
+"""Where a key was written: the YAML file and line, or the command line.
+
+Hydra and OmegaConf forget the origin of a value once files are merged, so the files are read once more, only to find
+out where a faulty key stands.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+
+import yaml
+
+Lines = dict[tuple[str, ...], int]
+
+
+class Sources:
+    """The YAML files and command-line overrides that made a configuration."""
+
+    def __init__(self, files: Sequence[tuple[str, Lines]] = (), overrides: Sequence[str] = (), label: str = "") -> None:
+        self._files = list(files)
+        self._overrides = list(overrides)
+        self._label = label
+
+    @classmethod
+    def of(cls, source: str | None, overrides: Sequence[str] = ()) -> Sources:
+        """Read the primary file ``source`` and the files that its defaults list names, as far as they can be read.
+
+        Args:
+            source: Path of the primary YAML file; any other text is used as it is, as a name for the whole.
+            overrides: Overrides as written on the command line.
+        """
+        if source is None or not Path(source).is_file():
+            return cls((), overrides, source or "")
+        files = [(_shown(path), _lines(path)) for path in composed_files(Path(source))]
+        return cls(files, overrides, _shown(Path(source)))
+
+    def locate(self, path: Sequence[str]) -> str | None:
+        """Return where the key at ``path`` was written, or where the closest part above it was."""
+        for depth in range(len(path), 0, -1):
+            key = tuple(path[:depth])
+            for override in reversed(self._overrides):
+                if tuple(override.lstrip("+~").partition("=")[0].split(".")) == key:
+                    return f"command line: {override.removeprefix('++')}"
+            for name, lines in self._files:
+                if key in lines:
+                    return f"{name}:{lines[key]}"
+        return self._label or None
+
+
+def _shown(path: Path) -> str:
+    resolved = path.resolve()
+    here = Path.cwd()
+    return str(resolved.relative_to(here)) if resolved.is_relative_to(here) else str(resolved)
+
+
+def composed_files(primary: Path, seen: frozenset[Path] = frozenset()) -> Iterator[Path]:
+    """Yield ``primary``, then what it builds on; files that only Hydra's search path would find are left out."""
+    yield primary
+    for entry in reversed(_defaults(primary)):
+        name = entry.partition("@")[0].strip().removeprefix("/")
+        path = (primary.parent / name).with_name(Path(name).name.removesuffix(".yaml") + ".yaml")
+        if path.is_file() and path.resolve() not in seen:
+            yield from composed_files(path, seen | {path.resolve()})
+
+
+def _defaults(path: Path) -> list[str]:
+    content = _load(path)
+    if content is None:
+        return []
+    for key, value in content.value:
+        if key.value == "defaults" and isinstance(value, yaml.SequenceNode):
+            return [item.value for item in value.value if isinstance(item, yaml.ScalarNode) and item.value != "_self_"]
+    return []
+
+
+def _lines(path: Path) -> Lines:
+    found: Lines = {}
+    content = _load(path)
+    if content is not None:
+        _collect(content, (), found)
+    return found
+
+
+def _load(path: Path) -> yaml.MappingNode | None:
+    try:
+        node = yaml.compose(path.read_text(encoding="utf-8"), Loader=yaml.SafeLoader)
+    except (OSError, UnicodeDecodeError, yaml.YAMLError):
+        # The origin of a key is a courtesy: Hydra, which read the same file, reports one that cannot be read.
+        return None
+    return node if isinstance(node, yaml.MappingNode) else None
+
+
+def _collect(node: yaml.Node, path: tuple[str, ...], found: Lines) -> None:
+    if isinstance(node, yaml.MappingNode):
+        items = [(str(key.value), key, value) for key, value in node.value]
+    elif isinstance(node, yaml.SequenceNode):
+        items = [(str(index), value, value) for index, value in enumerate(node.value)]
+    else:
+        return
+    for name, marked, value in items:
+        found[(*path, name)] = marked.start_mark.line + 1
+        _collect(value, (*path, name), found)

@@ -1,0 +1,105 @@
+"""The names of the engines, what each can do, and what is missing for those that this version does not have."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from enum import StrEnum
+
+from roll.config.errors import ConfigError, Problem, choose_from
+
+
+class Ability(StrEnum):
+    """What an engine is for."""
+
+    TRAIN = "train"
+    GENERATE = "generate"
+    SCORE = "score"
+    """Forward passes only: log-probs of a reference model, values, rewards."""
+
+
+@dataclass(frozen=True, slots=True)
+class StrategyInfo:
+    """What is known of a strategy before any engine is imported.
+
+    Attributes:
+        abilities: What it is for.
+        available: Whether this version can run it.
+        max_world_size: Largest number of workers that can share the role; ``None`` for no limit.
+        missing: What is missing, for those that cannot run.
+        instead: The strategy to use meanwhile.
+    """
+
+    abilities: frozenset[Ability]
+    available: bool = False
+    max_world_size: int | None = None
+    missing: str = ""
+    instead: str = ""
+
+
+_SCORE_AND_TRAIN = frozenset({Ability.TRAIN, Ability.SCORE})
+_SCORE = frozenset({Ability.SCORE})
+_GENERATE = frozenset({Ability.GENERATE})
+
+STRATEGIES: Mapping[str, StrategyInfo] = {
+    "hf_infer": StrategyInfo(frozenset({Ability.GENERATE, Ability.SCORE}), available=True, max_world_size=1),
+    "vllm": StrategyInfo(_GENERATE, missing="the vLLM engine adapter", instead="hf_infer"),
+    "sglang": StrategyInfo(_GENERATE, missing="the SGLang engine adapter", instead="hf_infer"),
+    "fsdp_train": StrategyInfo(_SCORE_AND_TRAIN, available=True, max_world_size=1),
+    "fsdp_infer": StrategyInfo(_SCORE, missing="sharded scoring with FSDP2", instead="hf_infer"),
+    "deepspeed_train": StrategyInfo(_SCORE_AND_TRAIN, missing="the DeepSpeed adapter", instead="fsdp_train"),
+    "deepspeed_infer": StrategyInfo(_SCORE, missing="the DeepSpeed adapter", instead="hf_infer"),
+    "megatron_train": StrategyInfo(_SCORE_AND_TRAIN, missing="the Megatron-Core adapter", instead="fsdp_train"),
+    "megatron_infer": StrategyInfo(_SCORE, missing="the Megatron-Core adapter", instead="hf_infer"),
+}
+"""Every strategy name that a configuration may use."""
+
+ROLE_ABILITY: Mapping[str, Ability] = {
+    "actor_train": Ability.TRAIN,
+    "critic": Ability.TRAIN,
+    "actor_infer": Ability.GENERATE,
+    "reference": Ability.SCORE,
+    "reward": Ability.SCORE,
+}
+"""What the engine of a role must be able to do."""
+
+
+def strategies_for(role: str) -> list[str]:
+    """Return the strategy names that can serve ``role``."""
+    return [name for name, info in STRATEGIES.items() if ROLE_ABILITY[role] in info.abilities]
+
+
+def availability_problem(name: str, *, role: str, world_size: int = 1) -> Problem | None:
+    """Return what stands in the way of running strategy ``name`` in ``role``, or ``None``.
+
+    Args:
+        name: A strategy name.
+        role: ``actor_train``, ``actor_infer``, ``reference``, ``critic`` or ``reward``.
+        world_size: Number of workers of the role.
+    """
+    path = f"{role}.strategy_args.strategy_name"
+    info = STRATEGIES.get(name)
+    if info is None:
+        return Problem(path, "no strategy has this name.", choose_from(name, STRATEGIES), name)
+    if ROLE_ABILITY[role] not in info.abilities:
+        usable = strategies_for(role)
+        return Problem(path, f"this strategy cannot serve {role}.", f"use one of {', '.join(usable)}.", name)
+    if not info.available:
+        message = f"the name is valid, but this version of roll cannot run it yet: {info.missing} is missing."
+        return Problem(path, message, f"set {path}={info.instead}.", name)
+    if info.max_world_size is not None and world_size > info.max_world_size:
+        message = f"{name} runs with at most {info.max_world_size} worker in this version, and {role} has {world_size}."
+        return Problem(f"{role}.world_size", message, f"set {role}.world_size=1 and one device at most.", world_size)
+    return None
+
+
+def require_available(name: str, *, role: str, world_size: int = 1) -> None:
+    """Raise unless this version can run strategy ``name`` in ``role``.
+
+    Raises:
+        ConfigError: The strategy is unknown, unfit for the role, or not part of this version; says what is missing
+            and what to use instead.
+    """
+    problem = availability_problem(name, role=role, world_size=world_size)
+    if problem is not None:
+        raise ConfigError([problem])

@@ -1,0 +1,161 @@
+"""The keys of one role: its model, training, data, sampling and engine options, and the devices it owns."""
+
+from __future__ import annotations
+
+from typing import Annotated, Any, Literal
+
+from pydantic import BeforeValidator, Field, field_validator
+
+from roll.config.base import ConfigModel, EnvironmentVariables, NameList
+from roll.config.device_mapping import parse_device_mapping
+from roll.config.errors import FixableError, choose_from
+from roll.config.strategies import STRATEGIES
+
+Positive = Annotated[int, Field(ge=1)]
+NonNegative = Annotated[int, Field(ge=0)]
+NonNegativeFloat = Annotated[float, Field(ge=0)]
+DeviceMapping = Annotated[list[int], BeforeValidator(parse_device_mapping)]
+
+
+class ModelArgs(ConfigModel):
+    """Which model a role loads, and how."""
+
+    model_name_or_path: str | None = Field(
+        None, description="Path or hub id of the model. null: `pretrain` (critic and reward: `reward_pretrain`)."
+    )
+    dtype: Literal["fp32", "bf16", "fp16"] = Field(
+        "fp32", description="Number format of the weights. bf16 is very slow on most CPUs."
+    )
+    attn_implementation: Literal["auto", "eager", "sdpa", "fa2"] = Field(
+        "auto", description="Attention kernel; auto leaves the choice to the engine, fa2 is FlashAttention 2."
+    )
+    disable_gradient_checkpointing: bool = Field(
+        False, description="Keep activations instead of computing them again: faster, more memory."
+    )
+    model_type: str | None = Field(None, description="Model family, where the checkpoint does not say.")
+    lora_rank: Positive | None = Field(None, description="Rank of LoRA adapters. null trains all weights.")
+    lora_alpha: Annotated[float, Field(gt=0)] | None = Field(None, description="LoRA scale. null: the rank.")
+    lora_target: NameList | None = Field(None, description="Modules that get LoRA adapters. null: all linear layers.")
+
+
+class TrainingArgs(ConfigModel):
+    """Optimiser, schedule and batch sizes of a trained role."""
+
+    learning_rate: NonNegativeFloat = Field(1e-6, description="Peak learning rate.")
+    weight_decay: NonNegativeFloat = Field(0.0, description="Decoupled weight decay of AdamW.")
+    adam_beta1: Annotated[float, Field(ge=0, lt=1)] = Field(0.9, description="AdamW beta1.")
+    adam_beta2: Annotated[float, Field(ge=0, lt=1)] = Field(0.999, description="AdamW beta2.")
+    adam_epsilon: Annotated[float, Field(gt=0)] = Field(1e-8, description="AdamW epsilon.")
+    per_device_train_batch_size: Positive = Field(1, description="Samples of one forward/backward pass on a device.")
+    gradient_accumulation_steps: Positive | None = Field(
+        None, description="Passes per optimiser step. null: from `mini_batches`; without that, one step per rollout."
+    )
+    max_tokens_per_microbatch: Positive | None = Field(
+        None,
+        description="Token budget of one pass; replaces `per_device_train_batch_size` as its limit. Never changes a "
+        "gradient.",
+    )
+    warmup_steps: NonNegative = Field(0, description="Steps of linear warm-up.")
+    warmup_ratio: Annotated[float, Field(ge=0, le=1)] = Field(
+        0.0, description="Warm-up as a share of all steps, used where `warmup_steps` is 0."
+    )
+    lr_scheduler_type: Literal["constant", "constant_with_warmup", "linear", "cosine"] = Field(
+        "constant_with_warmup", description="Learning-rate schedule after the warm-up."
+    )
+
+
+class DataArgs(ConfigModel):
+    """The data set of a role."""
+
+    template: str | None = Field(None, description="Chat template; `native` is the tokenizer's own.")
+    file_name: NameList | None = Field(None, description="Data file or files: JSON, JSONL or CSV.")
+    prompt: str | None = Field(None, description="Column with the prompt. Excludes `messages`.")
+    messages: str | None = Field(None, description="Column with chat messages. Excludes `prompt`.")
+
+
+class GeneratingArgs(ConfigModel):
+    """How tokens are sampled."""
+
+    max_new_tokens: Positive = Field(128, description="Most tokens of one response, the stop token included.")
+    temperature: NonNegativeFloat = Field(1.0, description="Sampling temperature; 0 is greedy.")
+    top_p: Annotated[float, Field(gt=0, le=1)] = Field(1.0, description="Keep the likeliest tokens up to this mass.")
+    top_k: Annotated[int, Field(ge=-1)] = Field(0, description="Keep the k likeliest tokens; 0 or -1 keeps all.")
+    num_beams: Positive = Field(1, description="Beams; only 1 samples from the policy.")
+    num_return_sequences: Positive = Field(1, description="Responses per request.")
+    repetition_penalty: Annotated[float, Field(gt=0)] = Field(1.0, description="Penalty of repeated tokens; 1 is off.")
+    stop_strings: NameList | None = Field(None, description="Texts that end a response.")
+
+
+class StrategyArgs(ConfigModel):
+    """Which engine runs a role, and its own options."""
+
+    strategy_name: str = Field(description=f"Engine: {', '.join(f'`{name}`' for name in STRATEGIES)}.")
+    strategy_config: dict[str, Any] | None = Field(
+        None, description="Options handed to the engine (`tensor_model_parallel_size`, `gpu_memory_utilization`, …)."
+    )
+
+    @field_validator("strategy_name")
+    @classmethod
+    def _known(cls, name: str) -> str:
+        if name not in STRATEGIES:
+            raise FixableError("no strategy has this name.", choose_from(name, STRATEGIES))
+        return name
+
+    def parallel_size(self, *names: str) -> int:
+        """Return the product of the named sizes in ``strategy_config`` (1 where one is not set)."""
+        product = 1
+        for name in names:
+            size = (self.strategy_config or {}).get(name, 1)
+            product *= size if isinstance(size, int) and size > 0 else 1
+        return product
+
+
+class WorkerConfig(ConfigModel):
+    """One role."""
+
+    model_args: ModelArgs = Field(default_factory=ModelArgs, description="The model of the role.")
+    training_args: TrainingArgs = Field(default_factory=TrainingArgs, description="Optimiser and batch sizes.")
+    data_args: DataArgs = Field(default_factory=DataArgs, description="The data set of the role.")
+    generating_args: GeneratingArgs = Field(default_factory=GeneratingArgs, description="Sampling options.")
+    strategy_args: StrategyArgs = Field(
+        default_factory=lambda: StrategyArgs(strategy_name="hf_infer"), description="The engine of the role."
+    )
+    name: str | None = Field(None, description="Name of the role in logs.")
+    worker_cls: str | None = Field(None, description="Import path of the worker class. null: that of the role.")
+    infer_batch_size: Positive = Field(8, description="Samples of one forward pass when scoring log-probs or values.")
+    device_mapping: DeviceMapping | None = Field(
+        None, description="Devices of the role: `list(range(0,16))`, a list, `0-7`, `0,2`. null: the CPU, or device 0."
+    )
+    world_size: Positive | None = Field(
+        None, description="Number of workers. null: devices divided by `num_gpus_per_worker`, or 1."
+    )
+    num_gpus_per_worker: Positive = Field(1, description="Devices of one worker (an engine with tensor parallelism).")
+    model_update_frequency: Positive = Field(1, description="Steps between two weight updates of the role.")
+    system_envs: EnvironmentVariables = Field(default_factory=dict, description="Environment of the role's processes.")
+    use_remove_padding: bool = Field(False, description="Drop padding tokens before the forward pass.")
+    use_dynamic_batching_in_train: bool = Field(False, description="Build training passes by length.")
+    use_dynamic_batching_in_infer: bool = Field(False, description="Build scoring passes by length.")
+
+    @property
+    def workers(self) -> int:
+        """Number of workers: ``world_size``, else what the devices make, else 1."""
+        if self.world_size is not None:
+            return self.world_size
+        return max(1, len(self.device_mapping or []) // self.num_gpus_per_worker)
+
+    @property
+    def data_parallel_size(self) -> int:
+        """Number of model replicas that split a batch: devices / (tensor · pipeline · context parallel)."""
+        devices = len(self.device_mapping) if self.device_mapping else self.workers
+        split = self.strategy_args.parallel_size(
+            "tensor_model_parallel_size", "pipeline_model_parallel_size", "context_parallel_size"
+        )
+        return max(1, devices // split)
+
+
+class TrainWorkerConfig(WorkerConfig):
+    """A role that is trained (``actor_train``, ``critic``)."""
+
+    strategy_args: StrategyArgs = Field(
+        default_factory=lambda: StrategyArgs(strategy_name="fsdp_train"), description="The engine of the role."
+    )

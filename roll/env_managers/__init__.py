@@ -1,0 +1,34 @@
+"""Env managers: each drives one episode as a coroutine and returns a trajectory."""
+
+from roll.env_managers.groups import GroupMismatchError, check_group
+from roll.env_managers.records import (
+    Activity,
+    EnvManagerLimits,
+    EpisodeSpec,
+    GenerateCall,
+    Renderer,
+    SampledTokens,
+    Timeouts,
+    TokenInvariantError,
+    generation_seed,
+)
+from roll.env_managers.templates import Templates
+from roll.env_managers.threads import EnvThreads
+from roll.env_managers.trajectory import TrajectoryEnvManager
+
+__all__ = [
+    "Activity",
+    "EnvManagerLimits",
+    "EnvThreads",
+    "EpisodeSpec",
+    "GenerateCall",
+    "GroupMismatchError",
+    "Renderer",
+    "SampledTokens",
+    "Templates",
+    "Timeouts",
+    "TokenInvariantError",
+    "TrajectoryEnvManager",
+    "check_group",
+    "generation_seed",
+]

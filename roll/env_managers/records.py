@@ -1,0 +1,178 @@
+"""What goes into and out of an env manager: the episode, its limits, and the interfaces of what it is given."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Protocol
+
+
+class TokenInvariantError(RuntimeError):
+    """A prompt does not start with the previous prompt and completion: a bug, never the fault of an environment."""
+
+
+@dataclass(frozen=True, slots=True)
+class EpisodeSpec:
+    """Which episode to run.
+
+    Attributes:
+        tag: The environment tag.
+        group_id: Group of the episode; unique within the run.
+        episode: Index within the group.
+        seed: Seed of the environment, the same for all members of the group.
+        run_seed: Seed of the run, keys the sampling noise.
+    """
+
+    tag: str
+    group_id: str
+    episode: int
+    seed: int
+    run_seed: int = 0
+
+    @property
+    def trajectory_id(self) -> str:
+        """Name of the episode's trajectory, and the session of its requests."""
+        return f"{self.group_id}/{self.episode}"
+
+
+@dataclass(frozen=True, slots=True)
+class EnvManagerLimits:
+    """How long an episode may get.
+
+    Attributes:
+        max_steps: Turns per episode.
+        sequence_length: Tokens of the whole conversation. A turn begins only if its prompt and a longest response fit.
+        max_new_tokens: Tokens per response.
+        max_tokens_per_step: Tokens per response for this tag; the smaller of the two counts.
+    """
+
+    max_steps: int = 10
+    sequence_length: int = 4096
+    max_new_tokens: int = 256
+    max_tokens_per_step: int | None = None
+
+    def __post_init__(self) -> None:
+        for name in ("max_steps", "sequence_length", "max_new_tokens", "max_tokens_per_step"):
+            value = getattr(self, name)
+            if value is not None and value < 1:
+                raise ValueError(f"{name}={value}: must be at least 1")
+        if self.max_response_length >= self.sequence_length:
+            raise ValueError(
+                f"A response of {self.max_response_length} tokens leaves no room for a prompt in "
+                f"sequence_length={self.sequence_length}: lower max_tokens_per_step or max_new_tokens, or raise "
+                "sequence_length."
+            )
+
+    @property
+    def max_response_length(self) -> int:
+        """Tokens that one response may have."""
+        return min(self.max_new_tokens, self.max_tokens_per_step or self.max_new_tokens)
+
+
+@dataclass(frozen=True, slots=True)
+class Timeouts:
+    """Seconds that a phase may take; ``None`` for no limit.
+
+    Attributes:
+        reset: Making the environment and its first observation.
+        step: One step, its frame, and closing the environment.
+        generate: One completion, waiting included.
+    """
+
+    reset: float | None = 60.0
+    step: float | None = 60.0
+    generate: float | None = 600.0
+
+    def __post_init__(self) -> None:
+        for name in ("reset", "step", "generate"):
+            value = getattr(self, name)
+            if value is not None and not value > 0:
+                raise ValueError(f"timeouts.{name}={value}: must be greater than 0 seconds, or None for no limit")
+
+
+@dataclass(frozen=True, slots=True)
+class GenerateCall:
+    """A request for one completion.
+
+    Attributes:
+        request_id: Unique within the run (``group/episode/turn``).
+        session: The trajectory; its requests share a growing prefix.
+        prompt_ids: The whole prompt, history included.
+        max_new_tokens: Upper bound on sampled tokens, the stop token included.
+        stop_token_ids: Sampling ends after one of these, which stays in the completion.
+        seed: 64-bit key of the sampling noise, see :func:`generation_seed`.
+        turn: Index of the turn.
+    """
+
+    request_id: str
+    session: str
+    prompt_ids: list[int]
+    max_new_tokens: int
+    stop_token_ids: tuple[int, ...]
+    seed: int
+    turn: int
+
+
+class SampledTokens(Protocol):
+    """What ``generate`` returns: sampled ids with one log-probability each."""
+
+    @property
+    def token_ids(self) -> Sequence[int]:
+        """Sampled tokens, stop token included if one was drawn."""
+        ...
+
+    @property
+    def logprobs(self) -> Sequence[float]:
+        """Natural-log probability of each token under the distribution it was drawn from."""
+        ...
+
+    @property
+    def finish_reason(self) -> str:
+        """``"stop"``, ``"length"`` or ``"abort"``."""
+        ...
+
+    @property
+    def policy_version(self) -> tuple[int, int]:
+        """Oldest and newest weights used."""
+        ...
+
+
+class Renderer(Protocol):
+    """Messages to tokens and back; :class:`roll.rendering.ChatRenderer` is one."""
+
+    stop_token_ids: tuple[int, ...]
+
+    def render_ids(self, messages: Sequence[Mapping[str, str]]) -> list[int]:
+        """Return the whole conversation with generation prompt."""
+        ...
+
+    def next_ids(self, completion_ids: Sequence[int], new_messages: Sequence[Mapping[str, str]]) -> list[int] | None:
+        """Return the tokens that follow prompt and completion, or ``None`` to render the conversation anew."""
+        ...
+
+    def decode(self, ids: Sequence[int]) -> str:
+        """Return the text of sampled tokens without their stop token."""
+        ...
+
+
+class Activity(Protocol):
+    """Is told when an episode works outside the engine; calls come in pairs, in the thread of the event loop."""
+
+    def enter_env(self) -> None:
+        """The episode started, or got its completion."""
+        ...
+
+    def leave_env(self) -> None:
+        """The episode asks for a completion now, or is over."""
+        ...
+
+
+def generation_seed(run_seed: int, group_id: str, episode: int, turn: int) -> int:
+    """Return the 64-bit key of the sampling noise of one turn.
+
+    It depends on what is generated and never on when, so a run does not change with the order in which requests
+    arrive, nor between processes.
+    """
+    key = f"{run_seed}\0{group_id}\0{episode}\0{turn}".encode()
+    return int.from_bytes(hashlib.blake2b(key, digest_size=8).digest(), "big")

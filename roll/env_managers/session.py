@@ -1,0 +1,244 @@
+"""The blocking side of an episode: calls into one environment, and a check of everything it returns."""
+
+from __future__ import annotations
+
+import base64
+import contextlib
+import io
+import math
+import threading
+import traceback
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from numbers import Real
+from typing import Any, TypeVar
+
+T = TypeVar("T")
+
+AGGREGATIONS = ("last", "mean", "sum", "max")
+
+_PARTS_TOLERANCE = 1e-6
+
+
+class EnvFailure(Exception):
+    """An environment raised, or returned something that is not a Gymnasium reset or step."""
+
+
+@dataclass(frozen=True, slots=True)
+class EnvStart:
+    """A checked ``reset``: first observation, rules for the system message, and the first frame."""
+
+    observation: str
+    instruction: str
+    frame: str | None
+
+
+@dataclass(frozen=True, slots=True)
+class EnvStep:
+    """A checked ``step``, with the frame after it."""
+
+    observation: str
+    reward: float
+    terminated: bool
+    truncated: bool
+    action: str | None
+    reward_parts: dict[str, float]
+    metrics: dict[str, float]
+    metrics_agg: dict[str, str]
+    frame: str | None
+
+
+class EnvSession:
+    """Owns one environment for one episode. Every method may block; use one at a time.
+
+    Environments that failed or hang are left with :meth:`abandon`: they are closed after the running call, if it ever
+    returns.
+    """
+
+    def __init__(self, make_env: Callable[[], Any], seed: int, record_frames: bool) -> None:
+        """Make nothing yet; :meth:`start` does.
+
+        Args:
+            make_env: Returns a new environment.
+            seed: Given to ``reset``.
+            record_frames: Whether to call ``render`` after reset and every step.
+        """
+        self._make_env = make_env
+        self._seed = seed
+        self._record_frames = record_frames
+        self._env: Any = None
+        self._closed = False
+        self._abandoned = False
+        self._busy = threading.Lock()
+
+    def start(self) -> EnvStart:
+        """Make and reset the environment.
+
+        Raises:
+            EnvFailure: If that fails or what comes back is not an observation and an info.
+        """
+        return self._exclusive(self._start)
+
+    def step(self, response: str, last: bool) -> EnvStep:
+        """Take a step, and close the environment if the episode is over.
+
+        Args:
+            response: What the policy wrote.
+            last: Whether no step will follow in any case.
+
+        Raises:
+            EnvFailure: If the environment fails or what comes back is not a step.
+        """
+        return self._exclusive(lambda: self._step(response, last))
+
+    def close(self) -> None:
+        """Close the environment; closing twice does nothing.
+
+        Raises:
+            EnvFailure: If it fails.
+        """
+        self._exclusive(self._close)
+
+    def abandon(self, detach: Callable[[Callable[[], object]], None]) -> None:
+        """Give the environment up: close it through ``detach`` if it is idle, else when its running call returns."""
+        self._abandoned = True
+        if self._busy.acquire(blocking=False):
+            needs_close = self._env is not None and not self._closed
+            self._busy.release()
+            if needs_close:
+                detach(self._close_quietly)
+
+    def _exclusive(self, function: Callable[[], T]) -> T:
+        try:
+            with self._busy:
+                return function()
+        finally:
+            if self._abandoned:
+                self._close_quietly()
+
+    def _start(self) -> EnvStart:
+        self._env = _guarded("making the environment", self._make_env)
+        returned = _guarded("reset()", lambda: self._env.reset(seed=self._seed))
+        if not isinstance(returned, tuple) or len(returned) != 2:
+            raise EnvFailure(f"reset() must return (observation, info), got {_short(returned)}")
+        observation, info = returned
+        _check_text("reset()", observation)
+        if not isinstance(info, Mapping):
+            raise EnvFailure(f"reset() must return info as a dict, got {_short(info)}")
+        instruction = _guarded("instruction", lambda: getattr(self._env, "instruction", ""))
+        return EnvStart(observation, str(instruction), self._frame())
+
+    def _step(self, response: str, last: bool) -> EnvStep:
+        returned = _guarded("step()", lambda: self._env.step(response))
+        if not isinstance(returned, tuple) or len(returned) != 5:
+            raise EnvFailure(
+                f"step() must return (observation, reward, terminated, truncated, info), got {_short(returned)}"
+            )
+        observation, reward, terminated, truncated, info = returned
+        _check_text("step()", observation)
+        if not isinstance(info, Mapping):
+            raise EnvFailure(f"step() must return info as a dict, got {_short(info)}")
+        action = info.get("action")
+        number = _number("reward", reward)
+        step = EnvStep(
+            observation=observation,
+            reward=number,
+            terminated=bool(terminated),
+            truncated=bool(truncated),
+            action=None if action is None else str(action),
+            reward_parts=_reward_parts(info.get("reward_parts"), number),
+            metrics=_numbers("metrics", info.get("metrics")),
+            metrics_agg=_aggregations(info.get("metrics_agg")),
+            frame=self._frame(),
+        )
+        if last or step.terminated or step.truncated:
+            self._close()
+        return step
+
+    def _frame(self) -> str | None:
+        if not self._record_frames or getattr(self._env, "render_mode", None) is None:
+            return None
+        return _guarded("render()", lambda: _frame_text(self._env.render()))
+
+    def _close(self) -> None:
+        if self._closed or self._env is None:
+            return
+        self._closed = True
+        _guarded("close()", self._env.close)
+
+    def _close_quietly(self) -> None:
+        # The episode already reports what went wrong first; a second failure of the same environment adds nothing.
+        with contextlib.suppress(EnvFailure), self._busy:
+            self._close()
+
+
+def _guarded(phase: str, function: Callable[[], T]) -> T:
+    """Run user code; whatever it raises becomes an :class:`EnvFailure` that says where."""
+    try:
+        return function()
+    except BaseException as error:
+        if isinstance(error, KeyboardInterrupt) and threading.current_thread() is threading.main_thread():
+            raise
+        frames = traceback.extract_tb(error.__traceback__)
+        where = f" ({frames[-1].filename}:{frames[-1].lineno} in {frames[-1].name})" if frames else ""
+        raise EnvFailure(f"{phase} raised {type(error).__name__}: {error}{where}") from error
+
+
+def _short(value: object) -> str:
+    text = repr(value)
+    return f"{type(value).__name__} {text if len(text) <= 120 else text[:117] + '...'}"
+
+
+def _check_text(call: str, observation: object) -> None:
+    if not isinstance(observation, str):
+        raise EnvFailure(f"{call} must return the observation as text, got {_short(observation)}")
+
+
+def _number(name: str, value: object) -> float:
+    if not isinstance(value, Real) or not math.isfinite(value):
+        raise EnvFailure(f"{name} must be a finite number, got {_short(value)}")
+    return float(value)
+
+
+def _numbers(name: str, values: object) -> dict[str, float]:
+    if values is None:
+        return {}
+    if not isinstance(values, Mapping):
+        raise EnvFailure(f"info[{name!r}] must be a dict, got {_short(values)}")
+    return {str(key): _number(f"info[{name!r}][{key!r}]", value) for key, value in values.items()}
+
+
+def _reward_parts(values: object, reward: float) -> dict[str, float]:
+    parts = _numbers("reward_parts", values)
+    if values is None:
+        return {"env": reward}
+    total = sum(parts.values())
+    if abs(total - reward) > _PARTS_TOLERANCE * max(1.0, abs(reward)):
+        raise EnvFailure(f"info['reward_parts'] sums to {total:g}, but the reward is {reward:g}: {parts}")
+    return parts
+
+
+def _aggregations(values: object) -> dict[str, str]:
+    if values is None:
+        return {}
+    if not isinstance(values, Mapping):
+        raise EnvFailure(f"info['metrics_agg'] must be a dict, got {_short(values)}")
+    for name, how in values.items():
+        if how not in AGGREGATIONS:
+            raise EnvFailure(
+                f"info['metrics_agg'][{name!r}] must be one of {', '.join(AGGREGATIONS)}, got {_short(how)}"
+            )
+    return {str(name): str(how) for name, how in values.items()}
+
+
+def _frame_text(frame: Any) -> str | None:
+    """Return board text as it is, and an image ``uint8 [height, width, 3]`` as a PNG data URI."""
+    if frame is None or isinstance(frame, str):
+        return frame
+    if getattr(frame, "ndim", None) != 3 or str(getattr(frame, "dtype", "")) != "uint8":
+        raise TypeError(f"render() must return text or a uint8 array [height, width, 3], got {_short(frame)}")
+    from PIL import Image
+
+    buffer = io.BytesIO()
+    Image.fromarray(frame).save(buffer, format="PNG")
+    return "data:image/png;base64," + base64.b64encode(buffer.getvalue()).decode("ascii")

@@ -1,0 +1,344 @@
+"""The trajectory env manager: one episode as one conversation, token in and token out."""
+
+from __future__ import annotations
+
+import asyncio
+import hashlib
+import time
+from collections.abc import Awaitable, Callable
+from typing import Any, TypeVar
+
+from roll.env_managers.metrics import aggregate_metrics
+from roll.env_managers.records import (
+    Activity,
+    EnvManagerLimits,
+    EpisodeSpec,
+    GenerateCall,
+    Renderer,
+    SampledTokens,
+    Timeouts,
+    TokenInvariantError,
+    generation_seed,
+)
+from roll.env_managers.session import EnvFailure, EnvSession, EnvStep
+from roll.env_managers.templates import Templates
+from roll.env_managers.threads import CallTimeoutError, EnvThreads
+from roll.trajectories.model import Status, Trajectory, Turn
+
+T = TypeVar("T")
+
+Generate = Callable[[GenerateCall], Awaitable[SampledTokens]]
+
+
+class TrajectoryEnvManager:
+    """Runs episodes of one tag; any number at the same time, in one event loop.
+
+    Everything that changes belongs to the episode, so one manager serves all episodes of a tag.
+    """
+
+    def __init__(
+        self,
+        *,
+        renderer: Renderer,
+        generate: Generate,
+        limits: EnvManagerLimits,
+        templates: Templates | None = None,
+        timeouts: Timeouts | None = None,
+        threads: EnvThreads | None = None,
+        activity: Activity | None = None,
+        record_frames: bool = True,
+    ) -> None:
+        """Hold what all episodes share.
+
+        Args:
+            renderer: Messages to tokens and back.
+            generate: Called once per turn. What it raises ends the run: an engine that fails is not an environment's
+                fault. When it outlives its time-out it is cancelled.
+            limits: How long an episode may get.
+            templates: What the policy is told; by default the instruction, then bare observations.
+            timeouts: Seconds per phase.
+            threads: Where environments run. ``None`` runs them in the event loop, which is faster for environments that
+                only compute for microseconds, but there a step that hangs stops everything.
+            activity: Told when an episode works outside the engine.
+            record_frames: Whether turns keep what a person would look at.
+        """
+        self.renderer = renderer
+        self.generate = generate
+        self.limits = limits
+        self.templates = templates or Templates()
+        self.timeouts = timeouts or Timeouts()
+        self.threads = threads
+        self.activity: Activity = activity or _NoActivity()
+        self.record_frames = record_frames
+
+    async def run(self, spec: EpisodeSpec, make_env: Callable[[], Any]) -> Trajectory:
+        """Run one episode to its end.
+
+        An environment that raises, hangs or returns rubbish ends its episode with ``ERROR_ENV`` or ``ERROR_TIMEOUT``
+        and a readable ``error``; the turns before it are complete. A completion with ``finish_reason="abort"`` ends it
+        with ``ABORTED``. If the coroutine is cancelled, ``CancelledError`` goes on to the caller and there is no
+        trajectory; the environment is closed in either case.
+
+        Args:
+            spec: Which episode.
+            make_env: Returns a new environment (``roll.envs.TextEnv``, or any Gymnasium environment with text
+                observations that takes the response as its action).
+
+        Raises:
+            TokenInvariantError: If a prompt does not extend the previous one.
+            ValueError: If ``generate`` returns no tokens, or not one log-probability per token.
+        """
+        self.activity.enter_env()
+        try:
+            return await _Episode(self, spec, make_env).play()
+        finally:
+            self.activity.leave_env()
+
+
+class _Episode:
+    """The changing state of one episode."""
+
+    def __init__(self, manager: TrajectoryEnvManager, spec: EpisodeSpec, make_env: Callable[[], Any]) -> None:
+        self._manager = manager
+        self._spec = spec
+        self._session = EnvSession(make_env, spec.seed, manager.record_frames)
+        self._trajectory = Trajectory(spec.tag, spec.group_id, spec.episode, spec.seed)
+        self._messages: list[dict[str, str]] = []
+        self._instruction = ""
+        self._observation = ""
+        self._frame: str | None = None
+        self._added: list[int] = []
+        self._prompt: list[int] = []
+        self._forked = False
+        self._metrics_agg: dict[str, str] = {}
+        self._response = ""
+
+    async def play(self) -> Trajectory:
+        trajectory = self._trajectory
+        try:
+            await self._start()
+            while trajectory.status is Status.RUNNING:
+                await self._turn()
+        except EnvFailure as failure:
+            self._fail(Status.ERROR_ENV, str(failure))
+        finally:
+            # A no-op for an environment that was closed; after a failure, a time-out or a cancellation it closes it.
+            self._session.abandon(self._detach)
+        trajectory.final_observation = self._observation
+        trajectory.final_frame = self._frame
+        trajectory.metrics = aggregate_metrics([turn.metrics for turn in trajectory.turns], self._metrics_agg)
+        if not trajectory.status.is_error:
+            trajectory.score = sum(turn.reward for turn in trajectory.turns)
+        return trajectory
+
+    async def _start(self) -> None:
+        called = await self._call("reset", self._session.start, self._manager.timeouts.reset)
+        if called is None:
+            return
+        start, _ = called
+        self._observation, self._frame, self._instruction = start.observation, start.frame, start.instruction
+        self._trajectory.initial_hash = hashlib.blake2b(start.observation.encode(), digest_size=8).hexdigest()
+        system = self._manager.templates.system(self._values(0))
+        if system:
+            self._messages.append({"role": "system", "content": system})
+        self._messages.append(self._user_message(0))
+        self._trajectory.messages = [dict(message) for message in self._messages]
+        self._added = self._manager.renderer.render_ids(self._messages)
+        self._prompt = list(self._added)
+
+    async def _turn(self) -> None:
+        index = len(self._trajectory.turns)
+        if not self._fits():
+            await self._stop_for_length(index)
+            return
+        began = time.perf_counter()
+        completion = await self._generate(index)
+        if completion is None:
+            return
+        generated = time.perf_counter()
+        self._response = self._manager.renderer.decode(completion.token_ids)
+        last = index + 1 >= self._manager.limits.max_steps
+        step_call = _StepCall(self._session, self._response, last)
+        called = await self._call("step", step_call, self._manager.timeouts.step)
+        if called is None:
+            return
+        step, queued = called
+        stepped = time.perf_counter()
+        turn = self._record(completion, step)
+        turn.seconds = {"generate": generated - began, "env": stepped - generated - queued, "queue": queued}
+        if step.terminated:
+            self._trajectory.status = Status.COMPLETED
+        elif step.truncated or last:
+            self._trajectory.status = Status.TRUNCATED_TURNS
+        else:
+            self._extend(completion)
+            turn.seconds["render"] = time.perf_counter() - stepped
+
+    def _fits(self) -> bool:
+        limits = self._manager.limits
+        return len(self._prompt) + limits.max_response_length <= limits.sequence_length
+
+    async def _stop_for_length(self, index: int) -> None:
+        limits = self._manager.limits
+        self._trajectory.status = Status.TRUNCATED_LENGTH
+        if index == 0:
+            self._trajectory.error = self._place(
+                f"the first prompt has {len(self._prompt)} tokens, and with a response of {limits.max_response_length} "
+                f"exceeds sequence_length={limits.sequence_length}: raise sequence_length or shorten the templates"
+            )
+        await self._call("close", self._session.close, self._manager.timeouts.step)
+
+    async def _generate(self, index: int) -> SampledTokens | None:
+        manager, spec = self._manager, self._spec
+        call = GenerateCall(
+            request_id=f"{spec.trajectory_id}/{index}",
+            session=spec.trajectory_id,
+            prompt_ids=self._prompt,
+            max_new_tokens=manager.limits.max_response_length,
+            stop_token_ids=manager.renderer.stop_token_ids,
+            seed=generation_seed(spec.run_seed, spec.group_id, spec.episode, index),
+            turn=index,
+        )
+        limit = asyncio.timeout(manager.timeouts.generate)
+        manager.activity.leave_env()
+        try:
+            async with limit:
+                completion = await manager.generate(call)
+        except TimeoutError:
+            if not limit.expired():
+                raise
+            self._fail(Status.ERROR_TIMEOUT, f"generate took longer than {manager.timeouts.generate:g} s")
+            return None
+        finally:
+            manager.activity.enter_env()
+        if completion.finish_reason == "abort":
+            self._fail(Status.ABORTED, "the run aborted this turn's generation")
+            return None
+        if not completion.token_ids or len(completion.token_ids) != len(completion.logprobs):
+            raise ValueError(
+                self._place(
+                    f"generate returned {len(completion.token_ids)} tokens and {len(completion.logprobs)} "
+                    "log-probabilities; it must return at least one token and one log-probability for each"
+                )
+            )
+        return completion
+
+    def _record(self, completion: SampledTokens, step: EnvStep) -> Turn:
+        turn = Turn(
+            prompt_ids=self._added,
+            completion_ids=list(completion.token_ids),
+            logprobs=list(completion.logprobs),
+            policy_version=completion.policy_version,
+            observation=self._observation,
+            response=self._response,
+            action=step.action,
+            reward=step.reward,
+            reward_parts=step.reward_parts,
+            metrics=step.metrics,
+            frame=self._frame,
+            starts_sample=self._forked,
+        )
+        self._trajectory.turns.append(turn)
+        self._observation, self._frame = step.observation, step.frame
+        self._metrics_agg.update(step.metrics_agg)
+        return turn
+
+    def _extend(self, completion: SampledTokens) -> None:
+        """Make the next turn's prompt: the previous tokens and a bridge, or the whole conversation rendered anew."""
+        turns = self._trajectory.turns
+        user = self._user_message(len(turns))
+        self._messages.append({"role": "assistant", "content": self._response})
+        self._messages.append(user)
+        bridge = self._manager.renderer.next_ids(completion.token_ids, [user])
+        self._forked = bridge is None
+        if bridge is None:
+            self._added = self._manager.renderer.render_ids(self._messages)
+            self._prompt = list(self._added)
+            return
+        self._added = bridge
+        self._prompt = [*self._prompt, *completion.token_ids, *bridge]
+        self._check_prompt()
+
+    def _check_prompt(self) -> None:
+        """Check that the next prompt starts with the tokens that training will see, which are those recorded."""
+        turns = self._trajectory.turns
+        recorded: list[int] = []
+        start = next((i for i in range(len(turns) - 1, 0, -1) if turns[i].starts_sample), 0)
+        for turn in turns[start:]:
+            recorded += turn.prompt_ids
+            recorded += turn.completion_ids
+        if self._prompt[: len(recorded)] != recorded:
+            pairs = zip(self._prompt, recorded, strict=False)
+            differs = next((position for position, (ours, theirs) in enumerate(pairs) if ours != theirs), 0)
+            raise TokenInvariantError(
+                self._place(
+                    f"the next prompt differs from the previous prompt and completion at token {differs}; generate "
+                    "must not change the prompt it was given, nor the completion it returned"
+                )
+            )
+
+    def _user_message(self, index: int) -> dict[str, str]:
+        return {"role": "user", "content": self._manager.templates.turn(self._values(index))}
+
+    def _values(self, index: int) -> dict[str, object]:
+        limits = self._manager.limits
+        return {
+            "turn_idx": index + 1,
+            "observation": self._observation,
+            "actions_left": limits.max_steps - index,
+            "max_steps": limits.max_steps,
+            "max_response_length": limits.max_response_length,
+            "instruction": self._instruction,
+        }
+
+    async def _call(self, phase: str, function: Callable[[], T], timeout: float | None) -> tuple[T, float] | None:
+        """Run a blocking call; return its result and the seconds it queued, or ``None`` after a time-out."""
+        if self._manager.threads is None:
+            return function(), 0.0
+        try:
+            return await self._manager.threads.call(function, timeout)
+        except CallTimeoutError:
+            self._fail(
+                Status.ERROR_TIMEOUT,
+                f"{phase} took longer than timeouts.{'reset' if phase == 'reset' else 'step'}={timeout:g} s; the "
+                "environment was given up",
+            )
+            return None
+
+    def _detach(self, function: Callable[[], object]) -> None:
+        if self._manager.threads is None:
+            function()
+        else:
+            self._manager.threads.detach(function)
+
+    def _fail(self, status: Status, reason: str) -> None:
+        self._trajectory.status = status
+        self._trajectory.error = self._place(reason)
+
+    def _place(self, reason: str) -> str:
+        spec = self._spec
+        turn = len(self._trajectory.turns)
+        said = f"; the last response was {self._response[:200]!r}" if self._response else ""
+        return f"{spec.tag} ({spec.trajectory_id}, seed {spec.seed}, turn {turn}): {reason}{said}"
+
+
+class _StepCall:
+    """``EnvSession.step`` with its arguments; lighter than a closure over the episode."""
+
+    __slots__ = ("_session", "_response", "_last")
+
+    def __init__(self, session: EnvSession, response: str, last: bool) -> None:
+        self._session = session
+        self._response = response
+        self._last = last
+
+    def __call__(self) -> EnvStep:
+        return self._session.step(self._response, self._last)
+
+
+class _NoActivity:
+    def enter_env(self) -> None:
+        return
+
+    def leave_env(self) -> None:
+        return

@@ -1,0 +1,37 @@
+"""Text environments with Gymnasium's API, and the tags by which a run names them.
+
+Importing this package registers ``roll/Sokoban-v0`` and ``roll/FrozenLake-v0`` with Gymnasium and the built-in tags.
+"""
+
+from roll.envs.base import Outcome, TextEnv
+from roll.envs.builtin import register_builtin
+from roll.envs.registry import (
+    REGISTRY,
+    Tag,
+    get_env_class,
+    get_tag,
+    list_tags,
+    make,
+    register_env,
+    register_tag,
+    register_tags_from_config,
+    unregister,
+)
+from roll.envs.seeding import env_seed
+
+register_builtin(REGISTRY)
+
+__all__ = [
+    "Outcome",
+    "Tag",
+    "TextEnv",
+    "env_seed",
+    "get_env_class",
+    "get_tag",
+    "list_tags",
+    "make",
+    "register_env",
+    "register_tag",
+    "register_tags_from_config",
+    "unregister",
+]

@@ -1,0 +1,70 @@
+"""The environment types and tags that come with the package."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import gymnasium
+
+from roll.envs.base import THINK_ACTION_PATTERN
+from roll.envs.registry import Registry, Tag
+
+_TYPES = {
+    "sokoban": "roll.envs.sokoban:SokobanEnv",
+    "frozen_lake": "roll.envs.frozen_lake:FrozenLakeEnv",
+}
+
+_GYMNASIUM_IDS = {
+    "roll/Sokoban-v0": "roll.envs.sokoban:SokobanEnv",
+    "roll/FrozenLake-v0": "roll.envs.frozen_lake:FrozenLakeEnv",
+}
+
+_THINK_TEMPLATE = (
+    "Turn {turn_idx}:\n{observation}\nActions left: {actions_left}. "
+    "Think within {max_response_length} tokens, then answer: <think>your thoughts</think><answer>your action</answer>"
+)
+
+_OTHER_SYMBOLS: dict[str, Any] = {
+    "grid_lookup": {0: "W", 1: ".", 2: "G", 3: "C", 4: "B", 5: "A", 6: "@"},
+    "grid_vocab": {
+        "W": "wall",
+        ".": "floor",
+        "G": "target",
+        "C": "box on target",
+        "B": "box",
+        "A": "player",
+        "@": "player on target",
+    },
+}
+
+_TAGS = (
+    Tag("SimpleSokoban", "sokoban", {"dim_room": [6, 6], "num_boxes": 1}, max_steps=10, max_tokens_per_step=64),
+    Tag("LargerSokoban", "sokoban", {"dim_room": [8, 8], "num_boxes": 2}, max_steps=30, max_tokens_per_step=64),
+    Tag(
+        "SokobanDifferentGridVocab",
+        "sokoban",
+        {"dim_room": [6, 6], "num_boxes": 1, **_OTHER_SYMBOLS},
+        max_steps=10,
+        max_tokens_per_step=64,
+    ),
+    Tag("FrozenLake", "frozen_lake", {"size": 4, "is_slippery": False}, max_steps=10, max_tokens_per_step=64),
+    Tag(
+        "FrozenLakeThink",
+        "frozen_lake",
+        {"size": 4, "is_slippery": False, "action_pattern": THINK_ACTION_PATTERN},
+        max_steps=10,
+        max_tokens_per_step=256,
+        agent_template=_THINK_TEMPLATE,
+    ),
+)
+
+
+def register_builtin(registry: Registry) -> None:
+    """Add the built-in types and tags, and the Gymnasium ids; by name only, nothing is imported."""
+    for name, path in _TYPES.items():
+        registry.add_type(name, path, replace=True)
+    for tag in _TAGS:
+        registry.add_tag(tag, replace=True)
+    for env_id, path in _GYMNASIUM_IDS.items():
+        if env_id not in gymnasium.registry:
+            gymnasium.register(id=env_id, entry_point=path)

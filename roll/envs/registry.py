@@ -1,0 +1,328 @@
+"""Environment types and tags: which environments there are, and how a run names them.
+
+An environment *type* is a class. A *tag* is a type with its options, templates and limits: what a configuration lists
+under ``tags``. Both come from this package, from ``@register_env`` and ``register_tag`` in Python, from
+``custom_envs:`` in YAML, and from installed packages through the entry-point group ``roll.envs``.
+"""
+
+from __future__ import annotations
+
+import importlib
+import importlib.metadata
+import inspect
+import threading
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, fields
+from functools import lru_cache
+from typing import Any, TypeVar, cast
+
+import gymnasium
+
+from roll.envs.base import TextEnv
+from roll.envs.errors import (
+    DuplicateNameError,
+    EnvConfigError,
+    MissingDependencyError,
+    UnknownEnvTypeError,
+    UnknownTagError,
+    did_you_mean,
+)
+
+ENTRY_POINT_GROUP = "roll.envs"
+
+DEFAULT_SYSTEM_TEMPLATE = "You are a careful player who aims for the highest score.\n\n{instruction}"
+DEFAULT_AGENT_TEMPLATE = "Turn {turn_idx}:\n{observation}\nActions left: {actions_left}."
+
+EnvClass = TypeVar("EnvClass", bound=type[gymnasium.Env[Any, Any]])
+
+
+@dataclass(frozen=True, slots=True)
+class Tag:
+    """An environment as a run names it.
+
+    Attributes:
+        name: What ``tags:`` lists.
+        env_type: Name of the environment type.
+        env_config: Options given to the environment class.
+        max_steps: Turns per episode; also the environment's own limit unless ``env_config`` sets one. ``None``: the
+            environment decides.
+        max_tokens_per_step: Tokens the policy may sample per turn; ``None``: the generation settings decide.
+        agent_system_template: System message; ``{instruction}`` is the environment's.
+        agent_template: User message of a turn, with ``{turn_idx}``, ``{observation}``, ``{actions_left}``,
+            ``{max_response_length}`` and ``{instruction}``.
+        env_manager_cls: Import path of the env manager; ``None`` for the default one.
+        use_thread_lock: Whether calls of this environment must not overlap (accepted for ROLL's configurations).
+        extra: Anything else a custom env manager wants.
+    """
+
+    name: str
+    env_type: str
+    env_config: Mapping[str, Any] = field(default_factory=dict)
+    max_steps: int | None = None
+    max_tokens_per_step: int | None = None
+    agent_system_template: str = DEFAULT_SYSTEM_TEMPLATE
+    agent_template: str = DEFAULT_AGENT_TEMPLATE
+    env_manager_cls: str | None = None
+    use_thread_lock: bool = False
+    extra: Mapping[str, Any] = field(default_factory=dict)
+
+
+class Registry:
+    """Names of environment types and tags. Writers take a lock and replace the whole mapping, so readers never wait."""
+
+    def __init__(self) -> None:
+        self._lock = threading.RLock()
+        self._types: dict[str, type[gymnasium.Env[Any, Any]] | str] = {}
+        self._tags: dict[str, Tag] = {}
+
+    def add_type(self, name: str, target: type[gymnasium.Env[Any, Any]] | str, replace: bool = False) -> None:
+        """Register an environment class, or the ``"module:Class"`` to import when it is first used."""
+        with self._lock:
+            old = self._types.get(name)
+            if old is not None and not replace and _path_of(old) != _path_of(target):
+                raise DuplicateNameError(
+                    f"environment type {name!r} is {_path_of(old)} already; choose another name for {_path_of(target)}"
+                )
+            self._types = {**self._types, name: target}
+
+    def add_tag(self, tag: Tag, replace: bool = False) -> None:
+        """Register a tag."""
+        with self._lock:
+            if not replace and self._tags.get(tag.name, tag) != tag:
+                raise DuplicateNameError(f"tag {tag.name!r} is registered already; pass replace=True to redefine it")
+            self._tags = {**self._tags, tag.name: tag}
+
+    def remove(self, name: str) -> None:
+        """Forget the tag and the type of that name, if any."""
+        with self._lock:
+            self._tags = {key: value for key, value in self._tags.items() if key != name}
+            self._types = {key: value for key, value in self._types.items() if key != name}
+
+    def tag_names(self) -> list[str]:
+        """Return all names that :meth:`tag` knows, installed packages included, sorted."""
+        return sorted({*self._tags, *_entry_points()})
+
+    def tag(self, name: str) -> Tag:
+        """Return a tag by name; an entry point is a tag with its own name and no options."""
+        found = self._tags.get(name)
+        if found is not None:
+            return found
+        if name in _entry_points():
+            return Tag(name=name, env_type=name)
+        raise UnknownTagError(f"unknown environment tag {name!r}. {did_you_mean(name, self.tag_names())}")
+
+    def env_class(self, name: str) -> type[gymnasium.Env[Any, Any]]:
+        """Return the class of an environment type, importing it now if it was named only."""
+        target = self._types.get(name)
+        if target is None:
+            points = _entry_points()
+            if name not in points:
+                known = {*self._types, *points}
+                raise UnknownEnvTypeError(f"unknown env_type {name!r}. {did_you_mean(name, known)}")
+            target = _load_entry_point(points[name])
+        elif isinstance(target, str):
+            module, _, attribute = target.partition(":")
+            target = cast(type[gymnasium.Env[Any, Any]], getattr(importlib.import_module(module), attribute))
+        else:
+            return target
+        self.add_type(name, target, replace=True)
+        return target
+
+
+REGISTRY = Registry()
+
+
+def register_env(
+    name: str, *, env_config: Mapping[str, Any] | None = None, **tag_options: Any
+) -> Callable[[EnvClass], EnvClass]:
+    """Class decorator: register an environment type and a tag, both called ``name``.
+
+    Args:
+        name: Name of the type and of the tag.
+        env_config: Options of the tag's environment.
+        **tag_options: Other fields of :class:`Tag` (``max_steps``, ``agent_template``, ...).
+
+    Raises:
+        DuplicateNameError: If the name is taken by another class.
+    """
+    tag = _build_tag(name, {"env_type": name, "env_config": env_config or {}, **tag_options})
+
+    def decorate(env_class: EnvClass) -> EnvClass:
+        REGISTRY.add_type(name, env_class)
+        REGISTRY.add_tag(tag)
+        return env_class
+
+    return decorate
+
+
+def register_tag(
+    name: str,
+    *,
+    env_type: str,
+    env_config: Mapping[str, Any] | None = None,
+    replace: bool = False,
+    **tag_options: Any,
+) -> Tag:
+    """Register a tag for an environment type.
+
+    Args:
+        name: Name of the tag.
+        env_type: Name of the type; looked up when the tag is first used.
+        env_config: Options of the environment.
+        replace: Whether an existing tag of that name may be redefined.
+        **tag_options: Other fields of :class:`Tag`.
+
+    Raises:
+        DuplicateNameError: If the tag exists and ``replace`` is false.
+        EnvConfigError: On an unknown field.
+    """
+    tag = _build_tag(name, {"env_type": env_type, "env_config": env_config or {}, **tag_options})
+    REGISTRY.add_tag(tag, replace=replace)
+    return tag
+
+
+def register_tags_from_config(custom_envs: Mapping[str, Any]) -> list[Tag]:
+    """Register the tags of a ``custom_envs:`` mapping; they replace tags of the same name.
+
+    Args:
+        custom_envs: Tag name -> mapping with the fields of :class:`Tag` (``env_type`` is required).
+
+    Returns:
+        The tags in order.
+
+    Raises:
+        EnvConfigError: On an unknown key, naming the nearest valid one, or a missing ``env_type``. Nothing is
+            registered then.
+    """
+    tags = []
+    for name, options in custom_envs.items():
+        if not isinstance(options, Mapping):
+            raise EnvConfigError(
+                f"custom_envs.{name}: expected a mapping with env_type and env_config, got {options!r}"
+            )
+        tags.append(_build_tag(str(name), options, where=f"custom_envs.{name}"))
+    for tag in tags:
+        REGISTRY.add_tag(tag, replace=True)
+    return tags
+
+
+def list_tags() -> list[str]:
+    """Return the names of all tags, sorted; those of installed packages are listed without importing them."""
+    return REGISTRY.tag_names()
+
+
+def get_tag(name: str) -> Tag:
+    """Return a tag.
+
+    Raises:
+        UnknownTagError: If there is none, with the close names.
+    """
+    return REGISTRY.tag(name)
+
+
+def unregister(name: str) -> None:
+    """Forget the tag and the environment type of that name; does nothing when there is none."""
+    REGISTRY.remove(name)
+
+
+def get_env_class(env_type: str) -> type[gymnasium.Env[Any, Any]]:
+    """Return the class of an environment type.
+
+    Raises:
+        UnknownEnvTypeError: If there is none, with the close names.
+        MissingDependencyError: If it needs a package that is not installed.
+    """
+    return REGISTRY.env_class(env_type)
+
+
+def make(tag: str | Tag, seed: int | None = None, **overrides: Any) -> TextEnv:
+    """Return a new environment.
+
+    Args:
+        tag: A tag or its name.
+        seed: Used by the first ``reset()`` that is called without a seed; later resets continue that generator.
+        **overrides: Options that replace those of the tag's ``env_config``.
+
+    Raises:
+        UnknownTagError: If there is no such tag.
+        EnvConfigError: On an unknown option, naming the nearest valid one, or a value that cannot work.
+        MissingDependencyError: If the environment needs a package that is not installed.
+    """
+    spec = tag if isinstance(tag, Tag) else get_tag(tag)
+    env_class = get_env_class(spec.env_type)
+    config = {**spec.env_config, **overrides}
+    options = _options_of(cast(Any, env_class))
+    if options is not None:
+        for option in config:
+            if option not in options:
+                raise EnvConfigError(
+                    f"tag {spec.name!r}: {env_class.__name__} has no option {option!r}. {did_you_mean(option, options)}"
+                )
+        if spec.max_steps is not None and "max_steps" in options:
+            config.setdefault("max_steps", spec.max_steps)
+    try:
+        env = env_class(**config)
+    except EnvConfigError as error:
+        raise EnvConfigError(f"tag {spec.name!r}: {error}") from error
+    if not isinstance(env, TextEnv):
+        raise EnvConfigError(f"tag {spec.name!r}: {env_class.__name__} is not a roll.envs.TextEnv")
+    env.initial_seed = seed
+    return env
+
+
+def _build_tag(name: str, options: Mapping[str, Any], where: str | None = None) -> Tag:
+    where = where or f"tag {name!r}"
+    known = {each.name for each in fields(Tag)} - {"name"}
+    for key in options:
+        if key not in known:
+            raise EnvConfigError(f"{where}: unknown key {key!r}. {did_you_mean(str(key), known)}")
+    if not options.get("env_type"):
+        raise EnvConfigError(f"{where}: env_type is missing; name an environment type, for example 'sokoban'")
+    # An absent value and an explicit null both mean the default.
+    given = {key: _plain(value) for key, value in options.items() if value is not None}
+    for key in ("env_config", "extra"):
+        if not isinstance(given.get(key, {}), dict):
+            raise EnvConfigError(f"{where}.{key}: expected a mapping, got {given[key]!r}")
+    return Tag(name=name, **given)
+
+
+def _plain(value: Any) -> Any:
+    """Return a copy made of dicts and lists, whatever mappings and sequences (OmegaConf's, say) came in."""
+    if isinstance(value, Mapping):
+        return {key: _plain(each) for key, each in value.items()}
+    if isinstance(value, Sequence) and not isinstance(value, str | bytes):
+        return [_plain(each) for each in value]
+    return value
+
+
+def _path_of(target: type | str) -> str:
+    return target if isinstance(target, str) else f"{target.__module__}:{target.__qualname__}"
+
+
+@lru_cache(maxsize=256)
+def _options_of(env_class: Any) -> frozenset[str] | None:
+    """Return the keyword options of a class, or ``None`` when it takes any."""
+    parameters = inspect.signature(env_class).parameters.values()
+    if any(each.kind is inspect.Parameter.VAR_KEYWORD for each in parameters):
+        return None
+    return frozenset(each.name for each in parameters)
+
+
+def _entry_points() -> dict[str, importlib.metadata.EntryPoint]:
+    return {point.name: point for point in importlib.metadata.entry_points(group=ENTRY_POINT_GROUP)}
+
+
+def _load_entry_point(point: importlib.metadata.EntryPoint) -> type[gymnasium.Env[Any, Any]]:
+    try:
+        target = point.load()
+    except ImportError as error:
+        package = point.dist.name if point.dist is not None else point.value.partition(":")[0].partition(".")[0]
+        extras = f"[{','.join(point.extras)}]" if point.extras else ""
+        advice = f"pip install '{package}{extras}'" if extras else f"pip install {error.name or package}"
+        raise MissingDependencyError(
+            f"environment {point.name!r} of package {package!r} needs {error.name or 'a module'!r}, which cannot be "
+            f"imported ({error}). Try: {advice}"
+        ) from error
+    if not (isinstance(target, type) and issubclass(target, gymnasium.Env)):
+        raise EnvConfigError(f"entry point {point.name!r} = {point.value!r} is not an environment class")
+    return target

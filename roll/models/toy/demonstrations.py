@@ -1,0 +1,139 @@
+"""Conversations in which a solver plays, as training samples for the toy policy's start.
+
+Built with the same renderer, templates and environments as in reinforcement learning, so the policy starts with exactly
+the token sequences it will meet. Some actions are random and not trained on: the policy then also sees boards that a
+perfect player never reaches.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from roll.envs import make
+from roll.envs.base import TextEnv
+from roll.envs.frozen_lake import FrozenLakeEnv
+from roll.envs.sokoban import SokobanEnv
+from roll.envs.sokoban_solver import solve
+from roll.rendering.chat import ChatRenderer
+
+Solver = Callable[[TextEnv], str | None]
+"""Returns the next action of a shortest solution, or ``None`` when none is known."""
+
+
+@dataclass(frozen=True, slots=True)
+class Course:
+    """What to demonstrate on one tag.
+
+    Attributes:
+        tag: Environment tag.
+        share: Relative number of demonstrations.
+        system: System message; may hold ``{instruction}``.
+        user: User message of every turn; may hold ``{observation}``.
+    """
+
+    tag: str
+    share: float
+    system: str
+    user: str = "{observation}"
+
+
+def sokoban_action(env: TextEnv) -> str | None:
+    """Return the first action of a shortest solution of a Sokoban position."""
+    assert isinstance(env, SokobanEnv)
+    actions = solve(env.state(), max_nodes=20_000)
+    return actions[0] if actions else None
+
+
+def frozen_lake_action(env: TextEnv) -> str | None:
+    """Return the first action of a shortest path on a FrozenLake map (slipping not considered)."""
+    assert isinstance(env, FrozenLakeEnv)
+    rows = env.desc
+    height, width = len(rows), len(rows[0])
+    start = env.position
+    moves = {"Left": (0, -1), "Down": (1, 0), "Right": (0, 1), "Up": (-1, 0)}
+    queue: deque[tuple[tuple[int, int], str | None]] = deque([(start, None)])
+    seen = {start}
+    while queue:
+        (row, column), first = queue.popleft()
+        if rows[row][column] == "G":
+            return first
+        for name, (down, right) in moves.items():
+            place = (row + down, column + right)
+            inside = 0 <= place[0] < height and 0 <= place[1] < width
+            if inside and place not in seen and rows[place[0]][place[1]] != "H":
+                seen.add(place)
+                queue.append((place, first or name))
+    return None
+
+
+SOLVERS: dict[type[TextEnv], Solver] = {SokobanEnv: sokoban_action, FrozenLakeEnv: frozen_lake_action}
+
+
+@dataclass(slots=True)
+class Demonstration:
+    """One episode: token ids and which of them the solver chose."""
+
+    token_ids: list[int]
+    trained: list[bool]
+
+
+def demonstrations(
+    courses: Sequence[Course], renderer: ChatRenderer, encode: Callable[[str], list[int]], *, seed: int, noise: float
+) -> Iterator[Demonstration]:
+    """Yield demonstrations without end.
+
+    Args:
+        courses: What to demonstrate, drawn by their shares.
+        renderer: Turns messages into tokens.
+        encode: Tokenises an answer.
+        seed: Fixes everything.
+        noise: Probability that an action is random (and not trained on).
+    """
+    random = np.random.default_rng(seed)
+    shares = np.array([course.share for course in courses])
+    envs = [make(course.tag) for course in courses]
+    while True:
+        choice = int(random.choice(len(courses), p=shares / shares.sum()))
+        demonstration = _play(courses[choice], envs[choice], renderer, encode, random, noise)
+        if any(demonstration.trained):
+            yield demonstration
+
+
+def _play(
+    course: Course,
+    env: TextEnv,
+    renderer: ChatRenderer,
+    encode: Callable[[str], list[int]],
+    random: np.random.Generator,
+    noise: float,
+) -> Demonstration:
+    solver = SOLVERS[type(env)]
+    observation, _ = env.reset(seed=int(random.integers(2**62)))
+    messages = [
+        {"role": "system", "content": course.system.replace("{instruction}", env.instruction)},
+        {"role": "user", "content": course.user.replace("{observation}", observation)},
+    ]
+    tokens = renderer.initial_ids(messages)
+    trained = [False] * len(tokens)
+    while True:
+        action = solver(env)
+        if action is None:
+            break
+        is_noise = random.random() < noise
+        if is_noise:
+            action = str(random.choice(np.array(env.actions)))
+        answer = encode(f"<answer>{action}</answer>") + [renderer.stop_token_ids[0]]
+        tokens += answer
+        trained += [not is_noise] * len(answer)
+        observation, _, terminated, truncated, _ = env.step(f"<answer>{action}</answer>")
+        if terminated or truncated:
+            break
+        bridge = renderer.next_ids(answer, [{"role": "user", "content": course.user.replace("{observation}", observation)}])
+        assert bridge is not None, "the toy template extends its history"
+        tokens += bridge
+        trained += [False] * len(bridge)
+    return Demonstration(tokens, trained)

@@ -1,0 +1,118 @@
+"""The life cycle every pipeline shares: where things are written, when they are due, resuming, tracking, the summary."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+from roll.config import PipelineConfig
+from roll.pipelines import checkpoint
+from roll.tracking import CompositeTracker, Progress, RunSummary, make_trackers
+
+
+class RunLog:
+    """Metrics of one run: sends them to trackers and to the display, and remembers the first and last evaluation.
+
+    Args:
+        config: Where and how to track.
+        progress: The display.
+        resumed: State of the checkpoint the run continues from, if any.
+    """
+
+    def __init__(self, config: PipelineConfig, progress: Progress, resumed: Mapping[str, Any] | None) -> None:
+        self._every = config.logging_steps
+        self._progress = progress
+        self._begun = time.monotonic() - float((resumed or {}).get("elapsed", 0.0))
+        self.before: dict[str, float] = dict((resumed or {}).get("before", {}))
+        self.after: dict[str, float] = dict((resumed or {}).get("after", {}))
+        self.trackers: CompositeTracker = make_trackers(
+            config.track_with,
+            log_dir=config.logs_path,
+            resume_step=None if resumed is None else int(resumed["step"]),
+            tracker_kwargs=config.tracker_kwargs,
+        )
+
+    @property
+    def elapsed(self) -> float:
+        """Seconds of the run, earlier sittings included."""
+        return time.monotonic() - self._begun
+
+    def step(self, step: int, metrics: Mapping[str, float]) -> None:
+        """Log a training step."""
+        seconds = {f"time/{name}": value for name, value in self._progress.take_stage_seconds().items()}
+        record = {**metrics, **seconds, "time/elapsed": self.elapsed}
+        self._progress.step_done(step, record)
+        if step % self._every == 0:
+            self.trackers.log(record, step)
+
+    def evaluation(self, step: int, metrics: Mapping[str, float]) -> None:
+        """Log an evaluation after ``step`` training steps."""
+        self._progress.eval_done(step, metrics)
+        self.trackers.log({**metrics, "time/elapsed": self.elapsed}, step)
+        self.after = dict(metrics)
+        if not self.before:
+            self.before = dict(metrics)
+
+    def state(self) -> dict[str, Any]:
+        """Return what a checkpoint must remember."""
+        return {"elapsed": self.elapsed, "before": self.before, "after": self.after}
+
+
+def is_due(step: int, every: int, last: int) -> bool:
+    """Whether something that happens every ``every`` steps (0: never) and at the end happens after ``step``."""
+    return every > 0 and (step % every == 0 or step == last)
+
+
+def resume(config: PipelineConfig) -> tuple[Path | None, dict[str, Any] | None]:
+    """Return the checkpoint to continue from and its state, or ``(None, None)``.
+
+    Raises:
+        CheckpointError: If a checkpoint was named that is not there, or belongs to a run with another seed or policy.
+    """
+    path = checkpoint.find(config.resume_from_checkpoint, config.checkpoint_path)
+    if path is None:
+        return None, None
+    state = checkpoint.load_state(path)
+    for key, now in identity(config).items():
+        if state.get(key) != now:
+            raise checkpoint.CheckpointError(
+                f"{path} belongs to a run with {key}={state.get(key)!r}, this one has {key}={now!r}. "
+                f"Set {key} to the same value, or start from its weights: pretrain={path}/hf."
+            )
+    return path, state
+
+
+def identity(config: PipelineConfig) -> dict[str, Any]:
+    """Return the keys that must not change when a run is resumed, because the outcome would belong to no run."""
+    return {"seed": config.seed, "pretrain": config.pretrain, "rollout_batch_size": config.rollout_batch_size}
+
+
+def summarize(
+    config: PipelineConfig, log: RunLog, steps: int, script: str, saved: Path | None, notes: tuple[str, ...] = ()
+) -> RunSummary:
+    """Return what is shown at the end of a run."""
+    command = f"python {script} --config-name {config.exp_name} output_dir={config.output_dir}"
+    return RunSummary(
+        title=config.exp_name,
+        steps=steps,
+        seconds=log.elapsed,
+        before=log.before,
+        after=log.after,
+        checkpoint=saved,
+        checkpoint_command=f"{command} resume_from_checkpoint=true max_steps={2 * steps}",
+        tensorboard=config.logs_path if "tensorboard" in config.track_with else None,
+        trajectories=config.output_dir / "trajectories" if config.trajectory_dump_steps else None,
+        pages=config.render_path,
+        metrics=config.logs_path / "metrics.jsonl" if "jsonl" in config.track_with else None,
+        notes=notes,
+    )
+
+
+def save_checkpoint(
+    config: PipelineConfig, step: int, log: RunLog, state: Mapping[str, Any], write: Callable[[Path], None]
+) -> Path:
+    """Write the checkpoint of ``step`` (see :func:`roll.pipelines.checkpoint.save`)."""
+    whole = {**identity(config), **log.state(), **state}
+    return checkpoint.save(config.checkpoint_path, step, whole, write, keep=config.checkpoint_config.keep)

@@ -1,0 +1,125 @@
+"""Checkpoints that are whole or not there: written beside, then renamed into place.
+
+Layout::
+
+    <root>/step=000020/
+        state.json         step, seed, format, and whatever else the pipeline must remember
+        train_state.pt     weights, optimiser, schedule (written by the train strategy)
+        hf/                the policy in Hugging Face format, with its tokenizer
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+FORMAT = 1
+_NAME = re.compile(r"step=(\d+)$")
+
+
+class CheckpointError(RuntimeError):
+    """A checkpoint was asked for that is not there, or does not belong to this run."""
+
+
+def save(root: Path, step: int, state: dict[str, Any], write: Callable[[Path], None], *, keep: int) -> Path:
+    """Write the checkpoint of ``step`` atomically and remove the oldest beyond ``keep``.
+
+    A process killed at any moment leaves either the whole checkpoint or only a ``.partial`` folder, which the next
+    save removes.
+
+    Args:
+        root: Folder of all checkpoints.
+        step: Completed training steps.
+        state: JSON values stored in ``state.json``.
+        write: Called with the folder to fill.
+        keep: How many checkpoints stay; 0 keeps all.
+
+    Returns:
+        The folder of the checkpoint.
+    """
+    root.mkdir(parents=True, exist_ok=True)
+    for leftover in root.glob("*.partial"):
+        shutil.rmtree(leftover)
+    final = root / f"step={step:06d}"
+    partial = root / f"{final.name}.partial"
+    partial.mkdir()
+    write(partial)
+    content = json.dumps({"format": FORMAT, "step": step, **state}, indent=2, sort_keys=True)
+    (partial / "state.json").write_text(content, encoding="utf-8")
+    for path in partial.rglob("*"):
+        if path.is_file():
+            _sync(path)
+    if final.exists():
+        shutil.rmtree(final)
+    os.replace(partial, final)
+    _sync(root)
+    if keep > 0:
+        for _, old in list_checkpoints(root)[:-keep]:
+            shutil.rmtree(old)
+    return final
+
+
+def list_checkpoints(root: Path) -> list[tuple[int, Path]]:
+    """Return (step, folder) of every whole checkpoint under ``root``, oldest first."""
+    found = []
+    for path in root.glob("step=*"):
+        match = _NAME.search(path.name)
+        if match and (path / "state.json").is_file():
+            found.append((int(match.group(1)), path))
+    return sorted(found)
+
+
+def find(resume: bool | str, root: Path) -> Path | None:
+    """Return the checkpoint to resume from.
+
+    Args:
+        resume: ``False`` for none, ``True`` for the newest under ``root``, or the path of a checkpoint, or of a folder
+            of checkpoints.
+        root: Where this run keeps its checkpoints.
+
+    Raises:
+        CheckpointError: If a path was named that holds no checkpoint.
+    """
+    if resume is False:
+        return None
+    if resume is True:
+        newest = list_checkpoints(root)
+        return newest[-1][1] if newest else None
+    path = Path(resume).expanduser()
+    if (path / "state.json").is_file():
+        return path
+    newest = list_checkpoints(path) or list_checkpoints(path / "checkpoints")
+    if newest:
+        return newest[-1][1]
+    raise CheckpointError(
+        f"resume_from_checkpoint={resume!r}: no checkpoint there. Name a folder step=NNNNNN with a state.json, a folder "
+        "that holds such folders, or use resume_from_checkpoint=true for the newest of output_dir."
+    )
+
+
+def load_state(path: Path) -> dict[str, Any]:
+    """Return ``state.json`` of a checkpoint.
+
+    Raises:
+        CheckpointError: If it was written in another format.
+    """
+    state: dict[str, Any] = json.loads((path / "state.json").read_text(encoding="utf-8"))
+    if state.get("format") != FORMAT:
+        raise CheckpointError(
+            f"{path} has checkpoint format {state.get('format')!r}; this version reads {FORMAT}. "
+            "Load its weights instead: pretrain=<checkpoint>/hf."
+        )
+    return state
+
+
+def _sync(path: Path) -> None:
+    descriptor = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)

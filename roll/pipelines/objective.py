@@ -1,0 +1,114 @@
+"""The policy objective: policy loss, entropy bonus, KL loss and supervised term, aggregated and weighted."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+from tensordict import TensorDict
+from torch import Tensor
+
+from roll.algorithms.aggregation import aggregate, count_sequences, count_tokens
+from roll.algorithms.kl import kl_penalty
+from roll.algorithms.registry import registry, used_options
+from roll.config import AgenticConfig
+from roll.strategies.base import BatchTotals
+
+
+@dataclass(frozen=True, slots=True)
+class PolicyObjective:
+    """What ``actor_train`` minimises (see :class:`roll.strategies.base.Loss`).
+
+    ``rl_loss_coef * policy - entropy_loss_coef * entropy + kl_loss_coef * kl + sft_loss_coef * nll(positive samples)``,
+    every term aggregated by ``loss_agg_mode`` over the whole batch.
+
+    Attributes:
+        policy_loss: Registered name of the policy loss.
+        options: Options of the policy loss.
+        aggregation: ``loss_agg_mode``.
+        max_length: Divisor of ``seq-mean-token-sum-norm``.
+        policy_weight: ``rl_loss_coef``.
+        entropy_weight: ``entropy_loss_coef``.
+        kl_weight: ``kl_loss_coef``; 0 without ``use_kl_loss``. Reads ``ref_log_probs`` of the batch.
+        kl_kind: ``kl_penalty``.
+        supervised_weight: ``sft_loss_coef``. Reads ``positive`` ``[batch]`` of the batch.
+    """
+
+    policy_loss: str = "ppo"
+    options: Mapping[str, Any] = field(default_factory=dict)
+    aggregation: str = "token-mean"
+    max_length: int | None = None
+    policy_weight: float = 1.0
+    entropy_weight: float = 0.0
+    kl_weight: float = 0.0
+    kl_kind: str = "low_var_kl"
+    supervised_weight: float = 0.0
+
+    @classmethod
+    def from_config(cls, config: AgenticConfig) -> PolicyObjective:
+        """Read the loss keys of a configuration."""
+        given = {"clip_low": config.clip_low, "clip_high": config.clip_high, "dual_clip": config.dual_clip}
+        return cls(
+            policy_loss=config.policy_loss_name,
+            options=used_options(config.policy_loss_name, given, "loss"),
+            aggregation=config.loss_agg_mode,
+            max_length=config.sequence_length,
+            policy_weight=config.rl_loss_coef,
+            entropy_weight=config.entropy_loss_coef,
+            kl_weight=config.kl_loss_coef if config.use_kl_loss else 0.0,
+            kl_kind=config.kl_penalty,
+            supervised_weight=config.sft_loss_coef,
+        )
+
+    @property
+    def needs_entropy(self) -> bool:
+        """Always: entropy is the first number to look at when a policy stops learning, and costs little."""
+        return True
+
+    def totals(self, batch: TensorDict) -> BatchTotals:
+        """Count trained tokens and sequences of the whole batch."""
+        mask = batch["response_mask"]
+        return BatchTotals(tokens=count_tokens(mask), sequences=count_sequences(mask))
+
+    def __call__(
+        self, log_probs: Tensor, entropy: Tensor | None, batch: TensorDict, totals: BatchTotals
+    ) -> tuple[Tensor, dict[str, Tensor]]:
+        """Return the share of this micro-batch in the loss and in the metrics."""
+        mask = batch["response_mask"]
+        entry = registry("loss").get(self.policy_loss)
+        extra = {name: batch[name] for name in entry.needs}
+        per_token, metrics = entry.function(
+            log_probs, batch["old_log_probs"], batch["advantages"], mask, **extra, **self.options
+        )
+        policy = self._aggregate(per_token, mask, totals)
+        assert entropy is not None
+        mean_entropy = aggregate(entropy, mask, "token-mean", total_tokens=totals.tokens)
+        loss = self.policy_weight * policy
+        share = float(mask.sum()) / max(totals.tokens, 1)
+        report = {f"policy/{name}": torch.as_tensor(value) * share for name, value in metrics.items()}
+        report |= {"loss/policy": policy.detach(), "policy/entropy": mean_entropy.detach()}
+        if self.entropy_weight:
+            loss = loss - self.entropy_weight * self._aggregate(entropy, mask, totals)
+        if self.kl_weight:
+            divergence = kl_penalty(log_probs, batch["ref_log_probs"], self.kl_kind)
+            kl = self._aggregate(divergence, mask, totals)
+            loss = loss + self.kl_weight * kl
+            report["loss/kl"] = kl.detach()
+        if self.supervised_weight:
+            positive = mask & batch["positive"].unsqueeze(1)
+            nll = self._aggregate(-log_probs, positive, totals)
+            loss = loss + self.supervised_weight * nll
+            report["loss/sft"] = nll.detach()
+        return loss, report
+
+    def _aggregate(self, per_token: Tensor, mask: Tensor, totals: BatchTotals) -> Tensor:
+        return aggregate(
+            per_token,
+            mask,
+            self.aggregation,
+            total_tokens=totals.tokens,
+            total_sequences=totals.sequences,
+            max_length=self.max_length,
+        )

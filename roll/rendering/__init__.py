@@ -1,0 +1,10 @@
+"""Messages to tokens and back: the one place that knows a chat template.
+
+:class:`~roll.rendering.chat.ChatRenderer` turns messages into prompt ids and extends a conversation without ever
+re-tokenising what a model sampled.
+"""
+
+from roll.rendering.chat import ChatRenderer
+from roll.rendering.encoding import PromptEncoder
+
+__all__ = ["ChatRenderer", "PromptEncoder"]

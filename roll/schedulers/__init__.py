@@ -1,0 +1,1 @@
+"""Schedulers: who generates what, and which episodes make up a step."""

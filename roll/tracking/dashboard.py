@@ -1,0 +1,243 @@
+"""The live dashboard: owns the terminal while a run works, and gives it back however the run ends."""
+
+from __future__ import annotations
+
+import atexit
+import io
+import logging
+import os
+import sys
+import threading
+import time
+from collections import deque
+from collections.abc import Callable, Mapping
+from typing import Any, Literal, TextIO
+
+from rich.console import Console
+from rich.live import Live
+
+from roll.tracking.dashboard_view import DashboardView, RunState, draw
+from roll.tracking.progress import LineProgress, NullProgress, Progress
+from roll.tracking.summary import RunSummary, print_summary
+
+ProgressMode = Literal["auto", "live", "lines", "none"]
+
+_REFRESH_PER_SECOND = 2.0
+_KEPT_LINES = 200
+
+
+def make_progress(mode: ProgressMode = "auto") -> Progress:
+    """Return the display for ``mode``.
+
+    ``auto`` is ``live`` on a terminal that can show it (a tty, ``TERM`` not ``dumb``, a Unicode encoding), else
+    ``lines``.
+
+    Raises:
+        ValueError: The mode is unknown.
+    """
+    if mode == "auto":
+        mode = "live" if _can_show_live(sys.stdout) else "lines"
+    makers: dict[str, Callable[[], Progress]] = {
+        "live": LiveDashboard,
+        "lines": LineProgress,
+        "none": NullProgress,
+    }
+    if mode not in makers:
+        raise ValueError(f"progress mode {mode!r} is unknown; known are auto, {', '.join(makers)}")
+    return makers[mode]()
+
+
+def _can_show_live(stream: TextIO) -> bool:
+    """Return whether ``stream`` is a terminal that a full-screen display works on."""
+    encoding = (getattr(stream, "encoding", None) or "").lower().replace("-", "")
+    return stream.isatty() and os.environ.get("TERM", "") not in ("", "dumb") and encoding.startswith("utf")
+
+
+class LiveDashboard(Progress):
+    """Full-screen dashboard on the terminal's second screen, so that it survives resizing and leaves no traces.
+
+    A thread redraws it twice a second (about 10 ms each); the run only stores numbers. What the run writes to
+    standard output and error meanwhile is kept (the last 200 lines): the latest error line is shown at the bottom, all
+    of it is printed when the terminal is given back. ``breakpoint()`` gives the terminal back first.
+    """
+
+    def __init__(self, console: Console | None = None, clock: Callable[[], float] = time.monotonic) -> None:
+        super().__init__(clock)
+        self.state = RunState()
+        # An explicit file: without one rich writes to whatever sys.stdout is by then, which is _captured.
+        self._console = console or Console(file=sys.stdout)
+        self._lock = threading.Lock()
+        self._live: Live | None = None
+        self._captured = _CapturedOutput(self.warning)
+        self._breakpoint_hook: Callable[..., Any] | None = None
+
+    def start(self, total_steps: int, title: str, config_summary: str = "", *, first_step: int = 0) -> None:
+        """Take the terminal."""
+        self.close()
+        self.state = RunState(
+            title, config_summary, total_steps, first_step=first_step, step=first_step, begun=self.clock()
+        )
+        self._live = Live(
+            get_renderable=self._view,
+            console=self._console,
+            screen=True,
+            refresh_per_second=_REFRESH_PER_SECOND,
+            redirect_stdout=False,  # done by _captured: on the second screen rich would lose the lines
+            redirect_stderr=False,
+        )
+        self._captured.begin()
+        atexit.register(self.close)  # for a run that ends without close()
+        self._breakpoint_hook, sys.breakpointhook = sys.breakpointhook, self._break
+        try:
+            self._live.start(refresh=True)
+        except BaseException:
+            self.close()
+            raise
+
+    def rollout_progress(self, done: int, total: int, tokens: int) -> None:
+        """Show it beside the stage that runs."""
+        self.state.rollout = (done, total, tokens)
+
+    def step_done(self, step: int, metrics: Mapping[str, float]) -> None:
+        """Add a point to the curves."""
+        with self._lock:
+            self.state.add_step(step, metrics, self._seconds_of_step(metrics))
+
+    def eval_done(self, step: int, metrics: Mapping[str, float]) -> None:
+        """Add a mark to the curves."""
+        with self._lock:
+            self.state.add_validation(step, metrics)
+
+    def warning(self, message: str) -> None:
+        """Show it on the last line."""
+        self.state.message = message
+
+    def finish(self, summary: RunSummary) -> None:
+        """Give the terminal back, leave the last picture on it and print the summary."""
+        shown = self._live is not None
+        self.state.stage = None
+        self.close()
+        if shown:
+            for line in draw(self.state, min(self._console.width, 120), 24, self.clock()):
+                self._console.print(line, no_wrap=True, overflow="crop")
+        print_summary(summary, self._console)
+
+    def close(self) -> None:
+        """Give the terminal back and print what was written meanwhile."""
+        live, self._live = self._live, None
+        if live is None:
+            return
+        atexit.unregister(self.close)
+        try:
+            live.stop()
+        finally:
+            if self._breakpoint_hook is not None:
+                sys.breakpointhook, self._breakpoint_hook = self._breakpoint_hook, None
+            self._captured.end()
+
+    def _view(self) -> DashboardView | str:
+        """Return the picture; called by the drawing thread."""
+        return _LockedView(self.state, self.clock, self._lock)
+
+    def _stage_begins(self, name: str) -> None:
+        """Show it as running."""
+        self.state.rollout = None
+        self.state.stage = (name, self.clock())
+
+    def _stage_ends(self, name: str) -> None:
+        """Show that nothing runs."""
+        self.state.stage = None
+
+    def _break(self, *arguments: Any, **keywords: Any) -> Any:
+        """Give the terminal back, then do what ``breakpoint()`` does."""
+        hook = self._breakpoint_hook or sys.__breakpointhook__
+        self.close()
+        return hook(*arguments, **keywords)
+
+
+class _LockedView(DashboardView):
+    """The view, drawn while no number changes."""
+
+    def __init__(self, state: RunState, clock: Callable[[], float], lock: threading.Lock) -> None:
+        super().__init__(state, clock)
+        self._lock = lock
+
+    def __rich_console__(self, console: Console, options: Any) -> Any:
+        """Yield the lines."""
+        with self._lock:
+            lines = list(super().__rich_console__(console, options))
+        yield from lines
+
+
+class _CapturedOutput:
+    """Stands in for standard output and error, and for log handlers that write to them."""
+
+    def __init__(self, show: Callable[[str], None]) -> None:
+        self._show = show
+        self._lines: deque[tuple[TextIO, str]] = deque(maxlen=_KEPT_LINES)
+        self._streams: tuple[TextIO, TextIO] | None = None
+        self._handlers: list[tuple[logging.StreamHandler[Any], Any]] = []
+
+    def begin(self) -> None:
+        """Take the streams."""
+        out, err = self._streams = sys.stdout, sys.stderr
+        stand_ins = {id(out): _LineStream(self._take_output, out), id(err): _LineStream(self._take_error, err)}
+        loggers = [logging.getLogger(), *(logging.getLogger(name) for name in logging.root.manager.loggerDict)]
+        for handler in {handler for logger in loggers for handler in logger.handlers}:
+            if isinstance(handler, logging.StreamHandler) and id(handler.stream) in stand_ins:
+                self._handlers.append((handler, handler.stream))
+                handler.setStream(stand_ins[id(handler.stream)])
+        sys.stdout, sys.stderr = stand_ins[id(out)], stand_ins[id(err)]
+
+    def end(self) -> None:
+        """Give the streams back, and write to them what was kept."""
+        if self._streams is None:
+            return
+        for handler, stream in self._handlers:
+            handler.setStream(stream)
+        self._handlers.clear()
+        sys.stdout, sys.stderr = self._streams
+        self._streams = None
+        while self._lines:
+            stream, line = self._lines.popleft()
+            stream.write(line + "\n")
+            stream.flush()
+
+    def _take_output(self, stream: TextIO, line: str) -> None:
+        """Keep a line."""
+        self._lines.append((stream, line))
+
+    def _take_error(self, stream: TextIO, line: str) -> None:
+        """Keep a line and show it; an indented one only continues another (a source line, a traceback)."""
+        self._lines.append((stream, line))
+        if line.strip() and not line[0].isspace():
+            self._show(line)
+
+
+class _LineStream(io.TextIOBase):
+    """A text stream that hands complete lines to a function; otherwise looks like the stream it stands in for."""
+
+    def __init__(self, take: Callable[[TextIO, str], None], original: TextIO) -> None:
+        self._take = take
+        self._original = original
+        self._rest = ""
+
+    @property
+    def encoding(self) -> str:  # type: ignore[override]
+        """Encoding of the original."""
+        return self._original.encoding
+
+    def writable(self) -> bool:
+        """Return true."""
+        return True
+
+    def fileno(self) -> int:
+        """Return the original's descriptor: subprocesses are given it."""
+        return self._original.fileno()
+
+    def write(self, text: str) -> int:
+        """Hand on what is complete; a carriage return starts the line again, as on a terminal."""
+        *complete, self._rest = (self._rest + text).split("\n")
+        for line in complete:
+            self._take(self._original, line.rstrip("\r").rsplit("\r", 1)[-1])
+        return len(text)

@@ -1,0 +1,114 @@
+"""Thin adapters to experiment-tracking services; each imports its package when a run asks for it."""
+
+from __future__ import annotations
+
+import importlib
+import math
+from collections.abc import Mapping
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+from roll.tracking.tracker import register_tracker
+
+
+def _import(package: str, name: str) -> ModuleType:
+    """Import an optional package, or say which one to install."""
+    try:
+        return importlib.import_module(package)
+    except ImportError as error:
+        raise ImportError(
+            f"track_with: {name} needs the package {package!r}, which cannot be imported ({error}). "
+            f"Install it with `pip install {package}`, or track with tensorboard or jsonl, which need nothing more."
+        ) from error
+
+
+@register_tracker("wandb")
+class WandbTracker:
+    """Weights & Biases. ``tracker_kwargs`` go to ``wandb.init`` (``project``, ``name``, ``notes``, …).
+
+    ``api_key`` is passed to ``wandb.login``. A run that resumes continues its own curve where ``id`` is given.
+    """
+
+    def __init__(
+        self, *, log_dir: Path, resume_step: int | None = None, api_key: str | None = None, **init: Any
+    ) -> None:
+        wandb = _import("wandb", "wandb")
+        if api_key:
+            wandb.login(key=api_key)
+        if resume_step is not None:
+            init.setdefault("resume", "allow")
+        self._run = wandb.init(**({"project": "roll", "dir": str(log_dir)} | init))
+        # A step of its own: wandb's built-in step only moves forward, so a resumed run would lose its first steps.
+        self._run.define_metric("step")
+        self._run.define_metric("*", step_metric="step")
+
+    def log(self, metrics: Mapping[str, float], step: int) -> None:
+        """Log one record."""
+        self._run.log({**metrics, "step": step})
+
+    def close(self) -> None:
+        """Finish the run."""
+        self._run.finish()
+
+
+@register_tracker("mlflow")
+class MlflowTracker:
+    """MLflow. Takes ``tracking_uri``, ``experiment``, ``run_name`` and ``run_id`` (to continue a run).
+
+    Without ``tracking_uri`` (and without ``MLFLOW_TRACKING_URI``) MLflow's own default applies.
+    """
+
+    def __init__(
+        self,
+        *,
+        log_dir: Path,
+        resume_step: int | None = None,
+        tracking_uri: str | None = None,
+        experiment: str = "roll",
+        run_name: str | None = None,
+        run_id: str | None = None,
+    ) -> None:
+        self._mlflow = _import("mlflow", "mlflow")
+        if tracking_uri is not None:
+            self._mlflow.set_tracking_uri(tracking_uri)
+        self._mlflow.set_experiment(experiment)
+        self._mlflow.start_run(run_id=run_id, run_name=run_name)
+
+    def log(self, metrics: Mapping[str, float], step: int) -> None:
+        """Log the finite metrics; several MLflow stores refuse the others."""
+        finite = {_mlflow_name(name): float(value) for name, value in metrics.items() if math.isfinite(value)}
+        self._mlflow.log_metrics(finite, step=step)
+
+    def close(self) -> None:
+        """End the run."""
+        self._mlflow.end_run()
+
+
+@register_tracker("swanlab")
+class SwanlabTracker:
+    """SwanLab. ``tracker_kwargs`` go to ``swanlab.init`` (``project``, ``experiment_name``, ``mode``, …).
+
+    ``api_key`` is passed to ``swanlab.login``.
+    """
+
+    def __init__(
+        self, *, log_dir: Path, resume_step: int | None = None, api_key: str | None = None, **init: Any
+    ) -> None:
+        self._swanlab = _import("swanlab", "swanlab")
+        if api_key:
+            self._swanlab.login(api_key=api_key)
+        self._swanlab.init(**({"project": "roll", "logdir": str(Path(log_dir) / "swanlab")} | init))
+
+    def log(self, metrics: Mapping[str, float], step: int) -> None:
+        """Log one record."""
+        self._swanlab.log({name: float(value) for name, value in metrics.items()}, step=step)
+
+    def close(self) -> None:
+        """Finish the run."""
+        self._swanlab.finish()
+
+
+def _mlflow_name(name: str) -> str:
+    """Return a metric name MLflow accepts: letters, digits, ``_-. /`` and ``:`` only."""
+    return "".join(char if char.isalnum() or char in "_-. /:" else "_" for char in name)

@@ -1,0 +1,130 @@
+"""The records that travel from env managers to training, storage and the viewer.
+
+Plain Python only: this module imports neither torch nor numpy, so an env worker that fills these records starts in
+milliseconds. Tensors are made in :mod:`roll.trajectories.batch`.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from enum import StrEnum
+
+
+class Status(StrEnum):
+    """How an episode stands or ended. Closed: a new way to end is a new member, never a free string."""
+
+    RUNNING = "running"
+    COMPLETED = "completed"
+    """The environment reported ``terminated``."""
+    TRUNCATED_TURNS = "truncated_turns"
+    """The turn limit of the tag or the environment's own step limit was reached."""
+    TRUNCATED_LENGTH = "truncated_length"
+    """The next turn would not fit in ``sequence_length``."""
+    ERROR_ENV = "error_env"
+    """The environment raised or returned something that is not a Gymnasium step."""
+    ERROR_TIMEOUT = "error_timeout"
+    """A phase (reset, step, generate) took longer than its time-out."""
+    ABORTED = "aborted"
+    """The run asked this episode to stop."""
+
+    @property
+    def is_error(self) -> bool:
+        """Whether the episode broke, so that it must not be trained on."""
+        return self in (Status.ERROR_ENV, Status.ERROR_TIMEOUT, Status.ABORTED)
+
+
+@dataclass(slots=True)
+class Turn:
+    """One exchange: the tokens shown to the policy, the tokens it sampled, and what the environment made of them.
+
+    Attributes:
+        prompt_ids: Tokens added since the end of the previous turn (for turn 0 the whole first prompt); never the
+            whole history.
+        completion_ids: Exactly the tokens the engine sampled, stop token included when it sampled one.
+        logprobs: The sampler's log-probability (natural log) of each completion token under the distribution it was
+            drawn from, one per completion id.
+        policy_version: Oldest and newest weights that produced this turn.
+        observation: The text the environment showed before this turn.
+        response: The completion as text.
+        action: The action the environment understood, ``None`` when the response had no valid one.
+        reward: What this turn earned, penalties included.
+        reward_parts: The same by name (``{"env": -0.1, "format": -0.05}``); sums to ``reward``.
+        metrics: Numbers the environment reported for this turn.
+        frame: What a person would look at before the action: board text, or a ``data:image/png;base64,…`` URI.
+        seconds: Wall time by phase (``generate``, ``env``, ``queue``).
+        starts_sample: True where the history before this turn was re-rendered (the template does not extend the
+            previous tokens): ``prompt_ids`` is then the whole prompt and a new training sample starts here.
+    """
+
+    prompt_ids: list[int]
+    completion_ids: list[int]
+    logprobs: list[float]
+    policy_version: tuple[int, int] = (0, 0)
+    observation: str = ""
+    response: str = ""
+    action: str | None = None
+    reward: float = 0.0
+    reward_parts: dict[str, float] = field(default_factory=dict)
+    metrics: dict[str, float] = field(default_factory=dict)
+    frame: str | None = None
+    seconds: dict[str, float] = field(default_factory=dict)
+    starts_sample: bool = False
+
+
+@dataclass(slots=True)
+class Trajectory:
+    """One episode.
+
+    Attributes:
+        tag: The environment tag (``SimpleSokoban``).
+        group_id: Identity of the group; trajectories with the same id share tag, env config and seed.
+        episode: Index of this trajectory within its group.
+        seed: Environment seed.
+        initial_hash: Hash of the first observation; equal for all members of a group.
+        turns: The exchanges in order.
+        status: How the episode stands or ended.
+        score: Undiscounted sum of the turn rewards; ``None`` until scored (never scored differs from zero).
+        error: Readable reason when ``status`` is an error.
+        final_observation: What the environment showed after the last action.
+        final_frame: The frame after the last action.
+        metrics: Episode metrics, aggregated from the turns as the environment asked.
+        messages: The first messages (system and user) as text, for review.
+    """
+
+    tag: str
+    group_id: str
+    episode: int
+    seed: int
+    initial_hash: str = ""
+    turns: list[Turn] = field(default_factory=list)
+    status: Status = Status.RUNNING
+    score: float | None = None
+    error: str | None = None
+    final_observation: str = ""
+    final_frame: str | None = None
+    metrics: dict[str, float] = field(default_factory=dict)
+    messages: list[dict[str, str]] = field(default_factory=list)
+
+    @property
+    def success(self) -> bool:
+        """Whether the environment called the episode solved (metric ``success``)."""
+        return self.metrics.get("success", 0.0) > 0.0
+
+    @property
+    def completion_tokens(self) -> int:
+        """Number of sampled tokens over all turns."""
+        return sum(len(turn.completion_ids) for turn in self.turns)
+
+    @property
+    def total_tokens(self) -> int:
+        """Number of prompt and sampled tokens over all turns."""
+        return sum(len(turn.prompt_ids) + len(turn.completion_ids) for turn in self.turns)
+
+
+@dataclass(slots=True)
+class TrajectoryGroup:
+    """Trajectories that share tag, env config and seed, and are compared with one another."""
+
+    group_id: str
+    tag: str
+    trajectories: list[Trajectory] = field(default_factory=list)

@@ -1,0 +1,152 @@
+"""Trajectories to training samples: flat token lists with mask, log-probabilities and rewards. No tensors here."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from itertools import pairwise
+from typing import Literal
+
+from roll.trajectories.model import Trajectory, Turn
+
+NO_TURN = -1
+"""``turn_index`` of tokens that the policy did not sample."""
+
+_MODES = ("trajectory", "step")
+
+
+@dataclass(slots=True)
+class Sample:
+    """One sequence to train on. All lists have one entry per token, aligned to the token they describe.
+
+    Attributes:
+        trajectory: Which trajectory it comes from (``group/episode``).
+        tag: The environment tag.
+        group_id: The trajectory's group.
+        first_turn: Index of the first turn whose completion is trained.
+        last_turn: Index of the last.
+        policy_version: Oldest and newest weights that sampled it.
+        token_ids: Prompts and completions as the engine saw and sampled them.
+        response_mask: 1 on sampled tokens that are trained here, else 0.
+        logprobs: The sampler's log-probability of trained tokens, else 0.
+        rewards: The turn's reward on the last token of its completion, else 0.
+        turn_index: The turn of trained tokens, else :data:`NO_TURN`.
+    """
+
+    trajectory: str
+    tag: str
+    group_id: str
+    first_turn: int
+    last_turn: int
+    policy_version: tuple[int, int]
+    token_ids: list[int] = field(default_factory=list)
+    response_mask: list[int] = field(default_factory=list)
+    logprobs: list[float] = field(default_factory=list)
+    rewards: list[float] = field(default_factory=list)
+    turn_index: list[int] = field(default_factory=list)
+
+    def __len__(self) -> int:
+        return len(self.token_ids)
+
+
+def is_trainable(trajectory: Trajectory) -> bool:
+    """Whether the trajectory has turns and none of it broke.
+
+    One that failed half-way is left out as a whole: its score is unknown, and its complete turns would be credited
+    without what they led to.
+    """
+    return bool(trajectory.turns) and not trajectory.status.is_error
+
+
+def samples_from(
+    trajectory: Trajectory, mode: Literal["trajectory", "step"] = "trajectory", max_length: int | None = None
+) -> list[Sample]:
+    """Turn a trajectory into samples.
+
+    Args:
+        trajectory: Its turns must be complete; see :func:`is_trainable`.
+        mode: ``"trajectory"``: one sample for each run of turns whose tokens extend one another (one, unless the
+            history was rendered anew on the way). ``"step"``: one per turn, with the whole prompt of that turn.
+        max_length: Longest sample allowed, in tokens.
+
+    Returns:
+        The samples in order of turns; none for a trajectory without turns.
+
+    Raises:
+        ValueError: If the mode is unknown, a turn has no completion or not one log-probability per token, or a sample
+            is longer than ``max_length``.
+    """
+    if mode not in _MODES:
+        raise ValueError(f"mode={mode!r}: use one of {', '.join(_MODES)}")
+    samples: list[Sample] = []
+    for first, run in _runs(trajectory.turns):
+        if mode == "trajectory":
+            samples.append(_join(trajectory, first, run, trained_from=0))
+        else:
+            samples += [_join(trajectory, first, run[: i + 1], trained_from=i) for i in range(len(run))]
+    for sample in samples:
+        if max_length is not None and len(sample) > max_length:
+            raise ValueError(
+                f"Trajectory {sample.trajectory} ({sample.tag}), turns {sample.first_turn} to {sample.last_turn}: "
+                f"{len(sample)} tokens exceed the limit of {max_length}. Cutting would lose rewards: raise "
+                "sequence_length, or sample with a lower one."
+            )
+    return samples
+
+
+def _runs(turns: list[Turn]) -> Iterator[tuple[int, list[Turn]]]:
+    """Yield stretches of turns whose tokens extend one another, each with the index of its first turn."""
+    starts = [index for index, turn in enumerate(turns) if index == 0 or turn.starts_sample]
+    for start, end in pairwise([*starts, len(turns)]):
+        yield start, turns[start:end]
+
+
+def _join(trajectory: Trajectory, first: int, run: list[Turn], trained_from: int) -> Sample:
+    """Concatenate the turns of ``run``; those before ``trained_from`` are context only."""
+    trained = run[trained_from:]
+    sample = Sample(
+        trajectory=f"{trajectory.group_id}/{trajectory.episode}",
+        tag=trajectory.tag,
+        group_id=trajectory.group_id,
+        first_turn=first + trained_from,
+        last_turn=first + len(run) - 1,
+        policy_version=(
+            min(turn.policy_version[0] for turn in trained),
+            max(turn.policy_version[1] for turn in trained),
+        ),
+    )
+    for offset, turn in enumerate(run):
+        _check(sample, first + offset, turn)
+        _append(sample, turn.prompt_ids)
+        if offset < trained_from:
+            _append(sample, turn.completion_ids)
+        else:
+            _append_trained(sample, turn, first + offset)
+    return sample
+
+
+def _append(sample: Sample, ids: list[int]) -> None:
+    count = len(ids)
+    sample.token_ids += ids
+    sample.response_mask += [0] * count
+    sample.logprobs += [0.0] * count
+    sample.rewards += [0.0] * count
+    sample.turn_index += [NO_TURN] * count
+
+
+def _append_trained(sample: Sample, turn: Turn, index: int) -> None:
+    count = len(turn.completion_ids)
+    sample.token_ids += turn.completion_ids
+    sample.response_mask += [1] * count
+    sample.logprobs += turn.logprobs
+    sample.rewards += [0.0] * (count - 1)
+    sample.rewards.append(turn.reward)
+    sample.turn_index += [index] * count
+
+
+def _check(sample: Sample, index: int, turn: Turn) -> None:
+    if not turn.completion_ids or len(turn.completion_ids) != len(turn.logprobs):
+        raise ValueError(
+            f"Trajectory {sample.trajectory} ({sample.tag}), turn {index}: {len(turn.completion_ids)} completion "
+            f"tokens and {len(turn.logprobs)} log-probabilities; it needs at least one token, and as many of each."
+        )

@@ -1,0 +1,5 @@
+"""Trajectory review: self-contained HTML pages."""
+
+from roll.viewer.page import trajectory_page_path, write_index, write_pages, write_trajectory_page
+
+__all__ = ["trajectory_page_path", "write_index", "write_pages", "write_trajectory_page"]

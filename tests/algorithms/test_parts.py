@@ -1,0 +1,246 @@
+"""KL, aggregation, rewards, sampler correction, filters, registry and presets: one behaviour per test."""
+
+from __future__ import annotations
+
+import math
+
+import pytest
+import torch
+
+from roll.algorithms import advantages, filters, kl, losses, off_policy, rewards
+from roll.algorithms.aggregation import aggregate
+from roll.algorithms.presets import apply_preset
+from roll.algorithms.registry import (
+    LOSSES,
+    UnknownAlgorithmError,
+    register_advantage,
+    register_loss,
+    unused_options,
+    used_options,
+)
+
+F64 = torch.float64
+
+
+@pytest.mark.parametrize(
+    ("kind", "formula"),
+    [
+        ("kl", lambda d: d),
+        ("abs", abs),
+        ("mse", lambda d: d * d / 2),
+        ("low_var_kl", lambda d: min(math.exp(min(max(-d, -20), 20)) - min(max(-d, -20), 20) - 1, 10.0)),
+    ],
+)
+def test_kl_estimators_equal_their_formula(kind: str, formula) -> None:  # type: ignore[no-untyped-def]
+    d = torch.tensor([[-30.0, -0.5, 0.0, 1e-4, 2.0, 100.0]], dtype=F64)
+    result = kl.kl_penalty(d - 1, torch.full_like(d, -1.0), kind)
+    assert result[0].tolist() == [pytest.approx(formula(float(x)), abs=1e-12) for x in d[0]]
+
+
+def test_full_kl_sums_over_the_vocabulary_and_sampled_estimators_agree_with_it() -> None:
+    noise = torch.Generator().manual_seed(0)
+    logits, reference = 0.3 * torch.randn(2, 1, 1, 5, generator=noise, dtype=F64)  # k3 is not clamped here
+    p, q = logits.softmax(-1), reference.softmax(-1)
+    exact = float((p * (p / q).log()).sum())
+    assert float(kl.kl_penalty(logits, reference, "full")) == pytest.approx(exact)
+    for kind in ("k1", "k3"):
+        sampled = (p[0, 0] * kl.kl_penalty(p.log(), q.log(), kind)[0, 0]).sum()
+        assert float(sampled) == pytest.approx(exact)
+    with pytest.raises(ValueError, match="low_var_kl"):
+        kl.kl_penalty(logits, reference, "k9")
+
+
+def test_adaptive_controller_moves_towards_its_target_by_at_most_a_fifth() -> None:
+    controller = kl.kl_controller("adaptive", 0.1, target=1.0, horizon=100)
+    controller.update(50.0, 10)
+    assert controller.coefficient == pytest.approx(0.1 * 1.02)
+    controller.update(0.95, 10)
+    assert controller.coefficient == pytest.approx(0.1 * 1.02 * (1 - 0.05 * 0.1))
+    resumed = kl.kl_controller("adaptive", 9.0, target=1.0, horizon=100)
+    resumed.load_state_dict(controller.state_dict())
+    assert resumed.coefficient == controller.coefficient
+    fixed = kl.kl_controller("fixed", 0.3)
+    fixed.update(50.0, 10)
+    assert fixed.coefficient == 0.3
+
+
+def test_batch_kl_is_the_mean_of_sequence_means() -> None:
+    value, mask = (
+        torch.tensor([[1.0, 3.0, 9.0], [8.0, 9.0, 9.0], [9.0] * 3]),
+        torch.tensor([[1, 1, 0], [1, 0, 0], [0] * 3]),
+    )
+    assert float(kl.batch_kl(value, mask)) == 5.0
+    penalized = kl.penalize_rewards(torch.ones(3, 3), value, 0.5, mask)
+    assert penalized.tolist() == [[0.5, -0.5, 0], [-3, 0, 0], [0, 0, 0]]
+
+
+@pytest.mark.parametrize(
+    ("mode", "expected"),
+    [
+        ("token-mean", (1 + 2 + 6) / 3),
+        ("seq-mean-token-sum", (3 + 6) / 2),
+        ("seq-mean-token-mean", (1.5 + 6) / 2),
+        ("seq-mean-token-sum-norm", (3 / 4 + 6 / 4) / 2),
+    ],
+)
+def test_aggregation_modes(mode: str, expected: float) -> None:
+    loss = torch.tensor([[1.0, 2.0, 50.0], [50.0, 6.0, 50.0], [50.0] * 3])
+    mask = torch.tensor([[1, 1, 0], [0, 1, 0], [0, 0, 0]])
+    assert float(aggregate(loss, mask, mode, max_length=4)) == pytest.approx(expected)
+    assert float(aggregate(loss, torch.zeros(3, 3), mode, max_length=4)) == 0.0
+
+
+def test_aggregation_refuses_what_it_cannot_know() -> None:
+    with pytest.raises(ValueError, match="max_length"):
+        aggregate(torch.ones(1, 1), torch.ones(1, 1), "seq-mean-token-sum-norm")
+    with pytest.raises(ValueError, match="seq-mean-token-sum-norm"):
+        aggregate(torch.ones(1, 1), torch.ones(1, 1), "mean")
+
+
+@pytest.mark.parametrize("grouping", ["state", "traj_group_id", "inductive", "tags", "batch"])
+@pytest.mark.parametrize("method", ["identity", "mean", "mean_std"])
+def test_normalize_equals_a_loop(grouping: str, method: str) -> None:
+    scores = torch.tensor([1.0, 2.0, 4.0, 4.0, 8.0, 0.0], dtype=F64)
+    groups, tags = ["a", "b", "a", "c", "b", "c"], ["x", "x", "x", "y", "x", "y"]
+    key = {"state": groups, "traj_group_id": groups, "batch": ["_"] * 6}.get(grouping, tags)
+    expected = []
+    for i in range(6):
+        peers = torch.stack([scores[j] for j in range(6) if key[j] == key[i]])
+        centred = scores[i] - peers.mean()
+        expected.append({"identity": scores[i], "mean": centred, "mean_std": centred / (peers.std() + 1e-6)}[method])
+    torch.testing.assert_close(
+        rewards.normalize(scores, groups, tags, grouping=grouping, method=method), torch.stack(expected)
+    )
+
+
+def test_normalize_without_variance_gives_zeros_and_names_what_is_missing() -> None:
+    assert (rewards.normalize(torch.full((3,), 0.1), grouping="batch", method="mean_std") == 0).all()
+    with pytest.raises(ValueError, match="needs tags"):
+        rewards.normalize(torch.ones(2), grouping="inductive", method="mean")
+    with pytest.raises(ValueError, match="asym_clip"):
+        rewards.normalize(torch.ones(2), method="std")
+
+
+def test_score_shaping_keys() -> None:
+    s = torch.tensor([0.0, 2.0, 10.0], dtype=F64)
+    clipped = torch.tensor([0.0, 2.0, 4.0], dtype=F64)
+    shape = rewards.shape_scores
+    torch.testing.assert_close(shape(s, reward_clip=4.0), clipped)
+    torch.testing.assert_close(shape(s, reward_norm="batch", reward_clip=4.0), (clipped - 2) / (2 + 1e-6))
+    torch.testing.assert_close(shape(s, reward_norm="batch", reward_shift=True), s - 4)
+    torch.testing.assert_close(shape(s, reward_norm="batch", reward_scale=True), s / (s.std() + 1e-6))
+    torch.testing.assert_close(shape(s, ["a", "a", "b"], reward_norm="group", reward_shift=True)[2:], s[2:] - 10)
+    moments = rewards.RunningMoments()
+    torch.testing.assert_close(shape(s, use_reward_scaling=True, running=moments), s / (s.std() + 1e-6))
+    with pytest.raises(ValueError, match="exclude each other"):
+        shape(s, reward_norm="batch", reward_shift=True, reward_scale=True)
+
+
+def test_overlong_penalty_grows_over_the_buffer() -> None:
+    lengths = torch.tensor([10, 80, 90, 100, 120])
+    assert rewards.overlong_penalty(lengths, 100, 20, 2.0).tolist() == [0, 0, -1, -2, -2]
+
+
+def test_scores_go_to_the_last_trained_token() -> None:
+    mask = torch.tensor([[1, 0, 1, 0], [0, 0, 0, 0], [1, 0, 0, 0]])
+    placed = rewards.place_on_last_token(torch.tensor([5.0, 6.0, 7.0]), mask)
+    assert placed.tolist() == [[0, 0, 5, 0], [0, 0, 0, 0], [7, 0, 0, 0]]
+
+
+def test_length_reward_and_sample_weights() -> None:
+    right = torch.tensor([True, False, False, True])
+    result = rewards.length_reward(torch.tensor([10, 20, 10, 7]), right, "aaab")
+    assert result.tolist() == [0.5, -0.5, 0.0, 0.0]
+    weights = rewards.sample_weights(difficulty=torch.tensor([0.0, 1.0]), lengths=torch.tensor([5, 5]))
+    assert weights.tolist() == [0.5, 1.5]
+
+
+@pytest.mark.parametrize("level", ["token", "segment", "sequence", "geometric"])
+@pytest.mark.parametrize("mode", [None, "tis", "mask", "geometric_sequence"])
+def test_sampler_correction_equals_a_loop(level: str, mode: str | None) -> None:
+    noise = torch.Generator().manual_seed(1)
+    old, sampler = -torch.rand(2, 5, 8, generator=noise, dtype=F64)
+    mask, turn_ids = torch.rand(5, 8, generator=noise) > 0.3, torch.arange(8).expand(5, 8) // 3
+    weights, metrics = off_policy.correction(
+        old, sampler, mask, mode=mode, level=level, cap=1.2, low=0.8, high=1.3, turn_ids=turn_ids
+    )
+    used = "geometric" if mode == "geometric_sequence" else level
+    touched = 0
+    for i, t in mask.nonzero().tolist():
+        peers = [u for u in range(8) if mask[i, u] and (used != "segment" or turn_ids[i, u] == turn_ids[i, t])]
+        peers = [t] if used == "token" else peers
+        log = math.fsum(float(old[i, u] - sampler[i, u]) for u in peers) / (len(peers) if used == "geometric" else 1)
+        r = math.exp(log)
+        outside = r > 1.2 if mode == "tis" else not 0.8 <= r <= 1.3
+        touched += mode is not None and outside
+        expected = 1.0 if mode is None else min(r, 1.2) if mode == "tis" else float(not outside)
+        assert float(weights[i, t]) == pytest.approx(expected)
+    assert (weights[~mask] == 0).all()
+    assert float(metrics["sampler/corrected_fraction"]) == pytest.approx(touched / int(mask.sum()))
+    assert float(metrics["sampler/ratio_mean"]) == pytest.approx(float((old - sampler).exp()[mask].mean()))
+
+
+def test_masks_by_length_and_difficulty() -> None:
+    mask = torch.tensor([[1, 1, 1], [1, 1, 0], [1, 1, 1]])
+    kept = filters.max_length_mask(mask, 3, finished=torch.tensor([False, False, True]))
+    assert kept.sum(1).tolist() == [0, 2, 3]
+    assert filters.difficulty_mask(mask, torch.tensor([0.1, 0.5, 0.9]), 0.2, 0.8).sum(1).tolist() == [0, 2, 0]
+
+
+def test_group_filters_count_what_must_be_refilled() -> None:
+    scores = torch.tensor([0.1, 1.0, 0.1, 0.0, 0.1, 1.0])
+    found = filters.zero_variance_filter(scores, ["a", "b", "a", "b", "a", "c"])
+    assert found.keep.tolist() == [False, True, False, True, False, False]
+    assert (found.groups, found.kept, found.refill(), found.refill(1)) == (3, 1, 2, 0)
+    easy = filters.mean_std_filter(scores, ["a", "b", "a", "b", "a", "c"], maximum_mean=0.9)
+    assert easy.keep.tolist() == [True] * 5 + [False]
+
+
+def test_an_unknown_name_lists_the_known_ones_and_the_nearest() -> None:
+    inputs = advantages.AdvantageInputs(torch.ones(1, 1))
+    with pytest.raises(UnknownAlgorithmError, match="Did you mean 'grpo'.*gigpo, grpo"):
+        advantages.compute("grop", inputs)
+    with pytest.raises(ValueError, match="'grpo' needs group_ids, scores"):
+        advantages.compute("grpo", inputs)
+    with pytest.raises(ValueError, match="rloo does not read gamma"):
+        advantages.compute("rloo", inputs, {"gamma": 1.0})
+
+
+def test_ignored_options_are_reported() -> None:
+    given = {"gamma": 0.9, "lambd": 0.8, "scale": "std"}
+    assert unused_options("gae", given) == ["scale"]
+    assert used_options("gae", given) == {"gamma": 0.9, "lambd": 0.8}
+    assert unused_options("vanilla", ["clip_low"], kind="loss") == ["clip_low"]
+
+
+def test_a_user_adds_a_loss_with_a_tensor_of_their_own() -> None:
+    @register_loss("weighted_for_test", needs=("weights",))
+    def weighted(log_probs, old_log_probs, advantages, mask, weights, *, strength=1.0):  # type: ignore[no-untyped-def]
+        return -strength * weights * log_probs, {}
+
+    ones = torch.ones(1, 2)
+    try:
+        assert LOSSES.get("weighted_for_test").options == {"strength": 1.0}
+        loss, _ = losses.compute("weighted_for_test", ones, ones, ones, ones, {"strength": 2.0}, weights=3 * ones)
+        assert loss.tolist() == [[-6.0, -6.0]]
+        with pytest.raises(ValueError, match="needs weights"):
+            losses.compute("weighted_for_test", ones, ones, ones, ones)
+        with pytest.raises(ValueError, match="already registered"):
+            register_loss("ppo")(weighted)
+    finally:
+        LOSSES.remove("weighted_for_test")
+
+
+def test_hidden_options_are_refused_at_registration() -> None:
+    with pytest.raises(ValueError, match="spell the options out"):
+
+        @register_advantage("hidden_for_test")
+        def hidden(inputs, **options):  # type: ignore[no-untyped-def]
+            return inputs.scores
+
+
+def test_a_preset_fills_what_is_unset_and_never_what_is_set() -> None:
+    resolved = apply_preset("opmd", {"policy_loss": "ppo", "adv_estimator": None, "seed": 1})
+    assert (resolved["policy_loss"], resolved["adv_estimator"], resolved["seed"]) == ("ppo", "opmd", 1)
+    with pytest.raises(ValueError, match="Did you mean 'grpo'"):
+        apply_preset("grop", {})

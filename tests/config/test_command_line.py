@@ -1,0 +1,114 @@
+"""The command line of an example script, as a person uses it."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+EXAMPLES = Path(__file__).resolve().parents[2] / "examples" / "config"
+
+SCRIPT = f"""
+from pathlib import Path
+from roll.config import hydra_main
+
+@hydra_main(config_dir=Path({str(EXAMPLES)!r}))
+def main(config):
+    for path in (config.output_dir, config.logs_path, config.render_path):
+        path.mkdir(parents=True, exist_ok=True)
+    print("RUN", config.max_steps, config.ppo_epochs, config.output_dir, config.logs_path, config.render_path)
+
+if __name__ == "__main__":
+    main()
+"""
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    (tmp_path / "start.py").write_text(SCRIPT)
+    return tmp_path
+
+
+def start(folder: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run([sys.executable, "start.py", *arguments], cwd=folder, capture_output=True, text=True)
+
+
+def test_overrides_reach_the_run_and_nothing_is_littered(folder: Path) -> None:
+    done = start(folder, "--config-name", "sokoban", "max_steps=5", "ppo_epochs=2", "output_dir=here")
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.split() == ["RUN", "5", "2", "here", "here/logs", "here/render"]
+    assert sorted(path.name for path in folder.iterdir()) == ["here", "start.py"]
+    assert done.stderr == ""
+
+
+def test_a_wrong_name_lists_the_close_ones(folder: Path) -> None:
+    done = start(folder, "--config-name", "sokobann")
+    assert done.returncode == 1
+    assert "sokobann" in done.stderr and "Did you mean sokoban" in done.stderr and "frozen_lake" in done.stderr
+    assert "deepspeed" not in done.stderr
+    assert "Traceback" not in done.stderr and "RUN" not in done.stdout
+
+
+def test_no_name_lists_them_all(folder: Path) -> None:
+    done = start(folder)
+    assert done.returncode == 1
+    assert "--config-name" in done.stderr and "sokoban_qwen2.5_0.5b" in done.stderr
+
+
+def test_a_problem_is_a_message_without_a_traceback(folder: Path) -> None:
+    done = start(folder, "--config-name", "sokoban", "max_stepz=5", "train_env_manager.grop_size=2", "mini_batches=x")
+    assert done.returncode == 2
+    for part in (
+        "3 problems",
+        "[command line: max_stepz=5]",
+        "did you mean max_steps?",
+        "train_env_manager.group_size?",
+        "whole number",
+        str(EXAMPLES / "sokoban.yaml"),
+    ):
+        assert part in done.stderr
+    assert "Traceback" not in done.stderr and "RUN" not in done.stdout
+
+
+def test_a_file_of_ones_own_is_found_and_its_lines_are_named(folder: Path) -> None:
+    (folder / "mine").mkdir()
+    own = folder / "mine" / "own.yaml"
+    own.write_text("defaults:\n  - sokoban\n  - _self_\nmax_steps: 7\nreference: {}\n")
+    done = start(folder, "--config-dir", "mine", "--config-name", "own", "output_dir=here")
+    assert done.returncode == 0 and "RUN 7 1" in done.stdout
+    assert "Warning: reference" in done.stderr and "mine/own.yaml:5" in done.stderr
+
+    own.write_text("defaults:\n  - sokoban\n  - _self_\nmax_steps: 7\nrewards: {}\n")
+    done = start(folder, "--config-dir", "mine", "--config-name", "own")
+    assert done.returncode == 2 and "mine/own.yaml:5" in done.stderr and "did you mean reward?" in done.stderr
+
+    own.write_text("max_steps: [1\n")
+    done = start(folder, "--config-dir", "mine", "--config-name", "own")
+    assert done.returncode == 2 and "own.yaml is not valid YAML" in done.stderr and "Traceback" not in done.stderr
+
+
+def test_the_composed_configuration_can_be_shown(folder: Path) -> None:
+    done = start(folder, "--config-name", "sokoban", "--cfg", "job", "max_steps=3")
+    assert done.returncode == 0 and "max_steps: 3" in done.stdout and "RUN" not in done.stdout
+
+
+def test_help_says_how_to_start(folder: Path) -> None:
+    done = start(folder, "--help")
+    assert done.returncode == 0
+    assert "--config-name NAME" in done.stdout and "frozen_lake, sokoban" in done.stdout
+
+
+def test_every_job_of_a_sweep_has_its_own_folders(folder: Path) -> None:
+    done = start(
+        folder, "--config-name", "sokoban", "max_steps=1,2", "--multirun", "output_dir=here", "logging_dir=here/log"
+    )
+    assert done.returncode == 0, done.stderr
+    runs = [line.split() for line in done.stdout.splitlines() if line.startswith("RUN")]
+    assert [run[1] for run in runs] == ["1", "2"]
+    outputs = [Path(run[3]) for run in runs]
+    assert [path.name for path in outputs] == ["0", "1"]
+    assert all(path.is_relative_to(folder / "here" / "multirun") for path in outputs)
+    assert [Path(run[4]) for run in runs] == [path / "log" for path in outputs]
+    assert [Path(run[5]) for run in runs] == [path / "render" for path in outputs]
