@@ -4,8 +4,8 @@
 
 Peers: ``per-token`` walks the columns of ``[batch, sequence]`` tensors from the right, ``time-major`` does the same
 over contiguous rows of transposed copies (the copies are timed), ``per-group`` selects each group's members with a
-comparison of ids and ``per-sample`` handles one row at a time (without the metrics that ours reports). Whitening has the
-one-line formula as its peer. Every peer is timed in full; its result is compared with ours first.
+comparison of ids and ``per-sample`` handles one row at a time (without the metrics that ours reports). Whitening has
+the one-line formula as its peer. Every peer is timed in full; its result is compared with ours first.
 
 ``largest`` is the largest tensor made along the way and ``peak`` the most tensor memory alive at once beyond the
 inputs, both in units of one ``[batch, sequence]`` float32 input (``[batch]`` for the group estimators), as seen by the

@@ -4,7 +4,8 @@
 
 ``uniform``: 256 prompts, 64 new tokens each. ``mixed``: 256 prompts, log-normal 8 to 256 new tokens (``generate`` has
 to run to the longest of its batch). ``episodes``: 10-turn episodes, each turn adding 45 to 60 prompt tokens and
-sampling 4 to 6, with sessions and without; groups of 8 share their first prompt. The model has the size of the toy policy, with random weights, in float32.
+sampling 4 to 6, with sessions and without; groups of 8 share their first prompt.
+The model has the size of the toy policy, with random weights, in float32.
 """
 
 from __future__ import annotations

@@ -18,6 +18,7 @@ from roll.config.agentic import AgenticConfig
 from roll.config.errors import ConfigError, ConfigWarning
 from roll.config.loading import load
 from roll.config.pipeline import PipelineConfig
+from roll.config.process import prepare_process
 from roll.config.sources import composed_files
 
 Config = TypeVar("Config", bound=PipelineConfig)
@@ -189,6 +190,7 @@ def _run_job(composed: DictConfig, run: Callable[[Config], Any], kind: type[Conf
             config = load(composed, kind=kind, source=source, overrides=list(hydra_config.overrides.task))
         for item in caught:
             _report(item)
+        prepare_process(config.system_envs)
         run(config)
     except ConfigError as error:
         _leave(EXIT_CONFIG, str(error))

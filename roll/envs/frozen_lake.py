@@ -191,9 +191,14 @@ def generate_lake(generator: np.random.Generator, size: int, p: float) -> tuple[
     return _with_corners(frozen)
 
 
-def shortest_path(lake: Sequence[str]) -> list[int] | None:
-    """Return the fewest moves (0 left, 1 down, 2 right, 3 up) from start to goal without slips, or ``None``."""
-    start = _find(lake, "S")
+def shortest_path(lake: Sequence[str], start: tuple[int, int] | None = None) -> list[int] | None:
+    """Return the fewest moves (0 left, 1 down, 2 right, 3 up) to the goal without slips, or ``None``.
+
+    Args:
+        lake: Rows of the map.
+        start: (row, column) to start from; ``None`` for the map's own start.
+    """
+    start = start or _find(lake, "S")
     paths: dict[tuple[int, int], list[int]] = {start: []}
     frontier = [start]
     while frontier:

@@ -78,7 +78,7 @@ def estimator_options(config: AgenticConfig) -> dict[str, object]:
     by_turn = config.adv_estimator == "step_reinforce"
     given = {
         "gamma": config.step_reward_gamma if by_turn else config.gamma,
-        "lam": config.lambd,
+        "lambd": config.lambd,
         "step_reward_weight": config.step_reward_weight,
         "step_reward_gamma": config.step_reward_gamma,
     }

@@ -92,6 +92,18 @@ def test_a_prompt_that_diverges_from_its_session_is_computed_from_there(model):
     assert again.token_ids == completion.token_ids
 
 
+@pytest.mark.parametrize("layout", ["flat", "padded"])
+def test_prompts_that_start_alike_are_computed_once(model, layout):
+    engine = engine_for(model, layout=layout, max_slots=20)
+    shared, own = prompts(1, 100, 100)[0], prompts(12, 1, 9, seed=8)
+    asked = [shared + tail for tail in own] + [shared[:40] + tail for tail in own[:3]] + [list(shared)] * 3
+    requests = [GenerationRequest(str(i), p, SamplingParams(4, temperature=0.0)) for i, p in enumerate(asked)]
+    for prompt, completion in zip(asked, run_all(engine, requests), strict=True):
+        assert_greedy_and_exact(model, prompt, completion)
+    # Whole blocks of 32 are shared: the first prompt, then at most 32 + 9 + 3 tokens for each of the others.
+    assert engine.metrics()["forward_tokens"] < 110 + 18 * 44 < sum(len(p) for p in asked) / 1.5
+
+
 def test_two_requests_of_one_session_at_once_do_not_share_a_slot(model):
     engine = engine_for(model)
     a, b = prompts(2, 20, 40)

@@ -29,10 +29,9 @@ from roll.strategies.fsdp_train import FsdpTrainStrategy, TrainOptions
 
 logger = logging.getLogger(__name__)
 
-SYSTEM = "You play {game}. Answer with <answer>action</answer>."
 COURSES = (
-    Course("SimpleSokoban", 0.7, "Solve the Sokoban puzzle."),
-    Course("FrozenLake", 0.3, "Cross the frozen lake."),
+    Course("SimpleSokoban", 0.85, "Solve the Sokoban puzzle."),
+    Course("FrozenLake", 0.15, "Cross the frozen lake."),
 )
 NOISE = 0.15
 
@@ -55,12 +54,13 @@ class SupervisedLoss:
 
 def corpus() -> Iterator[str]:
     """Yield the texts the tokenizer is trained on: instructions, prompts and boards of every built-in tag."""
-    words = "system user assistant think answer Up Down Left Right Turn actions left tokens Solve the puzzle reward"
+    words = "system user assistant think answer Up Down Left Right Turn actions left tokens Solve the puzzle reward".split()
     for course in COURSES:
         env = make(course.tag)
         for seed in range(50):
             yield env.reset(seed=seed)[0]
-        yield from [env.instruction, course.system, words] * 20
+        # On lines of their own, as roles and answers stand in a conversation, and after a space, as in prose.
+        yield from ["\n".join(words), " ".join(words), env.instruction, course.system] * 20
 
 
 def build_model(tokenizer: PreTrainedTokenizerFast, seed: int) -> Qwen3ForCausalLM:

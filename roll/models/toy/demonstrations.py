@@ -7,7 +7,6 @@ perfect player never reaches.
 
 from __future__ import annotations
 
-from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 
@@ -15,10 +14,12 @@ import numpy as np
 
 from roll.envs import make
 from roll.envs.base import TextEnv
-from roll.envs.frozen_lake import FrozenLakeEnv
+from roll.envs.frozen_lake import FrozenLakeEnv, shortest_path
 from roll.envs.sokoban import SokobanEnv
 from roll.envs.sokoban_solver import solve
 from roll.rendering.chat import ChatRenderer
+
+FROZEN_LAKE_ACTIONS = ("Left", "Down", "Right", "Up")
 
 Solver = Callable[[TextEnv], str | None]
 """Returns the next action of a shortest solution, or ``None`` when none is known."""
@@ -51,23 +52,8 @@ def sokoban_action(env: TextEnv) -> str | None:
 def frozen_lake_action(env: TextEnv) -> str | None:
     """Return the first action of a shortest path on a FrozenLake map (slipping not considered)."""
     assert isinstance(env, FrozenLakeEnv)
-    rows = env.desc
-    height, width = len(rows), len(rows[0])
-    start = env.position
-    moves = {"Left": (0, -1), "Down": (1, 0), "Right": (0, 1), "Up": (-1, 0)}
-    queue: deque[tuple[tuple[int, int], str | None]] = deque([(start, None)])
-    seen = {start}
-    while queue:
-        (row, column), first = queue.popleft()
-        if rows[row][column] == "G":
-            return first
-        for name, (down, right) in moves.items():
-            place = (row + down, column + right)
-            inside = 0 <= place[0] < height and 0 <= place[1] < width
-            if inside and place not in seen and rows[place[0]][place[1]] != "H":
-                seen.add(place)
-                queue.append((place, first or name))
-    return None
+    path = shortest_path(env.lake, env.position)
+    return FROZEN_LAKE_ACTIONS[path[0]] if path else None
 
 
 SOLVERS: dict[type[TextEnv], Solver] = {SokobanEnv: sokoban_action, FrozenLakeEnv: frozen_lake_action}

@@ -10,6 +10,7 @@ import torch
 
 from roll.strategies.base import Completion, GenerationRequest
 from roll.strategies.hf_infer.model_runner import ModelRunner
+from roll.strategies.hf_infer.prefix_index import BLOCK, PrefixIndex
 from roll.strategies.hf_infer.sampling import fold_seed, sample, uniforms
 from roll.strategies.hf_infer.slots import Slot, SlotPool, common_prefix
 
@@ -29,6 +30,8 @@ class Sequence:
         logprobs: Of the sampled tokens.
         versions: Oldest and newest weights used; ``None`` before the first sampled token.
         finish_reason: Set when it ended.
+        serial: Number of its admission.
+        prefix_keys: Keys in the prefix index, if it was admitted without a prefix of its own.
     """
 
     request: GenerationRequest
@@ -41,6 +44,16 @@ class Sequence:
     logprobs: list[float] = field(default_factory=list)
     versions: tuple[int, int] | None = None
     finish_reason: str | None = None
+    serial: int = 0
+    prefix_keys: list[int] = field(default_factory=list)
+
+    def cached_ids(self) -> list[int]:
+        """Tokens whose keys and values lie in its slot, as far as it still knows."""
+        if self.slot is None:
+            return []
+        if self.finish_reason is None:
+            return self.tokens[: self.computed]
+        return [] if self.slot.busy else self.slot.tokens
 
     @classmethod
     def of(cls, request: GenerationRequest, max_length: int) -> Sequence:
@@ -58,6 +71,9 @@ class Sequence:
             policy_version=self.versions or (version, version),
             cached_tokens=self.cached,
         )
+
+
+StepResults = list[tuple[Sequence, int, int | None, float]]
 
 
 @dataclass(slots=True)
@@ -92,6 +108,7 @@ class Engine:
         self.counters = Counters()
         self.pool = SlotPool(max_slots)
         self.active: dict[str, Sequence] = {}
+        self._prefixes: PrefixIndex[Sequence] = PrefixIndex()
 
     def admit(self, sequence: Sequence) -> bool:
         """Give ``sequence`` a slot, keeping the prefix its session has there; ``False`` if all slots are busy."""
@@ -103,6 +120,14 @@ class Engine:
         sequence.slot, sequence.computed = slot, sequence.cached
         self.counters.cached_tokens += sequence.cached
         self.counters.requests += 1
+        sequence.serial = self.counters.requests
+        if sequence.cached == 0:
+            sequence.prefix_keys = PrefixIndex.keys(sequence.tokens)
+            for length, key in enumerate(sequence.prefix_keys, start=1):
+                owner = self._prefixes.owner(key)
+                gone = owner is None or (owner.finish_reason is not None and len(owner.cached_ids()) < length * BLOCK)
+                if gone:
+                    self._prefixes.add(key, sequence)
         self.active[sequence.request.request_id] = sequence
         return True
 
@@ -113,18 +138,18 @@ class Engine:
             assert sequence.slot is not None
             self.pool.finish(sequence.slot, sequence.tokens[: sequence.computed])
 
-    def step(self) -> list[tuple[Sequence, int, int | None, float]]:
+    def step(self) -> StepResults:
         """Run one forward pass; changes nothing but the cache and counters, so that it may run in another thread.
 
         Returns:
             For each sequence that took part: itself, its new ``computed``, and the sampled token (``None`` while its
             prompt is not through) with its log-probability.
         """
-        rows = self._rows()
         started = time.perf_counter()
         with torch.inference_mode():
+            rows = self._rows()
             logits = self.runner.forward(
-                np.array([sequence.slot.index for sequence, _ in rows if sequence.slot is not None], dtype=np.int64),
+                np.array([self._slot_of(sequence) for sequence, _ in rows], dtype=np.int64),
                 np.array([sequence.computed for sequence, _ in rows], dtype=np.int64),
                 np.array([count for _, count in rows], dtype=np.int64),
                 [sequence.tokens[sequence.computed : sequence.computed + count] for sequence, count in rows],
@@ -139,7 +164,7 @@ class Engine:
         counters.slot_steps += len(rows)
         counters.forward_seconds += forwarded - started
         counters.sampling_seconds += time.perf_counter() - forwarded
-        results: list[tuple[Sequence, int, int | None, float]] = []
+        results: StepResults = []
         for i, (sequence, count) in enumerate(rows):
             counters.forward_tokens += count
             counters.prefill_tokens += count if not sequence.logprobs or count > 1 else 0
@@ -151,7 +176,10 @@ class Engine:
         """Choose the sequences of the next step and how many tokens each runs."""
         rows = []
         budget = self.max_prefill_tokens
-        for sequence in self.active.values():
+        # A copy: with a step in a thread, an abort may take a sequence out meanwhile.
+        for sequence in list(self.active.values()):
+            if sequence.computed == 0 and sequence.prefix_keys and not self._take_prefix(sequence):
+                continue
             count = len(sequence.tokens) - sequence.computed
             if count > 1:
                 count = min(count, budget)
@@ -159,6 +187,33 @@ class Engine:
             if count > 0:
                 rows.append((sequence, count))
         return rows
+
+    def _take_prefix(self, sequence: Sequence) -> bool:
+        """Copy the longest prefix that another sequence has; ``False`` if it is worth waiting for one being computed.
+
+        Only a sequence admitted earlier is waited for, so that two never wait for each other.
+        """
+        for length in range(len(sequence.prefix_keys), 0, -1):
+            owner = self._prefixes.owner(sequence.prefix_keys[length - 1])
+            if owner is None or owner is sequence or owner.slot is None:
+                continue
+            wanted = sequence.tokens[: length * BLOCK]
+            running = owner.request.request_id in self.active and owner.finish_reason is None
+            if owner.cached_ids()[: len(wanted)] == wanted:
+                shared = min(common_prefix(owner.cached_ids(), sequence.tokens), len(sequence.tokens) - 1)
+                self.runner.copy_prefix(owner.slot.index, self._slot_of(sequence), shared)
+                sequence.computed = shared
+                sequence.cached = max(sequence.cached, min(shared, len(sequence.request.prompt_ids)))
+                self.counters.cached_tokens += shared
+                return True
+            if running and owner.serial < sequence.serial and owner.tokens[: len(wanted)] == wanted:
+                return False
+        return True
+
+    @staticmethod
+    def _slot_of(sequence: Sequence) -> int:
+        assert sequence.slot is not None
+        return sequence.slot.index
 
     def _sample(
         self, logits: torch.Tensor, sequences: list[Sequence], rows: list[int]
@@ -182,9 +237,9 @@ class Engine:
         )
         return {row: (token, logprob) for row, token, logprob in zip(rows, tokens, logprobs, strict=True)}
 
-    def apply(self, results: list[tuple[Sequence, int, int | None, float]]) -> list[Sequence]:
+    def apply(self, results: StepResults) -> list[Sequence]:
         """Book the results of a step; returns the sequences that ended with it."""
-        ended = []
+        ended: list[Sequence] = []
         for sequence, computed, token, logprob in results:
             if sequence.finish_reason is not None:  # aborted while the step ran
                 continue
@@ -207,6 +262,7 @@ class Engine:
     def drop_prefixes(self) -> None:
         """Forget all cached keys and values; running sequences compute theirs again."""
         self.pool.drop_prefixes()
+        self._prefixes.clear()
         for sequence in self.active.values():
             sequence.computed = 0
 
@@ -215,4 +271,5 @@ class Engine:
         for sequence in list(self.active.values()):
             sequence.computed = 0
             self.end(sequence, "abort")
+        self._prefixes.clear()
         self.pool.drop_prefixes()

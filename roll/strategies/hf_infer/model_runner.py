@@ -65,10 +65,11 @@ class ModelRunner:
 
     def __init__(self, model: nn.Module, *, max_slots: int, max_length: int, layout: Layout | None = None) -> None:
         self._parameters = dict(model.named_parameters(remove_duplicate=False))
-        self._original = model
+        self._original: Any = model
         self.device = next(iter(self._parameters.values())).device
         self.dtype = next(iter(self._parameters.values())).dtype
         config: Any = model.config
+        self._view: Any = None
         self.vocabulary = int(config.get_text_config().vocab_size)
         self.layers = int(config.get_text_config().num_hidden_layers)
         self._accepts_keep = "logits_to_keep" in inspect.signature(model.forward).parameters
@@ -99,6 +100,11 @@ class ModelRunner:
             return self._forward_flat(plan, ids) if self.layout == "flat" else self._forward_padded(plan, ids)
         finally:
             self.cache.end()
+
+    def copy_prefix(self, source: int, target: int, length: int) -> None:
+        """Copy the first ``length`` cached positions of one slot to another."""
+        self.cache.reserve(max(source, target) + 1, length)
+        self.cache.copy_prefix(source, target, length)
 
     def _forward_flat(self, plan: BatchPlan, ids: torch.Tensor) -> torch.Tensor:
         self.cache.begin(plan)
@@ -168,7 +174,7 @@ class ModelRunner:
     def _bind(self, layout: Layout, cache: SlotCache) -> None:
         """Make the view that runs with ``cache``."""
         memo: dict[int, Any] = {id(parameter): parameter for parameter in self._parameters.values()}
-        self._view: Any = copy.deepcopy(self._original, memo).eval()
+        self._view = copy.deepcopy(self._original, memo).eval()
         if hasattr(self._view, "gradient_checkpointing_disable"):
             self._view.gradient_checkpointing_disable()
         if layout == "flat":
@@ -181,7 +187,7 @@ class ModelRunner:
             self._view.set_attn_implementation("sdpa")
 
     def _choose_layout(self, wanted: Layout | None) -> Layout:
-        kinds = set(getattr(self._original.config.get_text_config(), "layer_types", None) or ["full_attention"])  # type: ignore[operator,union-attr]
+        kinds = set(getattr(self._original.config.get_text_config(), "layer_types", None) or ["full_attention"])
         reasons = []
         for layout in (wanted,) if wanted else ("flat", "padded"):
             allowed = {"full_attention", "sliding_attention"} if layout == "flat" else {"full_attention"}

@@ -20,7 +20,7 @@ def check_sampling(params: SamplingParams) -> None:
     """Refuse parameters that have no meaning.
 
     Raises:
-        ValueError: If ``max_new_tokens`` is below 1, ``temperature`` negative or not finite, or ``top_p`` outside (0, 1].
+        ValueError: If ``max_new_tokens`` < 1, ``temperature`` < 0 or not finite, or ``top_p`` outside (0, 1].
     """
     if params.max_new_tokens < 1:
         raise ValueError(f"sampling.max_new_tokens is {params.max_new_tokens}; it must be at least 1")

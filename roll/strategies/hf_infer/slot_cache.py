@@ -69,7 +69,8 @@ class SlotLayer(CacheLayerMixin):
                 rows = rows.index_select(0, padded.output_index)
         stored[slot_index, :, positions] = rows.to(stored.dtype)
 
-    def _allocate(self, like: torch.Tensor, old: torch.Tensor | None) -> torch.Tensor:
+    def _allocate(self, like: torch.Tensor | None, old: torch.Tensor | None) -> torch.Tensor:
+        assert like is not None
         # Zeros, not empty: idle slots inside a run are read (and masked), and NaN times zero would be NaN.
         new = like.new_zeros(self.owner.slots, like.shape[1], self.owner.length, like.shape[3])
         if old is not None:

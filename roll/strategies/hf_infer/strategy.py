@@ -11,7 +11,7 @@ import torch
 from torch import nn
 
 from roll.strategies.base import Completion, GenerationRequest, WeightUpdate
-from roll.strategies.hf_infer.engine import Counters, Engine, Sequence
+from roll.strategies.hf_infer.engine import Counters, Engine, Sequence, StepResults
 from roll.strategies.hf_infer.model_runner import Layout, ModelRunner
 from roll.strategies.hf_infer.sampling import check_sampling
 
@@ -86,7 +86,7 @@ class HfInferStrategy:
         self._pending: list[Sequence] = []
         self._futures: dict[str, asyncio.Future[Completion]] = {}
         self._task: asyncio.Task[None] | None = None
-        self._step: asyncio.Future[object] | None = None
+        self._step: asyncio.Future[StepResults] | None = None
         self._paused = False
         self._closed = False
         self._unusable: str | None = None
@@ -247,7 +247,7 @@ class HfInferStrategy:
         except Exception as error:
             self._fail(error)
 
-    async def _run_step(self) -> list[tuple[Sequence, int, int | None, float]]:
+    async def _run_step(self) -> StepResults:
         if self._executor is None:
             return self._engine.step()
         step = asyncio.get_running_loop().run_in_executor(self._executor, self._engine.step)
