@@ -6,7 +6,7 @@ Imports neither torch nor ray nor transformers; Hydra itself is imported by :fun
 from roll.config.agentic import AgenticConfig
 from roll.config.batch_plan import BatchPlan, plan
 from roll.config.env_manager import CustomEnvConfig, EnvManagerConfig, RewardNormalization, Timeouts
-from roll.config.errors import ConfigError, ConfigWarning, Problem
+from roll.config.errors import ConfigError, ConfigWarning, Problem, RunError
 from roll.config.launching import hydra_main, launch
 from roll.config.loading import load
 from roll.config.pipeline import PipelineConfig
@@ -26,6 +26,7 @@ __all__ = [
     "PipelineConfig",
     "Problem",
     "RewardNormalization",
+    "RunError",
     "StrategyArgs",
     "Timeouts",
     "TrainingArgs",

@@ -7,6 +7,7 @@ from typing import Any
 
 from pydantic import Field, model_validator
 
+from roll.config.base import NameList
 from roll.config.env_manager import CustomEnvConfig, EnvManagerConfig, RewardNormalization, ValEnvManagerConfig
 from roll.config.errors import Problem
 from roll.config.pipeline import PipelineConfig
@@ -30,6 +31,12 @@ class AgenticConfig(PipelineConfig):
     )
     custom_env: dict[str, CustomEnvConfig] = Field(
         default_factory=dict, description="A library of tags, to refer to as `${custom_env.SimpleSokoban}`."
+    )
+
+    env_modules: NameList = Field(
+        default_factory=list,
+        description="Python modules to import that register environments of your own; looked for in the working "
+        "directory too.",
     )
 
     # Values that exist to be interpolated into tags

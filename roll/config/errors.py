@@ -62,6 +62,10 @@ class ConfigError(ValueError):
         super().__init__("\n\n".join([title, *(f"  {str(problem)}" for problem in self.problems)]))
 
 
+class RunError(RuntimeError):
+    """A run cannot go on; the message says why, what is saved and what to do. No traceback is needed to act on it."""
+
+
 class FixableError(ValueError):
     """A value that a validator refuses, with the fix kept apart from the message.
 

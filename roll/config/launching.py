@@ -15,7 +15,7 @@ import yaml
 from omegaconf import DictConfig, OmegaConf, open_dict
 
 from roll.config.agentic import AgenticConfig
-from roll.config.errors import ConfigError, ConfigWarning
+from roll.config.errors import ConfigError, ConfigWarning, RunError
 from roll.config.loading import load
 from roll.config.pipeline import PipelineConfig
 from roll.config.process import prepare_process
@@ -28,6 +28,12 @@ EXIT_CONFIG_NAME = 1
 
 EXIT_CONFIG = 2
 """Exit code where the configuration cannot be used."""
+
+EXIT_RUN = 3
+"""Exit code where a run cannot go on."""
+
+EXIT_INTERRUPTED = 130
+"""Exit code after Ctrl-C, as shells expect it."""
 
 _QUIET_HYDRA = {
     # Hydra would otherwise make outputs/<date>/<time>, copy the configuration there and log to a file beside it.
@@ -89,7 +95,7 @@ def launch(
 
     Raises:
         SystemExit: With code 1 if no file has the name given, with code 2 and the list of problems on standard error
-            if the configuration cannot be used.
+            if the configuration cannot be used, with code 3 if the run cannot go on, with code 130 after Ctrl-C.
     """
     # Hydra takes a quarter of a second to import; only programs need it.
     import hydra
@@ -163,7 +169,10 @@ class _CommandLine:
 
     def _upsert(self, override: str) -> str:
         """Let a key be set that the YAML file leaves at its default: the models know which keys exist, not Hydra."""
-        key, equals, _ = override.partition("=")
+        key, equals, value = override.partition("=")
+        if "=" in value and value[0] not in "'\"[{":
+            # A path such as checkpoints/step=000020, which Hydra's grammar takes only in quotes.
+            override = f"{key}={_quoted(value)}"
         if not equals or key.startswith(("+", "~", "hydra.")) or "/" in key or "@" in key:
             return override
         if any((folder / key).is_dir() for folder in self._folders):
@@ -194,6 +203,10 @@ def _run_job(composed: DictConfig, run: Callable[[Config], Any], kind: type[Conf
         run(config)
     except ConfigError as error:
         _leave(EXIT_CONFIG, str(error))
+    except RunError as error:
+        _leave(EXIT_RUN, str(error))
+    except KeyboardInterrupt as interrupt:
+        _leave(EXIT_INTERRUPTED, str(interrupt) or "Stopped.")
 
 
 def _report(item: warnings.WarningMessage) -> None:

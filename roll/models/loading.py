@@ -19,7 +19,9 @@ class ModelNotFoundError(ValueError):
 
 def resolve_pretrain(pretrain: str) -> str:
     """Return the path or hub name that ``transformers`` loads; ``"toy"`` is the model shipped with the package."""
-    return str(WEIGHTS_DIRECTORY) if pretrain == "toy" else pretrain
+    if pretrain == "toy":
+        return str(WEIGHTS_DIRECTORY)
+    return str(Path(pretrain).expanduser()) if pretrain.startswith("~") else pretrain
 
 
 def _not_found(pretrain: str, cause: Exception) -> ModelNotFoundError:
@@ -66,4 +68,4 @@ def load_model(
         model = AutoModelForCausalLM.from_pretrained(resolve_pretrain(pretrain), **options)
     except (OSError, ValueError) as error:
         raise _not_found(pretrain, error) from error
-    return model.to(device).eval()
+    return model.to(device=torch.device(device)).eval()  # type: ignore[call-arg]

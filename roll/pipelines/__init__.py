@@ -1,1 +1,1 @@
-"""roll.pipelines"""
+"""Pipelines: the order in which everything happens."""

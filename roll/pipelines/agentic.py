@@ -1,6 +1,6 @@
 """The agentic pipeline: play, credit, update, evaluate, again.
 
-    environments -> trajectories -> samples -> batch -> advantages -> optimiser steps -> weights -> engine
+environments -> trajectories -> samples -> batch -> advantages -> optimiser steps -> weights -> engine
 """
 
 from __future__ import annotations
@@ -9,18 +9,24 @@ import asyncio
 import time
 from collections.abc import Iterator, Sequence
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import torch
 from tensordict import TensorDict
 
-from roll.config import AgenticConfig, plan, require_runnable
+from roll.config import AgenticConfig, RunError, plan
+from roll.env_managers.groups import GroupMismatchError
 from roll.pipelines.assembly import Parts, assemble
 from roll.pipelines.base import RunLog, is_due, resume, save_checkpoint, summarize
+from roll.pipelines.command import resume_command, shown
 from roll.pipelines.credit import assign_credit
+from roll.pipelines.folders import make_room
 from roll.pipelines.metrics import batch_metrics, prefixed, rollout_metrics, sampler_mismatch
 from roll.pipelines.objective import PolicyObjective
-from roll.schedulers.rollout import GroupSpec, RolloutScheduler, group_specs
+from roll.pipelines.preflight import check
+from roll.pipelines.terminal import algorithm_warnings, headline, introduce, quiet_transformers, say
+from roll.schedulers.rollout import GroupSpec, RolloutError, RolloutScheduler, group_specs
 from roll.strategies.base import WeightUpdate
 from roll.tracking import Progress, RunSummary, make_progress
 from roll.trajectories.batch import collate
@@ -29,7 +35,6 @@ from roll.trajectories.samples import Sample, is_trainable, samples_from
 from roll.trajectories.store import Phase, trajectory_path, write_trajectories
 from roll.viewer import write_pages
 
-SCRIPT = "examples/start_agentic_pipeline.py"
 PAGES_PER_EVALUATION = 16
 VALIDATION_OFFSET = 1 << 40
 """Added to the numbers of validation groups: no training step ever reaches these seeds."""
@@ -39,11 +44,22 @@ def run_agentic(config: AgenticConfig) -> RunSummary:
     """Run the agentic pipeline to its end and return what came of it.
 
     Raises:
-        ConfigError: If the configuration asks for machinery that this version does not have.
+        ConfigError: If the configuration asks for what is not there: a tag, a model, a checkpoint, machinery that this
+            version does not have. Nothing has been written then.
+        RunError: If the run cannot go on (every environment fails, a gradient is not finite).
+        KeyboardInterrupt: After Ctrl-C. Of either, the last completed step is saved, and the message says how to
+            continue.
     """
-    require_runnable(config)
-    with make_progress(config.progress) as progress:
-        return asyncio.run(AgenticPipeline(config, progress).run())
+    notes = check(config)
+    introduce(config, plan(config), notes)
+    with quiet_transformers(), make_progress(config.progress) as progress:
+        pipeline = AgenticPipeline(config, progress)
+        try:
+            return asyncio.run(pipeline.run())
+        except KeyboardInterrupt:
+            raise KeyboardInterrupt(f"Stopped. {pipeline.how_to_continue()}") from None
+        except (RolloutError, GroupMismatchError, FloatingPointError) as error:
+            raise RunError(f"{error}\n{pipeline.how_to_continue()}") from error
 
 
 class AgenticPipeline:
@@ -60,33 +76,53 @@ class AgenticPipeline:
         self.plan = plan(config)
         self.objective = PolicyObjective.from_config(config)
         self.saved: Path | None = None
+        # The step whose weights the trainer holds, while no checkpoint has them; none while an update is under way.
+        self.unsaved: int | None = None
 
     async def run(self) -> RunSummary:
         """Train for ``max_steps`` steps, with evaluations and checkpoints when they are due."""
         config = self.config
-        begun_from, state = resume(config)
+        self.saved, state = resume(config)
         first = 0 if state is None else int(state["step"])
         torch.manual_seed(config.seed)
         parts = assemble(config)
-        self.log = RunLog(config, self.progress, state)
-        self.progress.start(config.max_steps, config.exp_name, self.plan.describe(), first_step=first)
+        self.begin(state, first)
         try:
-            if begun_from is not None:
-                await self._restore(parts, begun_from, first, state or {})
-            elif config.eval_steps:
-                await self.evaluate(parts, 0)
+            if state is not None and self.saved is not None:
+                await self.restore(parts, self.saved, first, state)
+            if is_due(first, config.eval_steps, config.max_steps) and self.log.evaluated < first:
+                await self.evaluate(parts, first)
             for step in range(first + 1, config.max_steps + 1):
                 await self.train(parts, step)
                 if is_due(step, config.eval_steps, config.max_steps):
                     await self.evaluate(parts, step)
                 if is_due(step, config.save_steps, config.max_steps) or step == config.max_steps:
                     self.save(parts, step)
-            summary = summarize(config, self.log, config.max_steps, SCRIPT, self.saved or begun_from)
+            summary = summarize(config, self.log, max(first, config.max_steps), self.saved)
             self.progress.finish(summary)
             return summary
+        except (asyncio.CancelledError, Exception):
+            # Ctrl-C arrives while episodes are played: updates run to their end, so a completed step can be saved.
+            if self.unsaved is not None:
+                self.save(parts, self.unsaved)
+            raise
         finally:
             await parts.close()
             self.log.trackers.close()
+
+    def begin(self, state: dict[str, Any] | None, first: int) -> None:
+        """Open the logs and the display; what an earlier run left in the folders is moved aside."""
+        config = self.config
+        if config.resume_from_checkpoint and state is None:
+            say(config, f"No checkpoint in {config.checkpoint_path} to resume from: starting anew.")
+        if 0 < config.max_steps <= first:
+            say(config, f"{self.saved} is complete: set max_steps above {first} to train on.")
+        aside = make_room(config, self.saved)
+        if aside is not None:
+            say(config, f"An earlier run was there: it is in {shown(aside)} now.")
+        self.log = RunLog(config, self.progress, state)
+        title, about = config.exp_name, headline(config, self.plan)
+        self.progress.start(config.max_steps, title, about, first_step=first)
 
     async def train(self, parts: Parts, step: int) -> None:
         """One step: roll out, score, credit, update, publish the new weights, report."""
@@ -95,18 +131,23 @@ class AgenticPipeline:
         with self.progress.stage("log_probs"):
             batch, samples, scores = self.make_batch(parts, groups)
             self.score(parts, batch)
-        with self.progress.stage("advantages"):
+        with self.progress.stage("advantages"), algorithm_warnings(self.progress):
             credit = assign_credit(batch, samples, scores, self.config, parts.kl_controller)
+        self.unsaved = None
         with self.progress.stage("update"):
             update = self.update(parts, batch, step)
             if step % self.config.actor_infer.model_update_frequency == 0:
                 await parts.engine.update_weights(WeightUpdate(step, parts.trainer.named_parameters()))
         described = prefixed(rollout_metrics(groups), "rollout")
-        named = {"reward/mean": described.get("rollout/reward", 0.0), "env/success": described.get("rollout/success", 0.0)}
+        named = {
+            "reward/mean": described.get("rollout/reward", 0.0),
+            "env/success": described.get("rollout/success", 0.0),
+        }
         self.log.step(
             step,
             {**named, **described, **throughput, **batch_metrics(batch), **sampler_mismatch(batch), **credit, **update},
         )
+        self.unsaved = step
 
     async def rollout(self, parts: Parts, step: int) -> tuple[list[TrajectoryGroup], dict[str, float]]:
         """Play the groups of ``step`` and store their trajectories."""
@@ -115,12 +156,15 @@ class AgenticPipeline:
         per_step = sum(count for _, count in groups)
         specs = group_specs(groups, rollout.group_size, self.config.seed, "train-", (step - 1) * per_step)
         collected, throughput = await self._collect(parts, parts.train_rollouts, specs)
+        self.report_failures(collected, f"step {step}")
         every = self.config.trajectory_dump_steps
         if every and step % every == 0:
             self._store(collected, step, "train")
         return collected, throughput
 
-    def make_batch(self, parts: Parts, groups: Sequence[TrajectoryGroup]) -> tuple[TensorDict, list[Sample], list[float]]:
+    def make_batch(
+        self, parts: Parts, groups: Sequence[TrajectoryGroup]
+    ) -> tuple[TensorDict, list[Sample], list[float]]:
         """Turn trajectories into a padded batch; episodes that broke are left out."""
         mode = self.config.train_env_manager.sample_mode
         samples: list[Sample] = []
@@ -130,6 +174,9 @@ class AgenticPipeline:
                 pieces = samples_from(trajectory, mode, max_length=self.config.sequence_length)
                 samples += pieces
                 scores += [trajectory.score or 0.0] * len(pieces)
+        if not samples:
+            reason = next((t.error for t in _trajectories(groups) if t.error), "no turn was played")
+            raise RolloutError(f"No episode has a turn to train on. The first: {reason}")
         return collate(samples, int(parts.tokenizer.pad_token_id or 0)), samples, scores
 
     def score(self, parts: Parts, batch: TensorDict) -> None:
@@ -158,6 +205,7 @@ class AgenticPipeline:
         specs = group_specs(groups, rollout.group_size, self.config.seed, "val-", offset=VALIDATION_OFFSET)
         with self.progress.stage("eval"):
             collected, _ = await self._collect(parts, parts.val_rollouts, specs)
+            self.report_failures(collected, f"evaluation after step {step}")
             if self.config.trajectory_dump_steps:
                 self._store(collected, step, "val")
             shown = list(_trajectories(collected))[:PAGES_PER_EVALUATION]
@@ -179,14 +227,32 @@ class AgenticPipeline:
             parts.tokenizer.save_pretrained(directory / "hf")
 
         state = {"kl_controller": parts.kl_controller.state_dict() if parts.kl_controller else None}
+        self.unsaved = None
         with self.progress.stage("checkpoint"):
             self.saved = save_checkpoint(self.config, step, self.log, state, write)
 
-    async def _restore(self, parts: Parts, path: Path, step: int, state: dict[str, object]) -> None:
+    async def restore(self, parts: Parts, path: Path, step: int, state: dict[str, Any]) -> None:
+        """Load a checkpoint into the trainer and the engine."""
         parts.trainer.load_checkpoint(path)
         if parts.kl_controller is not None:
-            parts.kl_controller.load_state_dict(state["kl_controller"])  # type: ignore[arg-type]
+            parts.kl_controller.load_state_dict(state["kl_controller"])
         await parts.engine.update_weights(WeightUpdate(step, parts.trainer.named_parameters()))
+
+    def report_failures(self, groups: Sequence[TrajectoryGroup], where: str) -> None:
+        """Say how many episodes broke, and why the first of them did."""
+        everything = list(_trajectories(groups))
+        failed = [trajectory for trajectory in everything if trajectory.status.is_error]
+        if failed:
+            first = " ".join(str(failed[0].error).split())
+            self.progress.warning(f"{where}: {len(failed)} of {len(everything)} episodes failed. The first: {first}")
+
+    def how_to_continue(self) -> str:
+        """Return a sentence that says what is saved and the command that goes on from there."""
+        if self.saved is None:
+            return "No step was complete, so there is nothing to continue from."
+        command = resume_command(self.config)
+        how = f"Continue with:\n  {command}" if command else "Continue with resume_from_checkpoint=true."
+        return f"The newest checkpoint is {shown(self.saved)}. {how}"
 
     def _store(self, groups: Sequence[TrajectoryGroup], step: int, phase: Phase) -> None:
         path = trajectory_path(self.config.output_dir, step, phase)

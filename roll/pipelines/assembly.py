@@ -2,23 +2,22 @@
 
 from __future__ import annotations
 
-import importlib
-from collections.abc import Callable, Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import partial
-from typing import Any
 
 import torch
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
 from roll.algorithms.kl import AdaptiveKLController, FixedKLController, KLController
-from roll.config import AgenticConfig, EnvManagerConfig, GeneratingArgs, plan
+from roll.config import AgenticConfig, ConfigError, EnvManagerConfig, GeneratingArgs, Problem, plan
 from roll.env_managers.records import EnvManagerLimits, Timeouts
-from roll.env_managers.templates import Templates
 from roll.env_managers.threads import EnvThreads
 from roll.env_managers.trajectory import TrajectoryEnvManager
-from roll.envs import Tag, get_env_class, get_tag, make, register_tags_from_config
-from roll.models.loading import load_model, load_tokenizer
+from roll.envs import Tag, get_tag
+from roll.models.loading import ModelNotFoundError, load_model, load_tokenizer
+from roll.pipelines.preflight import environment, templates
 from roll.rendering.chat import ChatRenderer
 from roll.schedulers.generation import GenerationScheduler
 from roll.schedulers.rollout import RolloutScheduler
@@ -53,14 +52,13 @@ class Parts:
 
 
 def assemble(config: AgenticConfig) -> Parts:
-    """Build every part; cheap checks (tags, environment options, templates) come before the model is loaded."""
-    for module in config.algorithm_modules:
-        importlib.import_module(module)
-    register_tags_from_config(config.tag_mappings())
-    for manager in (config.train_env_manager, config.val_env_manager):
-        for tag in manager.tags:
-            _environment(tag, manager)()
-    tokenizer = load_tokenizer(config.model_path("actor_train"))
+    """Build every part of a configuration that :func:`roll.pipelines.preflight.check` has passed.
+
+    Raises:
+        ConfigError: If a model cannot be loaded.
+    """
+    with _readable(config, "actor_train"):
+        tokenizer = load_tokenizer(config.model_path("actor_train"))
     renderer = ChatRenderer(tokenizer)
     model = _load(config, "actor_train")
     trainer = build_trainer(config, model)
@@ -119,13 +117,27 @@ def device() -> torch.device:
 
 def _load(config: AgenticConfig, role: str) -> PreTrainedModel:
     arguments = (getattr(config, role) or config.actor_train).model_args
-    return load_model(
-        config.model_path(role),
-        # bf16 is mixed precision: fp32 weights and optimiser states, bf16 arithmetic.
-        dtype="fp32" if arguments.dtype == "bf16" else arguments.dtype,
-        device=str(device()),
-        attn_implementation=ATTENTION[arguments.attn_implementation],
-    )
+    with _readable(config, role):
+        return load_model(
+            config.model_path(role),
+            # bf16 is mixed precision: fp32 weights and optimiser states, bf16 arithmetic.
+            dtype="fp32" if arguments.dtype == "bf16" else arguments.dtype,
+            device=str(device()),
+            attn_implementation=ATTENTION[arguments.attn_implementation],
+        )
+
+
+@contextmanager
+def _readable(config: AgenticConfig, role: str) -> Iterator[None]:
+    """Make a model that is not there a problem of the key that names it."""
+    try:
+        yield
+    except ModelNotFoundError as error:
+        worker = getattr(config, role)
+        named = worker is not None and worker.model_args.model_name_or_path is not None
+        key = f"{role}.model_args.model_name_or_path" if named else "pretrain"
+        message, _, fix = str(error).partition(" Use ")
+        raise ConfigError([Problem(key, message, f"use {fix}", config.model_path(role))]) from error
 
 
 def _reference(config: AgenticConfig) -> Scorer | None:
@@ -170,25 +182,16 @@ def _rollouts(
             renderer=renderer,
             generate=generation.generator(sampling),
             limits=_limits(get_tag(name), manager, config.sequence_length, generating.max_new_tokens),
-            templates=Templates(get_tag(name).agent_system_template, get_tag(name).agent_template),
+            templates=templates(get_tag(name)),
             timeouts=Timeouts(manager.timeouts.reset, manager.timeouts.step, manager.timeouts.generate),
             threads=threads,
             activity=activity,
         )
         for name in manager.tags
     }
-    return RolloutScheduler(managers, {name: _environment(name, manager) for name in manager.tags}, generation, config.seed)
-
-
-def _environment(name: str, manager: EnvManagerConfig) -> Callable[[], Any]:
-    tag = get_tag(name)
-    get_env_class(tag.env_type)
-    overrides: dict[str, Any] = {}
-    if manager.format_penalty is not None:
-        overrides["format_penalty"] = manager.format_penalty
-    if manager.max_steps is not None:
-        overrides["max_steps"] = manager.max_steps
-    return partial(make, tag, **overrides)
+    return RolloutScheduler(
+        managers, {name: environment(name, manager) for name in manager.tags}, generation, config.seed
+    )
 
 
 def _limits(tag: Tag, manager: EnvManagerConfig, sequence_length: int, max_new_tokens: int) -> EnvManagerLimits:

@@ -1,4 +1,4 @@
-"""The life cycle every pipeline shares: where things are written, when they are due, resuming, tracking, the summary."""
+"""The life cycle every pipeline shares: where things are written, when they are due, resuming, tracking, summary."""
 
 from __future__ import annotations
 
@@ -7,8 +7,10 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
-from roll.config import PipelineConfig
+from roll.config import ConfigError, PipelineConfig, Problem
 from roll.pipelines import checkpoint
+from roll.pipelines.command import python, resume_command
+from roll.pipelines.folders import TRAJECTORIES
 from roll.tracking import CompositeTracker, Progress, RunSummary, make_trackers
 
 
@@ -27,6 +29,7 @@ class RunLog:
         self._begun = time.monotonic() - float((resumed or {}).get("elapsed", 0.0))
         self.before: dict[str, float] = dict((resumed or {}).get("before", {}))
         self.after: dict[str, float] = dict((resumed or {}).get("after", {}))
+        self.evaluated = int((resumed or {}).get("evaluated", -1))
         self.trackers: CompositeTracker = make_trackers(
             config.track_with,
             log_dir=config.logs_path,
@@ -41,23 +44,27 @@ class RunLog:
 
     def step(self, step: int, metrics: Mapping[str, float]) -> None:
         """Log a training step."""
-        seconds = {f"time/{name}": value for name, value in self._progress.take_stage_seconds().items()}
-        record = {**metrics, **seconds, "time/elapsed": self.elapsed}
+        record = {**metrics, **self._seconds()}
         self._progress.step_done(step, record)
         if step % self._every == 0:
             self.trackers.log(record, step)
 
     def evaluation(self, step: int, metrics: Mapping[str, float]) -> None:
         """Log an evaluation after ``step`` training steps."""
-        self._progress.eval_done(step, metrics)
-        self.trackers.log({**metrics, "time/elapsed": self.elapsed}, step)
-        self.after = dict(metrics)
-        if not self.before:
-            self.before = dict(metrics)
+        record = {**metrics, **self._seconds()}
+        self._progress.eval_done(step, record)
+        self.trackers.log(record, step)
+        self.after, self.evaluated = dict(metrics), step
+        self.before = self.before or dict(metrics)
+
+    def _seconds(self) -> dict[str, float]:
+        """Return the seconds per stage since the last record, and those of the whole run."""
+        stages = self._progress.take_stage_seconds()
+        return {**{f"time/{name}": value for name, value in stages.items()}, "time/elapsed": self.elapsed}
 
     def state(self) -> dict[str, Any]:
         """Return what a checkpoint must remember."""
-        return {"elapsed": self.elapsed, "before": self.before, "after": self.after}
+        return {"elapsed": self.elapsed, "before": self.before, "after": self.after, "evaluated": self.evaluated}
 
 
 def is_due(step: int, every: int, last: int) -> bool:
@@ -69,18 +76,28 @@ def resume(config: PipelineConfig) -> tuple[Path | None, dict[str, Any] | None]:
     """Return the checkpoint to continue from and its state, or ``(None, None)``.
 
     Raises:
-        CheckpointError: If a checkpoint was named that is not there, or belongs to a run with another seed or policy.
+        ConfigError: If a checkpoint was named that is not there, or belongs to a run with another seed or policy.
     """
-    path = checkpoint.find(config.resume_from_checkpoint, config.checkpoint_path)
-    if path is None:
+    try:
+        path = checkpoint.find(config.resume_from_checkpoint, config.checkpoint_path)
+        state = None if path is None else checkpoint.load_state(path)
+    except checkpoint.CheckpointError as error:
+        fix = "name a checkpoint, or set resume_from_checkpoint=false."
+        raise ConfigError([Problem("resume_from_checkpoint", str(error), fix)]) from error
+    if path is None or state is None:
         return None, None
-    state = checkpoint.load_state(path)
-    for key, now in identity(config).items():
-        if state.get(key) != now:
-            raise checkpoint.CheckpointError(
-                f"{path} belongs to a run with {key}={state.get(key)!r}, this one has {key}={now!r}. "
-                f"Set {key} to the same value, or start from its weights: pretrain={path}/hf."
-            )
+    problems = [
+        Problem(
+            key,
+            f"the run of {path} has {key}={state.get(key)!r}.",
+            f"set it to that, or start a new run from those weights: pretrain={path}/hf.",
+            now,
+        )
+        for key, now in identity(config).items()
+        if state.get(key) != now
+    ]
+    if problems:
+        raise ConfigError(problems)
     return path, state
 
 
@@ -89,11 +106,8 @@ def identity(config: PipelineConfig) -> dict[str, Any]:
     return {"seed": config.seed, "pretrain": config.pretrain, "rollout_batch_size": config.rollout_batch_size}
 
 
-def summarize(
-    config: PipelineConfig, log: RunLog, steps: int, script: str, saved: Path | None, notes: tuple[str, ...] = ()
-) -> RunSummary:
-    """Return what is shown at the end of a run."""
-    command = f"python {script} --config-name {config.exp_name} output_dir={config.output_dir}"
+def summarize(config: PipelineConfig, log: RunLog, steps: int, saved: Path | None) -> RunSummary:
+    """Return what is shown at the end of a run of ``steps`` steps, whose last checkpoint is ``saved``."""
     return RunSummary(
         title=config.exp_name,
         steps=steps,
@@ -101,12 +115,12 @@ def summarize(
         before=log.before,
         after=log.after,
         checkpoint=saved,
-        checkpoint_command=f"{command} resume_from_checkpoint=true max_steps={2 * steps}",
+        checkpoint_command=resume_command(config, max_steps=2 * steps),
         tensorboard=config.logs_path if "tensorboard" in config.track_with else None,
-        trajectories=config.output_dir / "trajectories" if config.trajectory_dump_steps else None,
-        pages=config.render_path,
+        trajectories=config.output_dir / TRAJECTORIES if config.trajectory_dump_steps else None,
+        pages=config.render_path if log.evaluated >= 0 else None,
         metrics=config.logs_path / "metrics.jsonl" if "jsonl" in config.track_with else None,
-        notes=notes,
+        python=python(),
     )
 
 

@@ -51,16 +51,16 @@ def save(root: Path, step: int, state: dict[str, Any], write: Callable[[Path], N
     write(partial)
     content = json.dumps({"format": FORMAT, "step": step, **state}, indent=2, sort_keys=True)
     (partial / "state.json").write_text(content, encoding="utf-8")
-    for path in partial.rglob("*"):
-        if path.is_file():
-            _sync(path)
-    if final.exists():
-        shutil.rmtree(final)
+    for path in (*partial.rglob("*"), partial):
+        _sync(path)
+    replaced = _set_aside(final) if final.exists() else None
     os.replace(partial, final)
     _sync(root)
+    if replaced is not None:
+        shutil.rmtree(replaced)
     if keep > 0:
         for _, old in list_checkpoints(root)[:-keep]:
-            shutil.rmtree(old)
+            shutil.rmtree(_set_aside(old))
     return final
 
 
@@ -97,8 +97,8 @@ def find(resume: bool | str, root: Path) -> Path | None:
     if newest:
         return newest[-1][1]
     raise CheckpointError(
-        f"resume_from_checkpoint={resume!r}: no checkpoint there. Name a folder step=NNNNNN with a state.json, a folder "
-        "that holds such folders, or use resume_from_checkpoint=true for the newest of output_dir."
+        f"resume_from_checkpoint={resume!r}: no checkpoint there. Name a folder step=NNNNNN with a state.json, a "
+        "folder that holds such folders, or use resume_from_checkpoint=true for the newest of output_dir."
     )
 
 
@@ -115,6 +115,13 @@ def load_state(path: Path) -> dict[str, Any]:
             "Load its weights instead: pretrain=<checkpoint>/hf."
         )
     return state
+
+
+def _set_aside(path: Path) -> Path:
+    """Rename a checkpoint that is to be removed: killed half-way, a removal must not leave what looks whole."""
+    aside = path.with_name(f"{path.name}.old.partial")
+    os.replace(path, aside)
+    return aside
 
 
 def _sync(path: Path) -> None:

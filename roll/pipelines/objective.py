@@ -12,9 +12,15 @@ from torch import Tensor
 
 from roll.algorithms.aggregation import aggregate, count_sequences, count_tokens
 from roll.algorithms.kl import kl_penalty
-from roll.algorithms.registry import registry, used_options
+from roll.algorithms.losses import compute
+from roll.algorithms.registry import used_options
 from roll.config import AgenticConfig
 from roll.strategies.base import BatchTotals
+
+EXTREMES = ("_max", "_min")
+
+PROPORTIONAL_LOSSES = frozenset({"ppo", "gspo", "gspo_segment", "gmpo", "cispo", "sapo", "topr", "tis", "vanilla"})
+"""Policy losses that multiply by the advantage: a token with advantage 0 has no gradient."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,24 +76,50 @@ class PolicyObjective:
     def totals(self, batch: TensorDict) -> BatchTotals:
         """Count trained tokens and sequences of the whole batch."""
         mask = batch["response_mask"]
-        return BatchTotals(tokens=count_tokens(mask), sequences=count_sequences(mask))
+        rows = self.contributing_rows(batch)
+        measured = mask if rows is None else mask[rows]
+        return BatchTotals(count_tokens(mask), count_sequences(mask), measured_tokens=count_tokens(measured))
+
+    def contributing_rows(self, batch: TensorDict) -> Tensor | None:
+        """Return the rows with an advantage, where the advantage is all that can make a gradient.
+
+        Groups whose members all earned the same teach nothing; leaving them out of the forward and backward passes
+        changes no gradient, because losses divide by the counts of the whole batch.
+        """
+        if self.entropy_weight or self.kl_weight or self.supervised_weight:
+            return None
+        if self.policy_loss not in PROPORTIONAL_LOSSES:
+            return None
+        return ((batch["advantages"] != 0) & batch["response_mask"]).any(dim=1)
 
     def __call__(
         self, log_probs: Tensor, entropy: Tensor | None, batch: TensorDict, totals: BatchTotals
     ) -> tuple[Tensor, dict[str, Tensor]]:
-        """Return the share of this micro-batch in the loss and in the metrics."""
+        """Return the share of this micro-batch in the loss and in the metrics.
+
+        A policy loss reports means over the tokens it sees, weighted here by their number; what ends in ``_max`` or
+        ``_min`` is an extreme and stays as it is.
+        """
         mask = batch["response_mask"]
-        entry = registry("loss").get(self.policy_loss)
-        extra = {name: batch[name] for name in entry.needs}
-        per_token, metrics = entry.function(
-            log_probs, batch["old_log_probs"], batch["advantages"], mask, **extra, **self.options
+        per_token, metrics = compute(
+            self.policy_loss,
+            log_probs,
+            batch["old_log_probs"],
+            batch["advantages"],
+            mask,
+            self.options,
+            turn_ids=batch.get("turn_index", None),
+            expert=batch.get("expert", None),
         )
         policy = self._aggregate(per_token, mask, totals)
         assert entropy is not None
-        mean_entropy = aggregate(entropy, mask, "token-mean", total_tokens=totals.tokens)
+        mean_entropy = aggregate(entropy, mask, "token-mean", total_tokens=totals.measured_tokens)
         loss = self.policy_weight * policy
-        share = float(mask.sum()) / max(totals.tokens, 1)
-        report = {f"policy/{name}": torch.as_tensor(value) * share for name, value in metrics.items()}
+        share = float(mask.sum()) / max(totals.measured_tokens, 1)
+        report = {
+            f"policy/{name}": torch.as_tensor(value) * (1.0 if name.endswith(EXTREMES) else share)
+            for name, value in metrics.items()
+        }
         report |= {"loss/policy": policy.detach(), "policy/entropy": mean_entropy.detach()}
         if self.entropy_weight:
             loss = loss - self.entropy_weight * self._aggregate(entropy, mask, totals)

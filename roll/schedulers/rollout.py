@@ -57,12 +57,11 @@ class RolloutScheduler:
         self._generation = generation
         self._run_seed = run_seed
 
-    async def collect(
-        self, specs: list[GroupSpec], on_progress: OnProgress | None = None
-    ) -> list[TrajectoryGroup]:
+    async def collect(self, specs: list[GroupSpec], on_progress: OnProgress | None = None) -> list[TrajectoryGroup]:
         """Run all episodes of ``specs`` concurrently.
 
-        An episode whose environment fails is returned with its error status and the others go on.
+        An episode whose environment fails is returned with its error status and the others go on. An engine that fails
+        ends the rollout: the other episodes are cancelled and its exception comes out unchanged.
 
         Args:
             specs: The groups of the step.
@@ -86,8 +85,16 @@ class RolloutScheduler:
                 on_progress(finished, total)
             return trajectory
 
-        async with asyncio.TaskGroup() as tasks:
-            running = [[tasks.create_task(play(spec, k)) for k in range(spec.size)] for spec in specs]
+        running: list[list[asyncio.Task[Trajectory]]] = []
+        failure: BaseException | None = None
+        try:
+            async with asyncio.TaskGroup() as tasks:
+                running = [[tasks.create_task(play(spec, k)) for k in range(spec.size)] for spec in specs]
+        except ExceptionGroup as failures:
+            # The first failure cancelled the other episodes; the caller is to see it as it was raised.
+            failure = failures.exceptions[0]
+        if failure is not None:
+            raise failure
         groups = [
             TrajectoryGroup(spec.group_id, spec.tag, [task.result() for task in members])
             for spec, members in zip(specs, running, strict=True)
@@ -117,9 +124,7 @@ def group_specs(
         first: Number of the first group: steps count on, so that every step has levels of its own.
         offset: Added to the number for the seed: keeps evaluation levels apart from training levels.
     """
-    numbered: Iterator[tuple[int, str]] = enumerate(
-        (tag for tag, count in groups for _ in range(count)), start=first
-    )
+    numbered: Iterator[tuple[int, str]] = enumerate((tag for tag, count in groups for _ in range(count)), start=first)
     named = partial("{}{:07d}".format, prefix)
     return [GroupSpec(tag, named(n), env_seed(run_seed, tag, offset + n, 0), size) for n, tag in numbered]
 

@@ -1,1 +1,1 @@
-"""roll.strategies"""
+"""Engines that generate and engines that train."""

@@ -84,10 +84,17 @@ class WeightUpdate:
 
 @dataclass(frozen=True, slots=True)
 class BatchTotals:
-    """Counts over the whole batch of one optimiser step, all micro-batches and ranks together."""
+    """Counts over the whole batch of one optimiser step, all micro-batches and ranks together.
+
+    Attributes:
+        tokens: Trained tokens: what losses divide by.
+        sequences: Sequences with a trained token: what losses divide by.
+        measured_tokens: Trained tokens of the rows that are computed: what mean metrics divide by.
+    """
 
     tokens: int
     sequences: int
+    measured_tokens: int
 
 
 @runtime_checkable
@@ -130,11 +137,17 @@ class Loss(Protocol):
     batch, however it was split.
     """
 
-    needs_entropy: bool
-    """Whether the strategy must compute per-token entropies."""
+    @property
+    def needs_entropy(self) -> bool:
+        """Whether the strategy must compute per-token entropies."""
+        ...
 
     def totals(self, batch: TensorDict) -> BatchTotals:
         """Return the global normalisers of ``batch``."""
+        ...
+
+    def contributing_rows(self, batch: TensorDict) -> torch.Tensor | None:
+        """Return which rows can have a gradient, ``[batch]`` bool, or ``None`` if all can; the others are skipped."""
         ...
 
     def __call__(

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections import defaultdict
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -112,15 +111,15 @@ class FsdpTrainStrategy:
             FloatingPointError: If the gradient is not finite; the weights are left as they were.
         """
         totals = loss.totals(batch)
-        sums: dict[str, float] = defaultdict(float)
+        sums: dict[str, float] = {}
         self.model.train()
         self.optimizer.zero_grad(set_to_none=True)
-        for _, micro in self._micro_batches(batch):
+        for _, micro in self._micro_batches(_contributing(batch, loss)):
             outputs = self._scorer.forward(micro, with_entropy=loss.needs_entropy)
             value, metrics = loss(outputs.log_probs, outputs.entropy, micro, totals)
             value.backward()
-            for name, share in {"loss": value.detach(), **metrics}.items():
-                sums[name] += float(share)
+            _accumulate(sums, {"loss": value.detach(), **metrics})
+        self._fill_missing_gradients()
         grad_norm = self._clip()
         if not torch.isfinite(grad_norm):
             self.optimizer.zero_grad(set_to_none=True)
@@ -140,17 +139,18 @@ class FsdpTrainStrategy:
             yield name, parameter.detach()
 
     def save_checkpoint(self, directory: Path) -> None:
-        """Write weights, optimiser and schedule to ``directory``; loading them continues exactly."""
+        """Write weights, optimiser, schedule and random state to ``directory``; loading them continues exactly."""
         directory.mkdir(parents=True, exist_ok=True)
         state = {
             "model": self.model.state_dict(),
             "optimizer": self.optimizer.state_dict(),
             "scheduler": self.scheduler.state_dict(),
+            "random": _random_state(self.device),
         }
         torch.save(state, directory / CHECKPOINT_FILE)
 
     def load_checkpoint(self, directory: Path) -> None:
-        """Restore what :meth:`save_checkpoint` wrote.
+        """Restore what :meth:`save_checkpoint` wrote, the state of torch's global generators (dropout) included.
 
         Raises:
             FileNotFoundError: If ``directory`` holds no training state.
@@ -158,10 +158,12 @@ class FsdpTrainStrategy:
         path = directory / CHECKPOINT_FILE
         if not path.is_file():
             raise FileNotFoundError(f"{directory} holds no {CHECKPOINT_FILE}; it is not a checkpoint of fsdp_train.")
-        state = torch.load(path, map_location=self.device, weights_only=True)
+        # Tensors are copied to where they belong below; generator states must stay on the CPU.
+        state = torch.load(path, map_location="cpu", weights_only=True)
         self.model.load_state_dict(state["model"])
         self.optimizer.load_state_dict(state["optimizer"])
         self.scheduler.load_state_dict(state["scheduler"])
+        _restore_random_state(state["random"], self.device)
 
     def save_hf(self, directory: Path) -> None:
         """Write weights and config in Hugging Face format."""
@@ -175,6 +177,46 @@ class FsdpTrainStrategy:
             max_samples=self.options.max_samples_per_microbatch,
         )
 
+    def _fill_missing_gradients(self) -> None:
+        """Give parameters that no row reached a zero gradient, so that the optimiser's moments move as they would."""
+        for parameter in self.model.parameters():
+            if parameter.requires_grad and parameter.grad is None:
+                parameter.grad = torch.zeros_like(parameter)
+
     def _clip(self) -> Tensor:
         limit = self.options.max_grad_norm
         return torch.nn.utils.clip_grad_norm_(self.model.parameters(), limit if limit > 0 else float("inf"))
+
+
+def _accumulate(sums: dict[str, float], shares: Mapping[str, Tensor]) -> None:
+    """Add one micro-batch's metrics in place: extremes by their name, everything else as shares of a sum."""
+    for name, share in shares.items():
+        value = float(share)
+        if name not in sums:
+            sums[name] = value
+        elif name.endswith("_max"):
+            sums[name] = max(sums[name], value)
+        elif name.endswith("_min"):
+            sums[name] = min(sums[name], value)
+        else:
+            sums[name] += value
+
+
+def _random_state(device: torch.device) -> dict[str, Tensor]:
+    """Return the state of torch's generators that a forward pass on ``device`` may draw from."""
+    state = {"cpu": torch.get_rng_state()}
+    if device.type == "cuda":
+        state["cuda"] = torch.cuda.get_rng_state(device)
+    return state
+
+
+def _restore_random_state(state: Mapping[str, Tensor], device: torch.device) -> None:
+    torch.set_rng_state(state["cpu"])
+    if device.type == "cuda" and "cuda" in state:
+        torch.cuda.set_rng_state(state["cuda"], device)
+
+
+def _contributing(batch: TensorDict, loss: Loss) -> TensorDict:
+    """Leave out the rows that cannot have a gradient; what a loss divides by is counted over the whole batch."""
+    rows = loss.contributing_rows(batch)
+    return batch if rows is None else batch[rows]

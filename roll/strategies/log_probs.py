@@ -47,7 +47,9 @@ def forward_log_probs(
     hidden = model.get_decoder()(input_ids=input_ids, use_cache=False).last_hidden_state  # type: ignore[operator]
     before = hidden[:, :-1][mask[:, 1:]]
     head = project if project is not None else model.get_output_embeddings()  # type: ignore[operator]
-    logits = head(before).float()
+    logits = head(before)
+    # The softmax needs at least fp32, whatever the weights are stored in.
+    logits = logits.to(torch.promote_types(logits.dtype, torch.float32))
     if temperature != 1.0:
         logits = logits / temperature
     normalised = torch.log_softmax(logits, dim=-1)

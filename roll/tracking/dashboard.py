@@ -105,6 +105,8 @@ class LiveDashboard(Progress):
 
     def eval_done(self, step: int, metrics: Mapping[str, float]) -> None:
         """Add a mark to the curves."""
+        if not self.state.steps:
+            self._step_seconds.clear()  # an evaluation before the first step belongs to no step
         with self._lock:
             self.state.add_validation(step, metrics)
 

@@ -150,6 +150,7 @@ class LineProgress(Progress):
         parts = [f"eval after step {step}"]
         parts += _shown(metrics, "val/success", "success", "{:.1%}")
         parts += _shown(metrics, "val/reward", "reward", "{:.3f}")
+        parts += [f"{name} {value:.1f}s" for name, value in self._seconds_of_step(metrics).items()]
         self._write("  ".join(parts))
 
     def warning(self, message: str) -> None:

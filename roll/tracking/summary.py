@@ -41,6 +41,7 @@ class RunSummary:
         pages: Directory of the review pages.
         metrics: The JSON lines file.
         notes: Lines shown at the end.
+        python: How to call the interpreter that has everything installed, where ``python`` is another one.
     """
 
     title: str
@@ -55,6 +56,7 @@ class RunSummary:
     pages: Path | None = None
     metrics: Path | None = None
     notes: tuple[str, ...] = ()
+    python: str = "python"
 
     def places(self) -> list[tuple[str, Path, str]]:
         """Return what there is to open: name, path, command."""
@@ -64,9 +66,10 @@ class RunSummary:
             command = self.checkpoint_command or f"ls -lh {_quoted(self.checkpoint)}"
             found.append(("checkpoint", self.checkpoint, command))
         if self.tensorboard is not None:
-            found.append(("TensorBoard log", self.tensorboard, f"tensorboard --logdir {_quoted(self.tensorboard)}"))
+            program = "tensorboard" if self.python == "python" else f"{self.python} -m tensorboard.main"
+            found.append(("TensorBoard log", self.tensorboard, f"{program} --logdir {_quoted(self.tensorboard)}"))
         if self.trajectories is not None:
-            command = f"python -m roll.viewer {_quoted(self.trajectories)}"
+            command = f"{self.python} -m roll.viewer {_quoted(self.trajectories)}"
             found.append(("trajectories", self.trajectories, command))
         if self.pages is not None:
             found.append(("review pages", self.pages, f"{opener} {_quoted(self.pages / 'index.html')}"))

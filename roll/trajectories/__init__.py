@@ -1,1 +1,1 @@
-"""roll.trajectories"""
+"""Trajectories: the records, their samples and batches, and the parquet store."""

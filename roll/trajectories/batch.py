@@ -20,7 +20,8 @@ def collate(samples: Sequence[Sample], pad_token_id: int) -> TensorDict:
     Returns:
         A ``TensorDict`` of batch size ``[batch]``. Every per-token tensor is ``[batch, sequence]`` and aligned to the
         token it describes: ``input_ids`` int64, ``response_mask`` bool, ``sampler_log_probs`` float32,
-        ``token_rewards`` float32, ``turn_index`` int64 (``-1`` outside completions); ``lengths`` int64 ``[batch]``.
+        ``token_rewards`` float32, ``turn_index`` int64 (``-1`` outside completions), ``state_hashes`` int64 (0
+        outside completions); ``lengths`` int64 ``[batch]``.
 
     Raises:
         ValueError: If there is no sample.
@@ -35,6 +36,7 @@ def collate(samples: Sequence[Sample], pad_token_id: int) -> TensorDict:
         "sampler_log_probs": torch.zeros(shape),
         "token_rewards": torch.zeros(shape),
         "turn_index": torch.full(shape, NO_TURN, dtype=torch.int64),
+        "state_hashes": torch.zeros(shape, dtype=torch.int64),
     }
     for row, sample in enumerate(samples):
         end = len(sample.token_ids)
@@ -43,5 +45,6 @@ def collate(samples: Sequence[Sample], pad_token_id: int) -> TensorDict:
         batch["sampler_log_probs"][row, :end] = torch.tensor(sample.logprobs)
         batch["token_rewards"][row, :end] = torch.tensor(sample.rewards)
         batch["turn_index"][row, :end] = torch.tensor(sample.turn_index)
+        batch["state_hashes"][row, :end] = torch.tensor(sample.state_hash)
     batch["lengths"] = lengths
     return TensorDict(batch, batch_size=[len(samples)])

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from itertools import pairwise
@@ -31,6 +32,7 @@ class Sample:
         logprobs: The sampler's log-probability of trained tokens, else 0.
         rewards: The turn's reward on the last token of its completion, else 0.
         turn_index: The turn of trained tokens, else :data:`NO_TURN`.
+        state_hash: Hash of the observation that a trained token answers, else 0; equal states of a group compare.
     """
 
     trajectory: str
@@ -44,6 +46,7 @@ class Sample:
     logprobs: list[float] = field(default_factory=list)
     rewards: list[float] = field(default_factory=list)
     turn_index: list[int] = field(default_factory=list)
+    state_hash: list[int] = field(default_factory=list)
 
     def __len__(self) -> int:
         return len(self.token_ids)
@@ -132,6 +135,7 @@ def _append(sample: Sample, ids: list[int]) -> None:
     sample.logprobs += [0.0] * count
     sample.rewards += [0.0] * count
     sample.turn_index += [NO_TURN] * count
+    sample.state_hash += [0] * count
 
 
 def _append_trained(sample: Sample, turn: Turn, index: int) -> None:
@@ -142,6 +146,12 @@ def _append_trained(sample: Sample, turn: Turn, index: int) -> None:
     sample.rewards += [0.0] * (count - 1)
     sample.rewards.append(turn.reward)
     sample.turn_index += [index] * count
+    sample.state_hash += [_hash(turn.observation)] * count
+
+
+def _hash(observation: str) -> int:
+    """Return 63 bits that are the same in every process."""
+    return int.from_bytes(hashlib.blake2b(observation.encode(), digest_size=8).digest(), "big") >> 1
 
 
 def _check(sample: Sample, index: int, turn: Turn) -> None:

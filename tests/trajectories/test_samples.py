@@ -46,7 +46,7 @@ def test_every_sampled_token_is_trained_exactly_once_behind_the_prompt_it_was_sa
 ) -> None:
     seen: list[int] = []
     for sample in samples_from(trajectory, mode):
-        lists = (sample.response_mask, sample.logprobs, sample.rewards, sample.turn_index)
+        lists = (sample.response_mask, sample.logprobs, sample.rewards, sample.turn_index, sample.state_hash)
         assert {len(each) for each in lists} == {len(sample)}
         trained = sorted(set(sample.turn_index) - {NO_TURN})
         assert trained == list(range(sample.first_turn, sample.last_turn + 1))
@@ -76,7 +76,22 @@ def test_a_sample_starts_where_the_history_was_rendered_anew_and_nowhere_else(tr
 
 
 def two_turns() -> Trajectory:
-    return make([Turn([1, 2], [3], [-0.5], reward=-0.1), Turn([4], [5, 6], [-0.25, -1.0], reward=1.0)])
+    return make(
+        [
+            Turn([1, 2], [3], [-0.5], observation="here", reward=-0.1),
+            Turn([4], [5, 6], [-0.25, -1.0], observation="there", reward=1.0),
+        ]
+    )
+
+
+HERE, THERE = 2669804851967602887, 4143321601553875567
+
+
+def test_equal_observations_have_equal_hashes_in_every_process() -> None:
+    first, second = samples_from(two_turns(), "step")
+    assert len({*first.state_hash}) == 2 and {*first.state_hash} != {*second.state_hash}
+    again = samples_from(make([Turn([9], [7], [0.0], observation="there")]))[0]
+    assert again.state_hash[-1] == second.state_hash[-1] != 0
 
 
 def test_trajectory_mode_by_example() -> None:
@@ -93,6 +108,7 @@ def test_trajectory_mode_by_example() -> None:
             logprobs=[0.0, 0.0, -0.5, 0.0, -0.25, -1.0],
             rewards=[0.0, 0.0, -0.1, 0.0, 0.0, 1.0],
             turn_index=[-1, -1, 0, -1, 1, 1],
+            state_hash=[0, 0, HERE, 0, THERE, THERE],
         )
     ]
 

@@ -2,8 +2,9 @@
 
 1. A byte-level BPE tokenizer is trained on the project's own prompts and boards.
 2. A 2-layer, 128-wide Qwen3 model is drawn at random.
-3. A few hundred supervised steps on a solver's games teach it the answer format and the rules of thumb, and stop early
-   on purpose: it starts out solving roughly half of the levels, and the rest is left to reinforcement learning.
+3. Supervised steps on a solver's games teach it the answer format and how to read a board.
+4. In the last third the teacher is careless: four of ten actions it demonstrates are random. The policy imitates that,
+   so it starts out as a mediocre player; telling good actions from bad ones is left to reinforcement learning.
 """
 
 from __future__ import annotations
@@ -13,6 +14,7 @@ import itertools
 import logging
 import shutil
 from collections.abc import Iterator
+from functools import partial
 from pathlib import Path
 
 import torch
@@ -34,6 +36,9 @@ COURSES = (
     Course("FrozenLake", 0.15, "Cross the frozen lake."),
 )
 NOISE = 0.15
+"""Random actions in the games of the perfect teacher; not imitated, they only vary the boards."""
+CARELESSNESS = 0.4
+"""Random actions in the games of the careless teacher; imitated."""
 
 
 class SupervisedLoss:
@@ -43,7 +48,11 @@ class SupervisedLoss:
 
     def totals(self, batch: TensorDict) -> BatchTotals:
         """Count the trained tokens."""
-        return BatchTotals(tokens=int(batch["response_mask"].sum()), sequences=len(batch))
+        tokens = int(batch["response_mask"].sum())
+        return BatchTotals(tokens=tokens, sequences=len(batch), measured_tokens=tokens)
+
+    def contributing_rows(self, batch: TensorDict) -> None:
+        """All rows have a gradient."""
 
     def __call__(
         self, log_probs: torch.Tensor, entropy: torch.Tensor | None, batch: TensorDict, totals: BatchTotals
@@ -54,7 +63,9 @@ class SupervisedLoss:
 
 def corpus() -> Iterator[str]:
     """Yield the texts the tokenizer is trained on: instructions, prompts and boards of every built-in tag."""
-    words = "system user assistant think answer Up Down Left Right Turn actions left tokens Solve the puzzle reward".split()
+    words = (
+        "system user assistant think answer Up Down Left Right Turn actions left tokens Solve the puzzle reward".split()
+    )
     for course in COURSES:
         env = make(course.tag)
         for seed in range(50):
@@ -114,17 +125,15 @@ def build(directory: Path, *, steps: int, batch_size: int = 64, learning_rate: f
         lr_scheduler_type="cosine",
         warmup_steps=steps // 10,
         total_steps=steps,
-        max_tokens_per_microbatch=16_384,
+        max_tokens_per_microbatch=8_192,
     )
     trainer = FsdpTrainStrategy(model, options)
-    games = demonstrations(
-        COURSES,
-        ChatRenderer(tokenizer),
-        lambda text: tokenizer.encode(text, add_special_tokens=False),
-        seed=seed,
-        noise=NOISE,
-    )
+    encode = partial(tokenizer.encode, add_special_tokens=False)
+    teach = partial(demonstrations, COURSES, ChatRenderer(tokenizer), encode)
+    perfect = teach(seed=seed, noise=NOISE)
+    careless = teach(seed=seed + 1, noise=CARELESSNESS, imitate_noise=True)
     for step in range(1, steps + 1):
+        games = perfect if step <= 2 * steps // 3 else careless
         batch = collate(list(itertools.islice(games, batch_size)), tokenizer.pad_token_id)
         metrics = trainer.train_step(batch, SupervisedLoss())
         if step % 25 == 0 or step == steps:
@@ -137,9 +146,9 @@ def build(directory: Path, *, steps: int, batch_size: int = 64, learning_rate: f
 
 def main() -> None:
     """Parse the command line and build."""
-    parser = argparse.ArgumentParser(description="Make the toy policy (about a minute on two cores).")
+    parser = argparse.ArgumentParser(description="Make the toy policy (about ten minutes on two cores).")
     parser.add_argument("--out", type=Path, default=WEIGHTS_DIRECTORY, help="where to write (default: the package)")
-    parser.add_argument("--steps", type=int, default=150, help="supervised optimiser steps")
+    parser.add_argument("--steps", type=int, default=600, help="supervised optimiser steps")
     parser.add_argument("--seed", type=int, default=0)
     arguments = parser.parse_args()
     logging.basicConfig(level=logging.INFO, format="%(message)s")

@@ -1,8 +1,8 @@
 """Conversations in which a solver plays, as training samples for the toy policy's start.
 
 Built with the same renderer, templates and environments as in reinforcement learning, so the policy starts with exactly
-the token sequences it will meet. Some actions are random and not trained on: the policy then also sees boards that a
-perfect player never reaches.
+the token sequences it will meet. Some actions are random: the policy then also sees boards that a perfect player never
+reaches. Whether it imitates those actions too is the choice between a perfect and a careless teacher.
 """
 
 from __future__ import annotations
@@ -68,7 +68,13 @@ class Demonstration:
 
 
 def demonstrations(
-    courses: Sequence[Course], renderer: ChatRenderer, encode: Callable[[str], list[int]], *, seed: int, noise: float
+    courses: Sequence[Course],
+    renderer: ChatRenderer,
+    encode: Callable[[str], list[int]],
+    *,
+    seed: int,
+    noise: float,
+    imitate_noise: bool = False,
 ) -> Iterator[Demonstration]:
     """Yield demonstrations without end.
 
@@ -77,14 +83,15 @@ def demonstrations(
         renderer: Turns messages into tokens.
         encode: Tokenises an answer.
         seed: Fixes everything.
-        noise: Probability that an action is random (and not trained on).
+        noise: Probability that an action is random.
+        imitate_noise: Whether random actions are trained on as well.
     """
     random = np.random.default_rng(seed)
     shares = np.array([course.share for course in courses])
     envs = [make(course.tag) for course in courses]
     while True:
         choice = int(random.choice(len(courses), p=shares / shares.sum()))
-        demonstration = _play(courses[choice], envs[choice], renderer, encode, random, noise)
+        demonstration = _play(courses[choice], envs[choice], renderer, encode, random, noise, imitate_noise)
         if any(demonstration.trained):
             yield demonstration
 
@@ -96,6 +103,7 @@ def _play(
     encode: Callable[[str], list[int]],
     random: np.random.Generator,
     noise: float,
+    imitate_noise: bool,
 ) -> Demonstration:
     solver = SOLVERS[type(env)]
     observation, _ = env.reset(seed=int(random.integers(2**62)))
@@ -114,11 +122,13 @@ def _play(
             action = str(random.choice(np.array(env.actions)))
         answer = encode(f"<answer>{action}</answer>") + [renderer.stop_token_ids[0]]
         tokens += answer
-        trained += [not is_noise] * len(answer)
+        trained += [imitate_noise or not is_noise] * len(answer)
         observation, _, terminated, truncated, _ = env.step(f"<answer>{action}</answer>")
         if terminated or truncated:
             break
-        bridge = renderer.next_ids(answer, [{"role": "user", "content": course.user.replace("{observation}", observation)}])
+        bridge = renderer.next_ids(
+            answer, [{"role": "user", "content": course.user.replace("{observation}", observation)}]
+        )
         assert bridge is not None, "the toy template extends its history"
         tokens += bridge
         trained += [False] * len(bridge)

@@ -1,0 +1,60 @@
+"""What an earlier run left in the folders of this one: it is moved aside, never written over."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterable
+from pathlib import Path
+
+from roll.config import PipelineConfig
+from roll.pipelines.checkpoint import list_checkpoints
+
+TRAJECTORIES = "trajectories"
+
+
+def make_room(config: PipelineConfig, begun_from: Path | None) -> Path | None:
+    """Move what an earlier run left to ``output_dir.1`` (``.2``, …), unless this run continues it.
+
+    A run that continues from an older checkpoint than the newest moves only the newer checkpoints aside, so that the
+    next resume does not mistake them for its own.
+
+    Args:
+        config: Where this run writes. Only what runs write is moved; other files in ``output_dir`` stay.
+        begun_from: The checkpoint this run continues from, if any.
+
+    Returns:
+        Where the earlier run is now, ``None`` if there was none.
+    """
+    root = config.checkpoint_path
+    if begun_from is not None and begun_from.resolve().parent == root.resolve():
+        return _move([path for _, path in list_checkpoints(root) if path.name > begun_from.name], config.output_dir)
+    inside = (config.checkpoint_path, config.logs_path, config.render_path, config.output_dir / TRAJECTORIES)
+    left = [path for path in inside if _holds_something(path) and _is_below(path, config.output_dir)]
+    moved = _move(left, config.output_dir)
+    if list_checkpoints(root):
+        # Checkpoints elsewhere are lost if they are written over; logs and pages elsewhere may belong to many runs.
+        moved = _move([path for _, path in list_checkpoints(root)], root) or moved
+    return moved
+
+
+def _move(paths: Iterable[Path], folder: Path) -> Path | None:
+    """Move ``paths``, all below ``folder``, to the same places below a new folder beside it."""
+    paths = list(paths)
+    if not paths:
+        return None
+    number = 1
+    while (aside := folder.with_name(f"{folder.resolve().name}.{number}")).exists():
+        number += 1
+    for path in paths:
+        target = aside / path.resolve().relative_to(folder.resolve()) if _is_below(path, folder) else aside / path.name
+        target.parent.mkdir(parents=True, exist_ok=True)
+        os.rename(path, target)
+    return aside
+
+
+def _holds_something(path: Path) -> bool:
+    return path.is_dir() and any(path.iterdir())
+
+
+def _is_below(path: Path, folder: Path) -> bool:
+    return path.resolve() != folder.resolve() and path.resolve().is_relative_to(folder.resolve())

@@ -1,0 +1,73 @@
+"""Named in ``env_modules``: environments that raise, hang, return rubbish, answer late, or give everybody the same."""
+
+from __future__ import annotations
+
+import random
+import time
+from typing import Any
+
+from roll.envs import Outcome, TextEnv, register_env
+
+ACTIONS = ["Up", "Down", "Left", "Right"]
+
+
+class Walk(TextEnv):
+    """Right is rewarded, which is all there is to it."""
+
+    def __init__(self, max_steps: int = 2) -> None:
+        super().__init__(actions=ACTIONS, max_steps=max_steps)
+
+    def start(self) -> str:
+        self.lucky = str(self.np_random.choice(ACTIONS))
+        return f"Today {self.lucky} is good."
+
+    def act(self, action: str) -> Outcome:
+        return Outcome("And now?", {"luck": float(action == self.lucky)})
+
+
+@register_env("steady", max_steps=2)
+class Steady(Walk):
+    pass
+
+
+@register_env("raises", max_steps=2)
+class Raises(Walk):
+    def act(self, action: str) -> Outcome:
+        raise RuntimeError("the server of this game is down")
+
+
+@register_env("hangs", max_steps=2)
+class Hangs(Walk):
+    def act(self, action: str) -> Outcome:
+        time.sleep(60)
+        return super().act(action)
+
+
+@register_env("rubbish", max_steps=2)
+class Rubbish(Walk):
+    def step(self, response: str) -> Any:
+        return "what", float("nan")
+
+
+@register_env("late", max_steps=2)
+class Late(Walk):
+    """Takes a time that depends on no seed, so that episodes finish in another order every time."""
+
+    def act(self, action: str) -> Outcome:
+        time.sleep(random.SystemRandom().random() * 0.05)
+        return super().act(action)
+
+
+@register_env("indifferent", max_steps=2)
+class Indifferent(Walk):
+    def step(self, response: str) -> Any:
+        observation, _, terminated, truncated, info = super().step(response)
+        return observation, 0.0, terminated, truncated, {"metrics": info["metrics"]}
+
+
+@register_env("picky", max_steps=2)
+class Picky(Walk):
+    def __init__(self, max_steps: int = 2, colour: str = "red") -> None:
+        if colour != "red":
+            raise ValueError(f"no {colour} paint")
+        super().__init__(max_steps)

@@ -1,0 +1,53 @@
+"""Runs that several tests look at, each made once."""
+
+from __future__ import annotations
+
+import signal
+import subprocess
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+
+from tests.e2e.support import command, start
+
+
+@dataclass(frozen=True)
+class Run:
+    """A finished run: where it wrote, and what it said."""
+
+    output_dir: Path
+    process: subprocess.CompletedProcess[str]
+
+
+@pytest.fixture(scope="session")
+def uninterrupted(tmp_path_factory: pytest.TempPathFactory) -> Run:
+    """A run from start to end."""
+    folder = tmp_path_factory.mktemp("uninterrupted")
+    done = start(command(output_dir="out"), folder)
+    assert done.returncode == 0, done.stderr
+    return Run(folder / "out", done)
+
+
+@dataclass(frozen=True)
+class BrokenRun(Run):
+    """A run that was stopped again and again: ``interrupted`` is the process that Ctrl-C ended."""
+
+    interrupted: subprocess.CompletedProcess[str]
+    saved_by_interrupt: list[str]
+
+
+@pytest.fixture(scope="session")
+def resumed(tmp_path_factory: pytest.TempPathFactory) -> BrokenRun:
+    """The same run, stopped by Ctrl-C, killed in an update, in a rollout and in a checkpoint, and resumed each time."""
+    folder = tmp_path_factory.mktemp("resumed")
+    words = command(output_dir="out", env_modules="[sabotage]", resume_from_checkpoint="true")
+    interrupted = start(words, folder, ROLL_TEST_KILL="rollout:2", ROLL_TEST_SIGNAL="SIGINT")
+    saved = sorted(path.name for path in (folder / "out" / "checkpoints").iterdir())
+    # Steps 2, 3 (killed); from step 2: 3, 4 (killed); from step 2: 3, 4 (killed while it is written).
+    for moment in ("update:3", "rollout:2", "checkpoint:1"):
+        done = start(words, folder, ROLL_TEST_KILL=moment)
+        assert done.returncode == -signal.SIGKILL, (moment, done.stdout, done.stderr)
+    done = start(words, folder)
+    assert done.returncode == 0, done.stderr
+    return BrokenRun(folder / "out", done, interrupted, saved)

@@ -1,0 +1,93 @@
+"""A small Sokoban run: started as a person starts it, or in this process, and what it leaves behind."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from roll.config import AgenticConfig, load
+
+ROOT = Path(__file__).resolve().parents[2]
+SCRIPT = ROOT / "examples" / "start_agentic_pipeline.py"
+HERE = Path(__file__).resolve().parent
+
+# Another policy than the packaged one can be named, to try the pipeline with it.
+PRETRAIN = os.environ.get("ROLL_TEST_PRETRAIN", "toy")
+
+SMALL = {
+    "pretrain": PRETRAIN,
+    "max_steps": 4,
+    "save_steps": 2,
+    "eval_steps": 2,
+    "train_env_manager.env_groups": 4,
+    "train_env_manager.group_size": 4,
+    "rollout_batch_size": 16,
+    "val_env_manager.env_groups": 6,
+    "val_batch_size": 6,
+    "mini_batches": 2,
+    "max_actions_per_traj": 3,
+}
+"""A run of four steps, with a checkpoint and an evaluation after every second."""
+
+UNREPRODUCIBLE = ("time/", "throughput/")
+
+
+def environment(**variables: str) -> dict[str, str]:
+    """The environment of a run: one thread, no network, modules of this folder importable."""
+    return {**os.environ, "OMP_NUM_THREADS": "1", "HF_HUB_OFFLINE": "1", "PYTHONPATH": str(HERE), **variables}
+
+
+def command(*arguments: str, config: str = "sokoban", **changes: Any) -> list[str]:
+    """The command line of a small run; ``changes`` are overrides with ``__`` for dots."""
+    overrides = {**SMALL, **{key.replace("__", "."): value for key, value in changes.items()}}
+    shown = [f"{key}={value}" for key, value in overrides.items()]
+    return [sys.executable, str(SCRIPT), "--config-name", config, *arguments, *shown]
+
+
+def start(words: list[str], cwd: Path, timeout: float = 240, **variables: str) -> subprocess.CompletedProcess[str]:
+    """Run a command to its end."""
+    return subprocess.run(words, cwd=cwd, env=environment(**variables), capture_output=True, text=True, timeout=timeout)
+
+
+def small_config(output_dir: Path, **changes: Any) -> AgenticConfig:
+    """The same small run for this process; ``changes`` are overrides with ``__`` for dots."""
+    from hydra import compose, initialize_config_dir
+
+    overrides = {**SMALL, "output_dir": output_dir, "progress": "none"}
+    overrides |= {key.replace("__", "."): value for key, value in changes.items()}
+    with initialize_config_dir(str(ROOT / "examples" / "config"), version_base="1.3"):
+        composed = compose("sokoban", [f"++{key}={_quoted(value)}" for key, value in overrides.items()])
+    return load(composed)
+
+
+def _quoted(value: Any) -> str:
+    """Quote a path with "=" in it for Hydra's grammar, as the command line does by itself."""
+    return f"'{value}'" if isinstance(value, Path) else str(value)
+
+
+def rows(output_dir: Path) -> list[dict[str, Any]]:
+    """The metrics of a run without those that depend on the clock."""
+    lines = (output_dir / "logs" / "metrics.jsonl").read_text().splitlines()
+    return [{k: v for k, v in json.loads(line).items() if not k.startswith(UNREPRODUCIBLE)} for line in lines]
+
+
+def train_state(output_dir: Path, step: int) -> dict[str, Any]:
+    """Weights, optimiser and schedule of a checkpoint."""
+    return torch.load(output_dir / "checkpoints" / f"step={step:06d}" / "train_state.pt", weights_only=True)
+
+
+def same(left: Any, right: Any) -> bool:
+    """Whether two nested states are equal bit for bit."""
+    if isinstance(left, torch.Tensor):
+        return isinstance(right, torch.Tensor) and torch.equal(left, right)
+    if isinstance(left, dict):
+        return isinstance(right, dict) and left.keys() == right.keys() and all(same(left[k], right[k]) for k in left)
+    if isinstance(left, list | tuple):
+        return len(left) == len(right) and all(same(a, b) for a, b in zip(left, right, strict=True))
+    return bool(left == right)

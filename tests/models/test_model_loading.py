@@ -1,0 +1,68 @@
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+import torch
+from transformers import Qwen3Config, Qwen3ForCausalLM
+
+from roll.models.loading import ModelNotFoundError, load_model, load_tokenizer, resolve_pretrain
+from roll.models.toy import WEIGHTS_DIRECTORY
+
+LOADERS = [load_model, load_tokenizer]
+
+
+def tiny() -> Qwen3ForCausalLM:
+    torch.manual_seed(0)
+    return Qwen3ForCausalLM(
+        Qwen3Config(
+            vocab_size=20,
+            hidden_size=16,
+            intermediate_size=16,
+            num_hidden_layers=1,
+            num_attention_heads=2,
+            num_key_value_heads=1,
+            head_dim=8,
+        )
+    )
+
+
+@pytest.mark.parametrize("load", LOADERS)
+def test_a_name_that_is_nowhere_says_so_and_lists_what_can_be_named(load) -> None:
+    with pytest.raises(ModelNotFoundError) as caught:
+        load("nobody/no-such-model")
+    message = str(caught.value)
+    assert message.startswith("pretrain='nobody/no-such-model': it is not a folder here and could not be fetched (")
+    for way in ("pretrain=toy", "save_pretrained", "Hugging Face name"):
+        assert way in message
+    assert "\n" not in message
+
+
+@pytest.mark.parametrize("load", LOADERS)
+def test_a_folder_without_a_model_is_told_apart(load, tmp_path: Path) -> None:
+    for folder in (str(tmp_path), str(tmp_path / "absent")):
+        with pytest.raises(ModelNotFoundError, match="that folder has no loadable model"):
+            load(folder)
+
+
+def test_names_are_resolved_without_loading(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setenv("HOME", str(tmp_path))
+    assert resolve_pretrain("toy") == str(WEIGHTS_DIRECTORY)
+    assert resolve_pretrain("Qwen/Qwen2.5-0.5B-Instruct") == "Qwen/Qwen2.5-0.5B-Instruct"
+    assert resolve_pretrain("~/policy") == str(tmp_path / "policy")
+    assert WEIGHTS_DIRECTORY.parent.name == "toy"
+
+
+def test_a_saved_folder_loads_in_the_precision_asked_for(tmp_path: Path) -> None:
+    tiny().to(torch.bfloat16).save_pretrained(tmp_path)
+    kinds = {"fp32": torch.float32, "bf16": torch.bfloat16, "fp16": torch.float16, None: torch.bfloat16}
+    for dtype, expected in kinds.items():
+        model = load_model(str(tmp_path), dtype=dtype)
+        assert {p.dtype for p in model.parameters()} == {expected}
+        assert not model.training
+
+
+def test_the_attention_kernel_is_the_one_asked_for(tmp_path: Path) -> None:
+    tiny().save_pretrained(tmp_path)
+    for name in ("eager", "sdpa"):
+        assert load_model(str(tmp_path), attn_implementation=name).config._attn_implementation == name
