@@ -17,7 +17,7 @@ from roll.env_managers.threads import EnvThreads
 from roll.env_managers.trajectory import TrajectoryEnvManager
 from roll.envs import Tag, get_tag
 from roll.models.loading import ModelNotFoundError, load_model, load_tokenizer
-from roll.pipelines.preflight import environment, templates
+from roll.pipelines.preflight import environment, manager_class, templates
 from roll.rendering.chat import ChatRenderer
 from roll.schedulers.generation import GenerationScheduler
 from roll.schedulers.rollout import RolloutScheduler
@@ -43,12 +43,13 @@ class Parts:
     generation: GenerationScheduler
     train_rollouts: RolloutScheduler
     val_rollouts: RolloutScheduler
-    threads: EnvThreads
+    threads: list[EnvThreads]
 
     async def close(self) -> None:
         """Stop the engine and the environment threads."""
         await self.engine.close()
-        self.threads.close()
+        for pool in self.threads:
+            pool.close()
 
 
 def assemble(config: AgenticConfig) -> Parts:
@@ -70,7 +71,7 @@ def assemble(config: AgenticConfig) -> Parts:
         activity=activity,
     )
     generation = GenerationScheduler(engine)
-    threads = EnvThreads()
+    threads = [EnvThreads()]
     rollouts = partial(
         _rollouts, config=config, renderer=renderer, generation=generation, threads=threads, activity=activity
     )
@@ -168,7 +169,7 @@ def _rollouts(
     config: AgenticConfig,
     renderer: ChatRenderer,
     generation: GenerationScheduler,
-    threads: EnvThreads,
+    threads: list[EnvThreads],
     activity: Activity | None,
 ) -> RolloutScheduler:
     sampling = SamplingParams(
@@ -178,13 +179,13 @@ def _rollouts(
         top_k=generating.top_k,
     )
     managers: Mapping[str, TrajectoryEnvManager] = {
-        name: TrajectoryEnvManager(
+        name: manager_class(get_tag(name))(
             renderer=renderer,
             generate=generation.generator(sampling),
             limits=_limits(get_tag(name), manager, config.sequence_length, generating.max_new_tokens),
             templates=templates(get_tag(name)),
             timeouts=Timeouts(manager.timeouts.reset, manager.timeouts.step, manager.timeouts.generate),
-            threads=threads,
+            threads=_threads(config, name, threads),
             activity=activity,
         )
         for name in manager.tags
@@ -197,3 +198,13 @@ def _rollouts(
 def _limits(tag: Tag, manager: EnvManagerConfig, sequence_length: int, max_new_tokens: int) -> EnvManagerLimits:
     turns = manager.max_steps or tag.max_steps or DEFAULT_TURNS
     return EnvManagerLimits(turns, sequence_length, max_new_tokens, tag.max_tokens_per_step)
+
+
+def _threads(config: AgenticConfig, name: str, pools: list[EnvThreads]) -> EnvThreads:
+    """Return the shared pool, or one of its own for a tag whose environments bear only so many calls at a time."""
+    tag = config.tags().get(name)
+    most = 0 if tag is None else 1 if tag.use_thread_lock else tag.max_env_step_concurrent
+    if most:
+        pools.append(EnvThreads(most))
+        return pools[-1]
+    return pools[0]

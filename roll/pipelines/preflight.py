@@ -12,8 +12,10 @@ from typing import Any
 from roll.algorithms.registry import UnknownAlgorithmError, registry, unused_options
 from roll.config import AgenticConfig, ConfigError, EnvManagerConfig, Problem, require_runnable
 from roll.env_managers.templates import Templates
+from roll.env_managers.trajectory import TrajectoryEnvManager
 from roll.envs import Tag, get_env_class, get_tag, make, register_tags_from_config
 from roll.envs.errors import EnvError, UnknownTagError
+from roll.pipelines.not_yet import keys_without_effect
 
 ESTIMATOR_INPUTS = frozenset(
     {"scores", "token_rewards", "group_ids", "turn_ids", "trajectory_ids", "lengths", "state_hashes"}
@@ -47,7 +49,7 @@ def check(config: AgenticConfig) -> list[str]:
     problems = list(_module_problems(config)) or [*_tag_problems(config), *_algorithm_problems(config)]
     if problems:
         raise ConfigError(problems)
-    return list(_options_without_effect(config))
+    return [*_options_without_effect(config), *keys_without_effect(config)]
 
 
 def environment(name: str, manager: EnvManagerConfig) -> Callable[[], Any]:
@@ -73,6 +75,21 @@ def templates(tag: Tag) -> Templates:
         ValueError: If a template has an unknown placeholder or never shows the observation.
     """
     return Templates(tag.agent_system_template, tag.agent_template)
+
+
+def manager_class(tag: Tag) -> type[TrajectoryEnvManager]:
+    """Return the env manager class of a tag: the trajectory manager, or the class at ``env_manager_cls``.
+
+    Raises:
+        ImportError: If there is no such class.
+    """
+    if tag.env_manager_cls is None:
+        return TrajectoryEnvManager
+    module, _, name = tag.env_manager_cls.rpartition(".")
+    found = getattr(importlib.import_module(module), name, None) if module else None
+    if not (isinstance(found, type) and issubclass(found, TrajectoryEnvManager)):
+        raise ImportError(f"{tag.env_manager_cls!r} is not the import path of a TrajectoryEnvManager")
+    return found
 
 
 def _module_problems(config: AgenticConfig) -> Iterator[Problem]:
@@ -107,6 +124,7 @@ def _tag_problems(config: AgenticConfig) -> Iterator[Problem]:
                 yield Problem(f"{key}.tags", _sentence(error), fix, name)
                 continue
             yield from _environment_problems(config, name, manager, key)
+            yield from _manager_problems(config, tag)
             if key == "train_env_manager" or name not in config.train_env_manager.tags:
                 yield from _template_problems(config, tag)
 
@@ -119,6 +137,15 @@ def _environment_problems(config: AgenticConfig, name: str, manager: EnvManagerC
         place = f"{_section(config, name)}.{name}.env_config" if name in config.tags() else f"{key}.tags"
         message = f"the environment cannot be made: {_sentence(error)}"
         yield Problem(place, message, f"correct what tag {name} is made with.", _env_config(config, name))
+
+
+def _manager_problems(config: AgenticConfig, tag: Tag) -> Iterator[Problem]:
+    try:
+        manager_class(tag)
+    except ImportError as error:
+        place = f"{_section(config, tag.name)}.{tag.name}.env_manager_cls"
+        fix = "leave it out for the trajectory manager, or name a subclass of it that can be imported."
+        yield Problem(place, _sentence(error), fix, tag.env_manager_cls)
 
 
 def _template_problems(config: AgenticConfig, tag: Tag) -> Iterator[Problem]:

@@ -233,7 +233,7 @@ def test_the_laptop_job_takes_a_real_model_by_plain_overrides() -> None:
 
 
 def test_every_tag_of_the_library_is_a_tag_of_the_guide() -> None:
-    tags = example("sokoban").tags()
+    tags = example("sokoban_qwen2.5_0.5b").tags()
     assert {name: tag.env_type for name, tag in tags.items()} == {
         "SimpleSokoban": "sokoban",
         "LargerSokoban": "sokoban",

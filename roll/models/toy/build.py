@@ -3,7 +3,7 @@
 1. A byte-level BPE tokenizer is trained on the project's own prompts and boards.
 2. A 2-layer, 128-wide Qwen3 model is drawn at random.
 3. Supervised steps on a solver's games teach it the answer format and how to read a board.
-4. In the last third the teacher is careless: four of ten actions it demonstrates are random. The policy imitates that,
+4. In the last third the teacher is careless: every other action it demonstrates is random. The policy imitates that,
    so it starts out as a mediocre player; telling good actions from bad ones is left to reinforcement learning.
 """
 
@@ -37,7 +37,7 @@ COURSES = (
 )
 NOISE = 0.15
 """Random actions in the games of the perfect teacher; not imitated, they only vary the boards."""
-CARELESSNESS = 0.4
+CARELESSNESS = 0.5
 """Random actions in the games of the careless teacher; imitated."""
 
 
