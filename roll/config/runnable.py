@@ -33,6 +33,10 @@ def _missing(config: PipelineConfig) -> Iterator[Problem]:
     if config.cluster != "local":
         message = "the name is valid, but this version of roll cannot run it yet: the Ray worker group is missing."
         yield Problem("cluster", message, "set cluster=local.", config.cluster)
+    frequency = config.actor_infer.model_update_frequency
+    if frequency > 1:
+        message = "valid, but in one process sampler and trainer share their weights: they cannot be held back."
+        yield Problem("actor_infer.model_update_frequency", message, "set it to 1.", frequency)
     if config.async_generation_ratio > 0:
         message = "valid, but this version of roll samples and trains in turns: asynchronous sampling is missing."
         yield Problem("async_generation_ratio", message, "set async_generation_ratio=0.", config.async_generation_ratio)

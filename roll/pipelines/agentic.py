@@ -136,8 +136,7 @@ class AgenticPipeline:
         self.unsaved = None
         with self.progress.stage("update"):
             update = self.update(parts, batch, step)
-            if step % self.config.actor_infer.model_update_frequency == 0:
-                await parts.engine.update_weights(WeightUpdate(step, parts.trainer.named_parameters()))
+            await parts.engine.update_weights(WeightUpdate(step, parts.trainer.named_parameters()))
         described = prefixed(rollout_metrics(groups), "rollout")
         named = {
             "reward/mean": described.get("rollout/reward", 0.0),

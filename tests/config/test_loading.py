@@ -234,6 +234,11 @@ def test_a_tracker_whose_package_is_missing_is_reported(loads: Loads, monkeypatc
         require_runnable(loads("track_with: wandb"))
 
 
+def test_weights_that_are_shared_cannot_be_held_back(loads: Loads) -> None:
+    with pytest.raises(ConfigError, match=r"actor_infer\.model_update_frequency(.|\n)*set it to 1"):
+        require_runnable(loads("actor_infer: {model_update_frequency: 2}"))
+
+
 def test_importing_the_configuration_loads_no_engine() -> None:
     code = "import sys, roll.config; print([m for m in ('torch', 'ray', 'transformers', 'hydra') if m in sys.modules])"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
