@@ -18,7 +18,7 @@ $(VENV)/.installed: pyproject.toml constraints.txt
 
 setup: $(VENV)/.installed  ## Create .venv and install everything
 
-sokoban: setup  ## Train the toy policy on Sokoban (two cores, about 8 minutes; ARGS="max_steps=5" to change keys)
+sokoban: setup  ## Train the toy policy on Sokoban (two cores, about 6 minutes; ARGS="max_steps=5" to change keys)
 	$(BIN)/python examples/start_agentic_pipeline.py --config-name sokoban $(ARGS)
 
 train: setup  ## Run another configuration: make train CONFIG=frozen_lake ARGS="seed=1"
