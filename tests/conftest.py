@@ -1,9 +1,26 @@
-"""Shared set-up: the process settings of a real run, two threads at most, no network."""
+"""Shared set-up: the process settings of a real run, two threads at most, no network, a Ctrl-C that works."""
 
 import os
+import signal
+from collections.abc import Iterator
+
+import pytest
 
 from roll.config.process import prepare_process
+from roll.envs import REGISTRY
 
 prepare_process()
 os.environ.setdefault("OMP_NUM_THREADS", "2")
 os.environ["HF_HUB_OFFLINE"] = "1"
+
+if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+    # Started in the background: the runs that tests interrupt would inherit that and never hear of Ctrl-C.
+    signal.signal(signal.SIGINT, signal.default_int_handler)
+
+
+@pytest.fixture(autouse=True)
+def environment_registry_as_it_was() -> Iterator[None]:
+    """Forget the tags that a test, or a run inside it, registered or redefined."""
+    types, tags = REGISTRY._types, REGISTRY._tags
+    yield
+    REGISTRY._types, REGISTRY._tags = types, tags

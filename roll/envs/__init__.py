@@ -22,6 +22,7 @@ from roll.envs.seeding import env_seed
 register_builtin(REGISTRY)
 
 __all__ = [
+    "REGISTRY",
     "Outcome",
     "Tag",
     "TextEnv",

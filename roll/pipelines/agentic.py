@@ -130,7 +130,7 @@ class AgenticPipeline:
             groups, throughput = await self.rollout(parts, step)
         with self.progress.stage("log_probs"):
             batch, samples, scores = self.make_batch(parts, groups)
-            self.score(parts, batch)
+            mismatch = self.score(parts, batch)
         with self.progress.stage("advantages"), algorithm_warnings(self.progress):
             credit = assign_credit(batch, samples, scores, self.config, parts.kl_controller)
         self.unsaved = None
@@ -144,7 +144,7 @@ class AgenticPipeline:
         }
         self.log.step(
             step,
-            {**named, **described, **throughput, **batch_metrics(batch), **sampler_mismatch(batch), **credit, **update},
+            {**named, **described, **throughput, **batch_metrics(batch), **mismatch, **credit, **update},
         )
         self.unsaved = step
 
@@ -178,14 +178,19 @@ class AgenticPipeline:
             raise RolloutError(f"No episode has a turn to train on. The first: {reason}")
         return collate(samples, int(parts.tokenizer.pad_token_id or 0)), samples, scores
 
-    def score(self, parts: Parts, batch: TensorDict) -> None:
-        """Fill ``old_log_probs`` (recomputed, or the sampler's) and, where a term needs them, ``ref_log_probs``."""
-        if self.config.old_log_probs == "recompute":
-            batch["old_log_probs"] = parts.trainer.compute_log_probs(batch)
-        else:
-            batch["old_log_probs"] = batch["sampler_log_probs"].clone()
+    def score(self, parts: Parts, batch: TensorDict) -> dict[str, float]:
+        """Fill ``old_log_probs`` and, where a term needs them, ``ref_log_probs``.
+
+        Returns:
+            How far recomputed log-probs are from the sampler's; nothing where the sampler's are taken as they are.
+        """
         if parts.reference is not None:
             batch["ref_log_probs"] = parts.reference.compute_log_probs(batch)
+        if self.config.old_log_probs == "sampler":
+            batch["old_log_probs"] = batch["sampler_log_probs"].clone()
+            return {}
+        batch["old_log_probs"] = parts.trainer.compute_log_probs(batch)
+        return sampler_mismatch(batch)
 
     def update(self, parts: Parts, batch: TensorDict, step: int) -> dict[str, float]:
         """Take the optimiser steps of one training step; returns metrics averaged over them."""

@@ -1,0 +1,3 @@
+"""The tags that come with the package; other tests may have registered more in this process."""
+
+BUILTIN_TAGS = ["SimpleSokoban", "LargerSokoban", "SokobanDifferentGridVocab", "FrozenLake", "FrozenLakeThink"]
