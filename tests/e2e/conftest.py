@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.e2e import broken_envs as broken_envs  # registered once, before any test: a later import does nothing
 from tests.e2e.support import command, start
 
 
