@@ -25,6 +25,11 @@ class RolloutPlan:
     episodes_per_environment: int
     trajectories: int
 
+    @property
+    def groups_per_rollout(self) -> list[tuple[str, int]]:
+        """Groups of each tag that one rollout plays, where environments play several episodes."""
+        return [(tag, count * self.episodes_per_environment) for tag, count in self.groups]
+
     def describe(self) -> str:
         """Return one line, for people."""
         count = sum(number for _, number in self.groups)

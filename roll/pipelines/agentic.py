@@ -151,7 +151,7 @@ class AgenticPipeline:
     async def rollout(self, parts: Parts, step: int) -> tuple[list[TrajectoryGroup], dict[str, float]]:
         """Play the groups of ``step`` and store their trajectories."""
         rollout = self.plan.train
-        groups = [(tag, count * rollout.episodes_per_environment) for tag, count in rollout.groups]
+        groups = rollout.groups_per_rollout
         per_step = sum(count for _, count in groups)
         specs = group_specs(groups, rollout.group_size, self.config.seed, "train-", (step - 1) * per_step)
         collected, throughput = await self._collect(parts, parts.train_rollouts, specs)
@@ -205,7 +205,7 @@ class AgenticPipeline:
     async def evaluate(self, parts: Parts, step: int) -> None:
         """Play the validation levels, the same at every evaluation, and write their review pages."""
         rollout = self.plan.val
-        groups = [(tag, count * rollout.episodes_per_environment) for tag, count in rollout.groups]
+        groups = rollout.groups_per_rollout
         specs = group_specs(groups, rollout.group_size, self.config.seed, "val-", offset=VALIDATION_OFFSET)
         with self.progress.stage("eval"):
             collected, _ = await self._collect(parts, parts.val_rollouts, specs)

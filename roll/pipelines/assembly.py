@@ -10,7 +10,7 @@ from functools import partial
 import torch
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
-from roll.algorithms.kl import AdaptiveKLController, FixedKLController, KLController
+from roll.algorithms.kl import KLController, kl_controller
 from roll.config import AgenticConfig, ConfigError, EnvManagerConfig, GeneratingArgs, Problem, plan
 from roll.env_managers.records import EnvManagerLimits, Timeouts
 from roll.env_managers.threads import EnvThreads
@@ -158,8 +158,8 @@ def _kl_controller(config: AgenticConfig) -> KLController | None:
     if config.kl_in_reward == "off":
         return None
     if config.target_kl is None:
-        return FixedKLController(config.init_kl_coef)
-    return AdaptiveKLController(config.init_kl_coef, target=config.target_kl, horizon=config.kl_horizon)
+        return kl_controller("fixed", config.init_kl_coef)
+    return kl_controller("adaptive", config.init_kl_coef, target=config.target_kl, horizon=config.kl_horizon)
 
 
 def _rollouts(
