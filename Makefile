@@ -5,7 +5,7 @@ BIN := $(VENV)/bin
 CONFIG ?= sokoban
 ARGS ?=
 
-.PHONY: help setup sokoban train test check lint types imports format docs benchmarks clean
+.PHONY: help setup sokoban rlvr train evaluate test check lint types imports format docs benchmarks clean
 
 help:  ## Show this help
 	@grep -E '^[a-z]+:.*##' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  make %-12s %s\n", $$1, $$2}'
@@ -21,7 +21,13 @@ setup: $(VENV)/.installed  ## Create .venv and install everything
 sokoban: setup  ## Train the toy policy on Sokoban (two cores, about 6 minutes; ARGS="max_steps=5" to change keys)
 	$(BIN)/python examples/start_agentic_pipeline.py --config-name sokoban $(ARGS)
 
-train: setup  ## Run another configuration: make train CONFIG=frozen_lake ARGS="seed=1"
+rlvr: setup  ## Train the toy policy on arithmetic with verifiable rewards (two cores, a few minutes)
+	$(BIN)/python examples/start_rlvr_pipeline.py --config-name rlvr_math $(ARGS)
+
+evaluate: setup  ## Grade a policy on the math problems: make evaluate ARGS="pretrain=output/rlvr_math/checkpoints/step=000060/hf"
+	$(BIN)/python examples/start_evaluation.py --config-name eval_math $(ARGS)
+
+train: setup  ## Run another agentic configuration: make train CONFIG=frozen_lake ARGS="seed=1"
 	$(BIN)/python examples/start_agentic_pipeline.py --config-name $(CONFIG) $(ARGS)
 
 test: setup  ## Run all tests
@@ -33,6 +39,7 @@ lint: setup
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/python scripts/generate_config_reference.py --check
+	$(BIN)/python scripts/generate_dialects.py --check
 
 types: setup
 	$(BIN)/mypy
@@ -44,8 +51,9 @@ format: setup  ## Format the code
 	$(BIN)/ruff format .
 	$(BIN)/ruff check --fix .
 
-docs: setup  ## Regenerate the configuration reference
+docs: setup  ## Regenerate the tables of configuration keys
 	$(BIN)/python scripts/generate_config_reference.py
+	$(BIN)/python scripts/generate_dialects.py
 
 benchmarks: setup  ## Run the benchmarks (each prints ours, the peer and the ratio)
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[bench]'

@@ -88,3 +88,16 @@ def refine(groups: Groups, labels: Tensor) -> Groups:
     """Split groups by an integer label per sample ``[batch]`` (a turn index, a state hash)."""
     unique, codes = torch.unique(labels, return_inverse=True)
     return pair(groups, Groups(codes, int(unique.numel())))
+
+
+def representatives(groups: Groups, trajectories: Groups) -> Groups:
+    """Return the group of each trajectory ``[trajectories.count]`` (groups coded as in ``groups``).
+
+    Raises:
+        ValueError: A trajectory has samples in two groups.
+    """
+    codes = torch.zeros(trajectories.count, dtype=torch.int64, device=groups.codes.device)
+    codes[trajectories.codes] = groups.codes
+    if not torch.equal(codes[trajectories.codes], groups.codes):
+        raise ValueError("a trajectory id occurs in two groups: make trajectory_ids unique across groups.")
+    return Groups(codes, groups.count)

@@ -6,6 +6,7 @@ import difflib
 import inspect
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any, Generic, Literal, TypeVar
 
 Function = TypeVar("Function", bound=Callable[..., Any])
@@ -66,7 +67,7 @@ class Registry(Generic[Function]):
             ValueError: The name is taken by another function.
         """
         present = self._entries.get(entry.name)
-        if present is not None and _origin(present.function) != _origin(entry.function):
+        if present is not None and not _same_origin(present.function, entry.function):
             raise ValueError(
                 f"{self.kind} {entry.name!r} is already registered by {_origin(present.function)}: choose another name."
             )
@@ -194,5 +195,15 @@ def _options(function: Callable[..., Any], skip: int) -> dict[str, Any]:
 
 
 def _origin(function: Callable[..., Any]) -> str:
-    """Return where a function comes from; equal for a module that is imported twice."""
+    """Return where a function comes from, for people."""
     return f"{function.__module__}.{function.__qualname__}"
+
+
+def _same_origin(first: Callable[..., Any], second: Callable[..., Any]) -> bool:
+    """Whether both are the same definition, read more than once: a module reloaded, or run as a script and imported."""
+    if first.__qualname__ != second.__qualname__:
+        return False
+    if first.__module__ == second.__module__:
+        return True
+    files = [inspect.getsourcefile(function) for function in (first, second)]
+    return files[0] is not None and files[1] is not None and Path(files[0]).resolve() == Path(files[1]).resolve()

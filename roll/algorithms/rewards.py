@@ -145,7 +145,8 @@ def shape_scores(
             included), or ``None`` for no normalisation.
         reward_shift: Subtract the mean only.
         reward_scale: Divide by the standard deviation only.
-        use_reward_scaling: Short for ``reward_norm="running"`` with ``reward_scale`` (where ``reward_norm`` is unset).
+        use_reward_scaling: Short for ``reward_norm="running"`` with ``reward_scale``; read where ``reward_norm`` is
+            ``None``.
         use_reward_norm: With ``use_reward_scaling``: subtract the running mean too.
         reward_clip: Clamp scores to +- this first.
         running: The running moments, updated by this call; needed by ``running``.
@@ -167,7 +168,7 @@ def shape_scores(
             raise ValueError(f"reward_clip must be positive, got {reward_clip}.")
         scores = scores.clamp(-reward_clip, reward_clip)
     if reward_norm is None and use_reward_scaling:
-        reward_norm, reward_scale = "running", not use_reward_norm
+        reward_norm, reward_shift, reward_scale = "running", False, not use_reward_norm
     if reward_norm is None:
         return scores.clone()
     mean, std = _moments(scores, group_ids, reward_norm, running)

@@ -7,9 +7,11 @@ from roll.config.agentic import AgenticConfig
 from roll.config.batch_plan import BatchPlan, plan
 from roll.config.env_manager import CustomEnvConfig, EnvManagerConfig, RewardNormalization, Timeouts
 from roll.config.errors import ConfigError, ConfigWarning, Problem, RunError
+from roll.config.evaluation import EvaluationConfig
 from roll.config.launching import hydra_main, launch
 from roll.config.loading import load
 from roll.config.pipeline import PipelineConfig
+from roll.config.rlvr import RLVRConfig
 from roll.config.runnable import require_runnable
 from roll.config.strategies import require_available
 from roll.config.worker import GeneratingArgs, ModelArgs, StrategyArgs, TrainingArgs, WorkerConfig
@@ -21,10 +23,12 @@ __all__ = [
     "ConfigWarning",
     "CustomEnvConfig",
     "EnvManagerConfig",
+    "EvaluationConfig",
     "GeneratingArgs",
     "ModelArgs",
     "PipelineConfig",
     "Problem",
+    "RLVRConfig",
     "RewardNormalization",
     "RunError",
     "StrategyArgs",

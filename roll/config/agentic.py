@@ -17,6 +17,8 @@ from roll.config.worker import Positive
 class AgenticConfig(PipelineConfig):
     """Everything that ``examples/start_agentic_pipeline.py`` reads."""
 
+    program = "examples/start_agentic_pipeline.py"
+
     reward_normalization: RewardNormalization = Field(
         default_factory=RewardNormalization, description="Normalisation of episode scores."
     )

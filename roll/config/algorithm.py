@@ -5,9 +5,10 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Annotated, Any, Final, Literal
 
-from pydantic import Field, field_validator
+from pydantic import Field, ValidationInfo, field_validator
 
 from roll.config.base import ConfigModel, NameList
+from roll.config.errors import FixableError
 from roll.config.worker import NonNegative, NonNegativeFloat, Positive
 
 ADVANTAGE_ESTIMATORS: Final[Mapping[str, str]] = {
@@ -50,11 +51,56 @@ POLICY_LOSSES: Final[tuple[str, ...]] = (
 
 LOSS_AGGREGATIONS = Literal["token-mean", "seq-mean-token-sum", "seq-mean-token-mean", "seq-mean-token-sum-norm"]
 
+ALGORITHM_TYPES = Literal["ppo", "grpo", "opmd", "dpo", "sft", "mix"]
+
 _KL_ALIASES: Final = {"k1": "kl", "k2": "mse", "k3": "low_var_kl"}
+
+
+class OverlongBuffer(ConfigModel):
+    """Soft punishment of responses that come close to the limit (DAPO)."""
+
+    enable: bool = Field(False, description="Subtract the punishment from the score.")
+    len: Positive = Field(512, description="Tokens before the response limit over which it grows from 0.")
+    penalty_factor: NonNegativeFloat = Field(1.0, description="Punishment at the limit.")
+
+
+class SamplerCorrection(ConfigModel):
+    """Weights against the mismatch r = trainer's / sampler's probability (other kernels, precision, older weights)."""
+
+    mode: Literal["tis", "mask", "geometric_sequence"] | None = Field(
+        None,
+        description="`tis`: weight min(r, `cap`); `mask`: 1 where r lies in [`low`, `high`], else 0; "
+        "`geometric_sequence`: the same for whole sequences by their geometric mean. null only reports.",
+    )
+    level: Literal["token", "segment", "sequence", "geometric"] = Field(
+        "token", description="r of a token, product over its turn (`segment`) or sequence, or geometric mean."
+    )
+    cap: Annotated[float, Field(gt=0)] = Field(2.0, description="Largest weight of `tis`.")
+    low: NonNegativeFloat = Field(0.5, description="Smallest r that the masks keep.")
+    high: Annotated[float, Field(gt=0)] = Field(
+        2.0, description="Largest r that the masks keep.", validate_default=True
+    )
+
+    @field_validator("high")
+    @classmethod
+    def _ordered(cls, high: float, info: ValidationInfo) -> float:
+        return _not_below(high, info, "low")
+
+
+def _not_below(high: float, info: ValidationInfo, low_key: str) -> float:
+    """Refuse an upper bound below the lower one, which was validated before it."""
+    low = info.data.get(low_key)
+    if low is not None and high < low:
+        raise FixableError(f"it is below {low_key} {low}.", f"use {low} or more, or lower {low_key}.")
+    return high
 
 
 class AlgorithmConfig(ConfigModel):
     """How trajectories become gradients."""
+
+    algorithm_type: ALGORITHM_TYPES | None = Field(
+        None, description="A named set of estimator, loss and aggregation: fills what is not set. null: none."
+    )
 
     # PPO
     ppo_epochs: Positive = Field(1, description="Passes over each rollout batch.")
@@ -67,7 +113,11 @@ class AlgorithmConfig(ConfigModel):
     l2: NonNegativeFloat = Field(0.0, description="L2 penalty on the weights, as a loss term.")
     lambd: Annotated[float, Field(ge=0, le=1)] = Field(0.95, description="Lambda of `gae`.")
     gamma: Annotated[float, Field(ge=0, le=1)] = Field(1.0, description="Discount per token (`gae`, `reinforce`).")
-    pg_clip: Annotated[float, Field(gt=0)] = Field(0.2, description="Clip range of the probability ratio.")
+    pg_clip: Annotated[float, Field(gt=0)] = Field(
+        0.2,
+        description="Clip range of the probability ratio. Not set: the range of the loss (`gspo` 3e-4 and 4e-4, "
+        "`gmpo` 0.4, others 0.2).",
+    )
     pg_clip_low: Annotated[float, Field(gt=0, le=1)] | None = Field(
         None, description="Clip range downwards. null: `pg_clip`."
     )
@@ -102,18 +152,50 @@ class AlgorithmConfig(ConfigModel):
     kl_loss_coef: NonNegativeFloat = Field(0.0, description="Weight of the divergence in the loss.")
 
     # Rewards
-    use_reward_scaling: bool = Field(False, description="Divide rewards by a running deviation.")
-    use_reward_norm: bool = Field(False, description="Subtract the running mean too; with `use_reward_scaling`.")
+    use_reward_scaling: bool = Field(
+        False, description="Divide scores by the deviation of all scores so far; short for `reward_norm: running`."
+    )
+    use_reward_norm: bool = Field(False, description="Subtract their mean too; with `use_reward_scaling`.")
     reward_norm: Literal["batch", "group", "running"] | None = Field(
-        None, description="Normalise scores over the batch, the prompt group, or running statistics."
+        None, description="Normalise scores over the batch, the prompt group, or all scores so far."
     )
     reward_shift: bool = Field(False, description="In `reward_norm`, only subtract the mean.")
     reward_scale: bool = Field(False, description="In `reward_norm`, only divide by the deviation.")
-    reward_clip: Annotated[float, Field(gt=0)] | None = Field(None, description="Clip rewards to ± this.")
-    whiten_rewards: bool = Field(False, description="Whiten rewards before advantages are computed.")
-    add_len_reward: bool = Field(False, description="Add a reward for the length of a response.")
-    difficulty_loss_weight: bool = Field(False, description="Weigh samples by how hard their prompt is.")
-    length_loss_weight: bool = Field(False, description="Weigh samples by their length.")
+    reward_clip: Annotated[float, Field(gt=0)] | None = Field(
+        None, description="Clip scores to ± this, before `reward_norm`."
+    )
+    whiten_rewards: bool = Field(
+        False, description="Whiten what the estimator reads (token rewards, turn rewards, scores) over the batch."
+    )
+    add_len_reward: bool = Field(
+        False,
+        description="Add 0.5 for the shortest response of a group to -0.5 for the longest; at most 0 where the score "
+        "is not positive.",
+    )
+    overlong_buffer: OverlongBuffer = Field(
+        default_factory=OverlongBuffer, description="Soft punishment of responses near the limit."
+    )
+
+    # What the loss sees
+    difficulty_loss_weight: bool = Field(
+        False, description="Weigh samples in the policy loss, 0.5 for the easiest prompt to 1.5 for the hardest."
+    )
+    length_loss_weight: bool = Field(
+        False, description="Weigh samples in the policy loss, 1.5 for the shortest to 0.5 for the longest."
+    )
+    max_len_mask: bool = Field(False, description="Leave responses that were cut off at the limit out of the loss.")
+    difficulty_mask: bool = Field(
+        False,
+        description="Leave samples out of the loss whose difficulty is outside the thresholds; difficulty is 1 - the "
+        "mean score of the group, each score clamped to [0, 1].",
+    )
+    difficulty_low_threshold: Annotated[float, Field(ge=0, le=1)] = Field(0.1, description="Smallest difficulty kept.")
+    difficulty_high_threshold: Annotated[float, Field(ge=0, le=1)] = Field(
+        0.95, description="Largest difficulty kept.", validate_default=True
+    )
+    sampler_correction: SamplerCorrection = Field(
+        default_factory=SamplerCorrection, description="Correction for a sampler that differs from the trainer."
+    )
 
     # Advantages
     adv_estimator: str = Field(
@@ -126,9 +208,18 @@ class AlgorithmConfig(ConfigModel):
         0.95, description="Discount per turn (`step_reinforce`, `gigpo`)."
     )
     step_reward_weight: NonNegativeFloat = Field(1.0, description="Weight of the per-turn term (`gigpo`).")
+    norm_adv_by_std_in_grpo: bool = Field(
+        True, description="Divide by the group's deviation (`grpo`, `gigpo`, `step_wise_grpo`); false is Dr. GRPO."
+    )
+    advantage_options: dict[str, Any] = Field(
+        default_factory=dict, description="Further options of the estimator by name (`ddof`, `eps`, `tau`, …)."
+    )
 
     # Loss
     policy_loss: str = Field("ppo", description=f"Policy loss: {', '.join(f'`{name}`' for name in POLICY_LOSSES)}.")
+    policy_loss_options: dict[str, Any] = Field(
+        default_factory=dict, description="Further options of the policy loss by name (`tau`, `cap`, `level`, …)."
+    )
     loss_agg_mode: LOSS_AGGREGATIONS = Field("seq-mean-token-mean", description="How token losses become one number.")
     rl_loss_coef: NonNegativeFloat = Field(1.0, description="Weight of the policy loss.")
     entropy_loss_coef: float = Field(0.0, description="Weight of the entropy bonus.")
@@ -143,15 +234,36 @@ class AlgorithmConfig(ConfigModel):
     def _kl_alias(cls, value: Any) -> Any:
         return _KL_ALIASES.get(value, value) if isinstance(value, str) else value
 
-    @property
-    def clip_low(self) -> float:
-        """Clip range of the ratio downwards."""
-        return self.pg_clip if self.pg_clip_low is None else self.pg_clip_low
+    @field_validator("reward_scale")
+    @classmethod
+    def _one_half_of_normalisation(cls, scale: bool, info: ValidationInfo) -> bool:
+        if scale and info.data.get("reward_shift"):
+            raise FixableError(
+                "reward_shift (mean only) and reward_scale (deviation only) exclude each other.",
+                "set both to false for mean and deviation.",
+            )
+        return scale
+
+    @field_validator("difficulty_high_threshold")
+    @classmethod
+    def _thresholds_ordered(cls, high: float, info: ValidationInfo) -> float:
+        return _not_below(high, info, "difficulty_low_threshold")
 
     @property
-    def clip_high(self) -> float:
-        """Clip range of the ratio upwards."""
-        return self.pg_clip if self.pg_clip_high is None else self.pg_clip_high
+    def clip_low(self) -> float | None:
+        """Clip range of the ratio downwards; ``None`` where the user set none, for that of the loss."""
+        return self._clip("pg_clip_low")
+
+    @property
+    def clip_high(self) -> float | None:
+        """Clip range of the ratio upwards; ``None`` where the user set none, for that of the loss."""
+        return self._clip("pg_clip_high")
+
+    def _clip(self, side: str) -> float | None:
+        own: float | None = getattr(self, side)
+        if own is not None:
+            return own
+        return self.pg_clip if "pg_clip" in self.model_fields_set else None
 
     @property
     def dual_clip(self) -> float | None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from math import gcd
 
 from roll.config.agentic import AgenticConfig
 from roll.config.batch_plan import global_train_batch
@@ -23,13 +24,13 @@ def agentic_batch_problems(config: AgenticConfig) -> Iterator[Problem]:
 
 def mini_batch_problems(config: PipelineConfig) -> Iterator[Problem]:
     """Yield what does not fit between the rollout batch and the optimiser steps that share it."""
-    batch = config.rollout_batch_size
+    batch = config.samples_per_step
     by_role = global_train_batch(config)
     if config.mini_batches is not None:
         if batch % config.mini_batches:
             yield Problem(
                 "mini_batches",
-                f"rollout_batch_size {batch} cannot be cut into {config.mini_batches} equal optimiser steps.",
+                f"{_rollout(config)} cannot be cut into {config.mini_batches} equal optimiser steps.",
                 f"use mini_batches: {_either(divisors_around(batch, config.mini_batches))}.",
                 config.mini_batches,
             )
@@ -45,10 +46,12 @@ def mini_batch_problems(config: PipelineConfig) -> Iterator[Problem]:
         fits = _either(divisors_around(batch // unit, accumulation))
         fix = f"use actor_train.training_args.gradient_accumulation_steps: {fits}"
     else:
-        fix = f"use rollout_batch_size: {_either(multiples_around(by_role, batch))}"
+        responses = batch // config.rollout_batch_size
+        step = by_role // gcd(by_role, responses)
+        fix = f"use rollout_batch_size: {_either(multiples_around(step, config.rollout_batch_size))}"
     yield Problem(
         "actor_train.training_args.gradient_accumulation_steps",
-        f"rollout_batch_size {batch} is not a multiple of the {by_role} trajectories of one optimiser step "
+        f"{_rollout(config)} is not a multiple of the {by_role} trajectories of one optimiser step "
         f"({_product(config)}).",
         f"{fix}, or leave it null and set mini_batches.",
         accumulation,
@@ -58,11 +61,11 @@ def mini_batch_problems(config: PipelineConfig) -> Iterator[Problem]:
 def oversized_batch_caution(config: PipelineConfig) -> Iterator[str]:
     """Yield a caution where an optimiser step asks for more than a rollout has."""
     by_role = global_train_batch(config)
-    if config.mini_batches is None and by_role is not None and by_role > config.rollout_batch_size:
+    if config.mini_batches is None and by_role is not None and by_role > config.samples_per_step:
         yield (
             f"actor_train.training_args.gradient_accumulation_steps: one optimiser step asks for {by_role} "
-            f"trajectories ({_product(config)}), but rollout_batch_size is {config.rollout_batch_size}. Each rollout "
-            "is one optimiser step over all of it; set gradient_accumulation_steps: null to say so."
+            f"trajectories ({_product(config)}), but a step has {_rollout(config)}. Each rollout is one optimiser step "
+            "over all of it; set gradient_accumulation_steps: null to say so."
         )
 
 
@@ -83,12 +86,12 @@ def multiples_around(unit: int, wanted: int) -> list[int]:
 def _contradicting_steps(config: PipelineConfig, by_role: int) -> Problem:
     worker = config.actor_train
     unit = worker.training_args.per_device_train_batch_size * worker.data_parallel_size
-    wanted = config.rollout_batch_size // (config.mini_batches or 1)
+    wanted = config.samples_per_step // (config.mini_batches or 1)
     exact = f" or {wanted // unit}" if wanted % unit == 0 else ""
-    steps = f" or {config.rollout_batch_size // by_role}" if config.rollout_batch_size % by_role == 0 else ""
+    steps = f" or {config.samples_per_step // by_role}" if config.samples_per_step % by_role == 0 else ""
     return Problem(
         "mini_batches",
-        f"{config.mini_batches} optimiser steps per rollout of {config.rollout_batch_size} have {wanted} trajectories "
+        f"{config.mini_batches} optimiser steps per rollout of {config.samples_per_step} have {wanted} trajectories "
         f"each, but actor_train asks for {by_role} ({_product(config)}).",
         f"set actor_train.training_args.gradient_accumulation_steps: null{exact}, or mini_batches: null{steps}.",
         config.mini_batches,
@@ -148,6 +151,17 @@ def _partition_problems(key: str, manager: EnvManagerConfig) -> Iterator[Problem
             f"{_shares(groups, len(tags))}.",
             partition,
         )
+
+
+def _rollout(config: PipelineConfig) -> str:
+    """Return the size of a rollout with the keys that make it."""
+    responses = config.samples_per_step // config.rollout_batch_size
+    if responses == 1:
+        return f"rollout_batch_size {config.rollout_batch_size}"
+    return (
+        f"rollout_batch_size {config.rollout_batch_size} × num_return_sequences_in_group {responses} = "
+        f"{config.samples_per_step} trajectories"
+    )
 
 
 def _product(config: PipelineConfig) -> str:

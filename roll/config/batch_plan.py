@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from roll.config.agentic import AgenticConfig
 from roll.config.env_manager import EnvManagerConfig
 from roll.config.pipeline import PipelineConfig
+from roll.config.rlvr import RLVRConfig
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,12 +31,47 @@ class RolloutPlan:
         """Groups of each tag that one rollout plays, where environments play several episodes."""
         return [(tag, count * self.episodes_per_environment) for tag, count in self.groups]
 
+    def short(self) -> str:
+        """Return a few words, for a headline."""
+        return f"{sum(count for _, count in self.groups)} groups of {self.group_size}"
+
     def describe(self) -> str:
         """Return one line, for people."""
         count = sum(number for _, number in self.groups)
         tags = ", ".join(f"{tag} {number}" for tag, number in self.groups)
         episodes = f" × {self.episodes_per_environment} episodes" if self.episodes_per_environment > 1 else ""
         return f"{count} groups ({tags}) × {self.group_size}{episodes} → {self.trajectories} trajectories"
+
+
+@dataclass(frozen=True, slots=True)
+class PromptPlan:
+    """The responses of one training step or evaluation of the RLVR pipeline.
+
+    Attributes:
+        prompts: Prompts; ``None`` for all that the files hold.
+        responses: Responses to each.
+        refill: Prompts that may be tried in all; ``None`` where groups are not replaced.
+    """
+
+    prompts: int | None
+    responses: int
+    refill: int | None = None
+
+    @property
+    def trajectories(self) -> int | None:
+        """Responses in total, where the number of prompts is known."""
+        return None if self.prompts is None else self.prompts * self.responses
+
+    def short(self) -> str:
+        """Return a few words, for a headline."""
+        return f"{self.prompts} prompts × {self.responses} responses"
+
+    def describe(self) -> str:
+        """Return one line, for people."""
+        if self.prompts is None:
+            return f"every validation prompt × {self.responses} responses"
+        refill = f", replacing groups without variance from up to {self.refill} prompts" if self.refill else ""
+        return f"{self.prompts} prompts × {self.responses} responses → {self.trajectories} trajectories{refill}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,16 +127,16 @@ class BatchPlan:
     """The resolved batch plan of a run.
 
     Attributes:
-        train: Episodes of a training step.
-        val: Episodes of an evaluation.
+        train: What a training step samples.
+        val: What an evaluation samples; ``None`` where there is none.
         update: Optimiser steps of a training step.
         max_steps: Training steps of the run.
         sequence_length: Most tokens of a sample.
         max_new_tokens: Most tokens of a response.
     """
 
-    train: RolloutPlan
-    val: RolloutPlan
+    train: RolloutPlan | PromptPlan
+    val: RolloutPlan | PromptPlan | None
     update: UpdatePlan
     max_steps: int
     sequence_length: int
@@ -109,7 +145,7 @@ class BatchPlan:
     @property
     def max_tokens_per_step(self) -> int:
         """Upper bound on the tokens of the trajectories of a training step."""
-        return self.train.trajectories * self.sequence_length
+        return self.update.trajectories * self.sequence_length
 
     @property
     def total_optimizer_steps(self) -> int:
@@ -124,27 +160,22 @@ class BatchPlan:
                 f"tokens    at most {self.sequence_length} per sample, {self.max_new_tokens} per response, "
                 f"{self.max_tokens_per_step:,} per step",
                 f"update    {self.update.describe()}",
-                f"evaluate  {self.val.describe()}",
+                f"evaluate  {self.val.describe() if self.val else 'never'}",
                 f"run       {self.max_steps} steps, {self.total_optimizer_steps} optimiser steps",
             ]
         )
 
 
-def plan(config: AgenticConfig) -> BatchPlan:
+def plan(config: PipelineConfig) -> BatchPlan:
     """Return the batch plan of ``config``, which :func:`roll.config.load` has checked."""
-    tags = config.tags()
-    limit = config.actor_infer.generating_args.max_new_tokens
-    responses = [
-        min(limit, tags[tag].max_tokens_per_step or limit) if tag in tags else limit
-        for tag in config.train_env_manager.tags
-    ]
+    train, val, longest = _rlvr_rollouts(config) if isinstance(config, RLVRConfig) else _agentic_rollouts(config)
     return BatchPlan(
-        train=_rollout_plan(config.train_env_manager, config.rollout_batch_size),
-        val=_rollout_plan(config.val_env_manager, config.val_batch_size),
+        train=train,
+        val=val,
         update=update_plan(config),
         max_steps=config.max_steps,
         sequence_length=config.sequence_length,
-        max_new_tokens=max(responses),
+        max_new_tokens=longest,
     )
 
 
@@ -166,9 +197,9 @@ def update_plan(config: PipelineConfig) -> UpdatePlan:
     if config.mini_batches is not None:
         mini_batches = config.mini_batches
     else:
-        mini_batches = 1 if by_role is None else max(1, config.rollout_batch_size // by_role)
+        mini_batches = 1 if by_role is None else max(1, config.samples_per_step // by_role)
     return UpdatePlan(
-        trajectories=config.rollout_batch_size,
+        trajectories=config.samples_per_step,
         epochs=config.ppo_epochs,
         mini_batches=mini_batches,
         data_parallel=config.actor_train.data_parallel_size,
@@ -177,10 +208,33 @@ def update_plan(config: PipelineConfig) -> UpdatePlan:
     )
 
 
-def _rollout_plan(manager: EnvManagerConfig, batch_size: int) -> RolloutPlan:
+def rollout_plan(manager: EnvManagerConfig, batch_size: int) -> RolloutPlan:
+    """Return the episodes of a rollout of ``batch_size`` trajectories."""
     return RolloutPlan(
         groups=manager.groups_per_tag(),
         group_size=manager.group_size,
         episodes_per_environment=batch_size // manager.environments,
         trajectories=batch_size,
     )
+
+
+def _agentic_rollouts(config: PipelineConfig) -> tuple[RolloutPlan, RolloutPlan, int]:
+    """Return what training and evaluation play, and the longest response."""
+    assert isinstance(config, AgenticConfig)
+    tags = config.tags()
+    limit = config.actor_infer.generating_args.max_new_tokens
+    responses = [
+        min(limit, tags[tag].max_tokens_per_step or limit) if tag in tags else limit
+        for tag in config.train_env_manager.tags
+    ]
+    train = rollout_plan(config.train_env_manager, config.rollout_batch_size)
+    return train, rollout_plan(config.val_env_manager, config.val_batch_size), max(responses)
+
+
+def _rlvr_rollouts(config: RLVRConfig) -> tuple[PromptPlan, PromptPlan | None, int]:
+    """Return what training and evaluation answer, and the longest response."""
+    sampling = config.dynamic_sampling
+    refill = config.rollout_batch_size * sampling.max_batches if sampling.enable else None
+    train = PromptPlan(config.rollout_batch_size, config.num_return_sequences_in_group, refill)
+    val = PromptPlan(None, config.val_generating.num_return_sequences) if config.validation else None
+    return train, val, config.actor_infer.generating_args.max_new_tokens

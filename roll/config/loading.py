@@ -13,12 +13,17 @@ from omegaconf.errors import OmegaConfBaseException
 from pydantic import ValidationError
 
 from roll.config.agentic import AgenticConfig
+from roll.config.dialects import translate
 from roll.config.errors import ConfigError, ConfigWarning, Problem, nearest
+from roll.config.evaluation import EvaluationConfig
 from roll.config.pipeline import PipelineConfig
+from roll.config.rlvr import RLVRConfig
 from roll.config.sources import Sources
 from roll.config.validation import validation_problems
 
 Config = TypeVar("Config", bound=PipelineConfig)
+
+_PIPELINES: tuple[type[PipelineConfig], ...] = (AgenticConfig, RLVRConfig, EvaluationConfig)
 
 _COMPOSITION_KEYS = ("hydra", "defaults")
 """Keys that are for Hydra: they can be left over in a file that was read without it."""
@@ -32,6 +37,8 @@ def load(
     overrides: Sequence[str] = (),
 ) -> Config:
     """Resolve interpolations, validate every key, and check that the keys fit together. Loads no model.
+
+    Sections in the spelling of other guides (:mod:`roll.config.dialects`) become native keys first.
 
     Args:
         config: The composed configuration: what Hydra hands over, or any mapping.
@@ -56,17 +63,33 @@ def load(
         data.pop(key, None)
     if problems:
         raise _error(problems, sources, source)
+    native = translate(data, kind)
+    if native.problems:
+        raise _error(native.problems, sources, source)
     try:
-        loaded = kind.model_validate(data)
+        loaded = kind.model_validate(native.data)
     except ValidationError as error:
-        raise _error(validation_problems(error, data, kind), sources, source) from None
+        found = validation_problems(error, native.data, kind)
+        found = [_for_another_program(native.as_written(problem), kind) for problem in found]
+        raise _error(found, sources, source) from None
     found = list(loaded.problems())
     if found:
-        raise _error(found, sources, source)
-    for caution in loaded.cautions():
-        place = sources.locate(caution.partition(":")[0].split("."))
+        raise _error([native.as_written(problem) for problem in found], sources, source)
+    cautions = [native.caution_as_written(caution) for caution in loaded.cautions()]
+    for key, caution in [*native.cautions(), *((text.partition(":")[0], text) for text in cautions)]:
+        place = sources.locate(key.split("."))
         warnings.warn(f"{caution}{f' [{place}]' if place else ''}", ConfigWarning, stacklevel=2)
     return loaded
+
+
+def _for_another_program(problem: Problem, kind: type[PipelineConfig]) -> Problem:
+    """Name the program that reads a top-level key which this one does not know."""
+    if problem.message != "unknown key.":
+        return problem
+    programs = [other.program for other in _PIPELINES if other is not kind and problem.path in other.model_fields]
+    if not programs or problem.path in kind.model_fields:
+        return problem
+    return replace(problem, fix=f"it is a key of {programs[0]}: start that with this file, or remove the key.")
 
 
 def _error(problems: Sequence[Problem], sources: Sources, source: str | None) -> ConfigError:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from pathlib import Path
-from typing import Annotated, Any, Final, Literal
+from typing import Annotated, Any, ClassVar, Final, Literal
 
 from pydantic import Field, model_validator
 
@@ -35,11 +35,14 @@ class CheckpointConfig(ConfigModel):
 class PipelineConfig(AlgorithmConfig):
     """Base of every pipeline's configuration."""
 
+    program: ClassVar[str] = ""
+    """The program that reads such a configuration."""
+
     # The run
     exp_name: str = Field("roll", description="Name of the experiment, used in files and logs.")
     seed: NonNegative = Field(42, description="Seed of everything random.")
     deterministic: bool = Field(True, description="The same seed gives the same run, bit for bit.")
-    pretrain: str = Field("toy", description="The policy: `toy` (shipped, no download), a path or a hub id.")
+    pretrain: str = Field("toy", description="The policy: `toy`, `toy_math` (both shipped), a path or a hub id.")
     reward_pretrain: str | None = Field(None, description="Model of critic and reward. null: `pretrain`.")
     output_dir: ConfigPath = Field(Path("output"), description="Folder of everything that a run writes.")
     logging_dir: ConfigPath | None = Field(None, description="Folder of logs. null: `output_dir`/logs.")
@@ -71,8 +74,10 @@ class PipelineConfig(AlgorithmConfig):
     checkpoint_config: CheckpointConfig = Field(default_factory=CheckpointConfig, description="Checkpoint options.")
 
     # Batches and lengths
-    rollout_batch_size: Positive = Field(128, description="Samples (agentic: trajectories) per training step.")
-    val_batch_size: Positive = Field(128, description="Samples (agentic: trajectories) per evaluation.")
+    rollout_batch_size: Positive = Field(128, description="Agentic: trajectories of a training step; RLVR: prompts.")
+    val_batch_size: Positive = Field(
+        128, description="Agentic: trajectories of an evaluation; RLVR: prompts that are answered at a time."
+    )
     prompt_length: Positive | None = Field(None, description="Most tokens of a prompt. null: `sequence_length`.")
     response_length: Positive | None = Field(None, description="Most tokens of a response. null: `sequence_length`.")
     sequence_length: Positive = Field(
@@ -131,6 +136,11 @@ class PipelineConfig(AlgorithmConfig):
         if all(isinstance(part, int) for part in parts):
             return {**data, "sequence_length": sum(parts)}
         return data
+
+    @property
+    def samples_per_step(self) -> int:
+        """Trajectories of a training step."""
+        return self.rollout_batch_size
 
     def roles(self) -> Iterator[tuple[str, WorkerConfig]]:
         """Yield the name and keys of every role that the run has."""

@@ -13,7 +13,7 @@ from pydantic.fields import FieldInfo
 from pydantic_core import PydanticUndefined
 
 from roll.config.agentic import AgenticConfig
-from roll.config.algorithm import AlgorithmConfig
+from roll.config.algorithm import AlgorithmConfig, OverlongBuffer, SamplerCorrection
 from roll.config.base import ConfigModel, as_list
 from roll.config.device_mapping import parse_device_mapping
 from roll.config.env_manager import (
@@ -23,8 +23,18 @@ from roll.config.env_manager import (
     Timeouts,
     ValEnvManagerConfig,
 )
+from roll.config.evaluation import EvaluationConfig
 from roll.config.pipeline import CheckpointConfig, PipelineConfig
+from roll.config.rlvr import (
+    DynamicSampling,
+    QueryFilterConfig,
+    RewardConfig,
+    RLVRConfig,
+    ValidationConfig,
+    VerifierConfig,
+)
 from roll.config.worker import (
+    CustomClass,
     DataArgs,
     GeneratingArgs,
     ModelArgs,
@@ -41,15 +51,25 @@ _TITLES: dict[type[ConfigModel], str] = {
     PipelineConfig: "Pipeline",
     CheckpointConfig: "`checkpoint_config`",
     AlgorithmConfig: "Algorithm (top level)",
+    OverlongBuffer: "`overlong_buffer`",
+    SamplerCorrection: "`sampler_correction`",
     AgenticConfig: "Agentic (top level)",
     RewardNormalization: "`reward_normalization`",
     EnvManagerConfig: "`train_env_manager`, `val_env_manager`",
     Timeouts: "`timeouts` of an env manager",
     CustomEnvConfig: "A tag in `custom_envs` or `custom_env`",
+    RLVRConfig: "RLVR (top level)",
+    RewardConfig: "A domain in `rewards`",
+    VerifierConfig: "A verifier in `verifiers`",
+    QueryFilterConfig: "`query_filter_config` of a domain",
+    DynamicSampling: "`dynamic_sampling`",
+    ValidationConfig: "`validation`",
+    EvaluationConfig: "Evaluation alone (top level)",
     WorkerConfig: "A role: `actor_train`, `actor_infer`, `reference`, `critic`, `reward`",
     ModelArgs: "`model_args`",
     TrainingArgs: "`training_args`",
     DataArgs: "`data_args`",
+    CustomClass: "A class or function of your own (`custom_cls`, `custom_reward_function`)",
     GeneratingArgs: "`generating_args`",
     StrategyArgs: "`strategy_args`",
 }

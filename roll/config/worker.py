@@ -64,13 +64,41 @@ class TrainingArgs(ConfigModel):
     )
 
 
+class CustomClass(ConfigModel):
+    """A class or function of your own in a Python file."""
+
+    path: str = Field(description="Path of the Python file, or an import path (`my_package.my_module`).")
+    name: str = Field(description="Name of the class or function in it.")
+    kwargs: dict[str, Any] = Field(default_factory=dict, description="Keyword arguments handed to it.")
+
+
 class DataArgs(ConfigModel):
     """The data set of a role."""
 
-    template: str | None = Field(None, description="Chat template; `native` is the tokenizer's own.")
-    file_name: NameList | None = Field(None, description="Data file or files: JSON, JSONL or CSV.")
+    template: str | None = Field(
+        None, description="Chat template; `native` or null is the tokenizer's own, else a Jinja template or its file."
+    )
+    file_name: NameList | None = Field(None, description="Data file or files: JSON, JSONL, CSV or parquet.")
     prompt: str | None = Field(None, description="Column with the prompt. Excludes `messages`.")
     messages: str | None = Field(None, description="Column with chat messages. Excludes `prompt`.")
+    ground_truth: str = Field("ground_truth", description="Column with the right answer; dots go into mappings.")
+    tag: str = Field("tag", description="Column with the label of a row: which domain of `rewards` it belongs to.")
+    system_prompt: str | None = Field(None, description="System message before every prompt that has none.")
+    domain_interleave_probs: dict[str, NonNegativeFloat] | None = Field(
+        None, description="Share of each domain in the prompts, kept exactly. null: in proportion to their rows."
+    )
+    shuffle: bool = Field(True, description="Draw rows in an order of their own in each epoch; false keeps the file's.")
+    max_samples: Positive | None = Field(None, description="Use only the first rows of each file.")
+    truncation: Literal["error", "left", "right"] = Field(
+        "error", description="Prompts longer than `prompt_length`: refuse the data, or cut their content at one end."
+    )
+    filter_overlong_prompts: bool = Field(False, description="Leave out prompts longer than `prompt_length`.")
+    on_bad_row: Literal["error", "skip"] = Field(
+        "error", description="Rows that cannot be used (no prompt, broken JSON): stop, or count them and go on."
+    )
+    custom_cls: CustomClass | None = Field(
+        None, description="Data set class of your own, called with its `kwargs`, and `file_name` where that is set."
+    )
 
 
 class GeneratingArgs(ConfigModel):

@@ -97,21 +97,23 @@ class GenerateCall:
 
     Attributes:
         request_id: Unique within the run (``group/episode/turn``).
-        session: The trajectory; its requests share a growing prefix.
+        session: The trajectory; its requests share a growing prefix. ``None`` if there is one request only.
         prompt_ids: The whole prompt, history included.
         max_new_tokens: Upper bound on sampled tokens, the stop token included.
         stop_token_ids: Sampling ends after one of these, which stays in the completion.
         seed: 64-bit key of the sampling noise, see :func:`generation_seed`.
         turn: Index of the turn.
+        priority: Smaller runs earlier when the engine is full.
     """
 
     request_id: str
-    session: str
+    session: str | None
     prompt_ids: list[int]
     max_new_tokens: int
     stop_token_ids: tuple[int, ...]
     seed: int
     turn: int
+    priority: int = 0
 
 
 class SampledTokens(Protocol):

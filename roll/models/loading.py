@@ -1,4 +1,4 @@
-"""Loading a policy and its tokenizer: the packaged toy, a local folder, or a Hugging Face name."""
+"""Loading a policy and its tokenizer: a packaged toy, a local folder, or a Hugging Face name."""
 
 from __future__ import annotations
 
@@ -8,19 +8,19 @@ from typing import Any
 import torch
 from transformers import AutoModelForCausalLM, AutoTokenizer, PreTrainedModel, PreTrainedTokenizerBase
 
-from roll.models.toy import WEIGHTS_DIRECTORY
+from roll.models.toy import TOYS
 
 DTYPES = {"fp32": torch.float32, "bf16": torch.bfloat16, "fp16": torch.float16}
 
 
 class ModelNotFoundError(ValueError):
-    """The configured ``pretrain`` is neither ``toy``, nor a model folder, nor a name that can be fetched."""
+    """The configured ``pretrain`` is neither a packaged toy, nor a model folder, nor a name that can be fetched."""
 
 
 def resolve_pretrain(pretrain: str) -> str:
-    """Return the path or hub name that ``transformers`` loads; ``"toy"`` is the model shipped with the package."""
-    if pretrain == "toy":
-        return str(WEIGHTS_DIRECTORY)
+    """Return the path or hub name that ``transformers`` loads; ``toy`` and ``toy_math`` are packaged models."""
+    if pretrain in TOYS:
+        return str(TOYS[pretrain])
     return str(Path(pretrain).expanduser()) if pretrain.startswith("~") else pretrain
 
 
@@ -30,8 +30,8 @@ def _not_found(pretrain: str, cause: Exception) -> ModelNotFoundError:
     first_line = (str(cause).splitlines() or [type(cause).__name__])[0]
     return ModelNotFoundError(
         f"pretrain={pretrain!r}: {where} ({first_line}). "
-        "Use pretrain=toy for the packaged model, the path of a folder saved with save_pretrained, or a Hugging Face "
-        "name on a machine that can reach the hub."
+        "Use pretrain=toy or pretrain=toy_math for a packaged model, the path of a folder saved with save_pretrained, "
+        "or a Hugging Face name on a machine that can reach the hub."
     )
 
 
@@ -53,7 +53,7 @@ def load_model(
     """Load the causal language model of ``pretrain`` in evaluation mode.
 
     Args:
-        pretrain: ``"toy"``, a folder, or a Hugging Face name.
+        pretrain: ``"toy"``, ``"toy_math"``, a folder, or a Hugging Face name.
         dtype: ``fp32``, ``bf16`` or ``fp16``; ``None`` keeps the type the weights are stored in.
         device: Torch device string.
         attn_implementation: ``sdpa``, ``eager`` or ``flash_attention_2``; ``None`` lets ``transformers`` choose.

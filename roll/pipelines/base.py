@@ -1,132 +1,247 @@
-"""The life cycle every pipeline shares: where things are written, when they are due, resuming, tracking, summary."""
+"""The life cycle every pipeline shares: sample, learn, publish the weights, report; evaluate and save when due."""
 
 from __future__ import annotations
 
-import time
-from collections.abc import Callable, Mapping
+import asyncio
+from abc import ABC, abstractmethod
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar, Generic, TypeVar
 
-from roll.config import ConfigError, PipelineConfig, Problem
-from roll.pipelines import checkpoint
-from roll.pipelines.command import python, resume_command
-from roll.pipelines.folders import TRAJECTORIES
-from roll.tracking import CompositeTracker, Progress, RunSummary, make_trackers
+import torch
+
+from roll.config import PipelineConfig, RunError, plan
+from roll.env_managers.groups import GroupMismatchError
+from roll.pipelines.command import resume_command, shown
+from roll.pipelines.core import Core
+from roll.pipelines.folders import make_room
+from roll.pipelines.learner import Learner
+from roll.pipelines.metrics import prefixed, rollout_metrics
+from roll.pipelines.run_log import RunLog, is_due, resume, save_checkpoint, summarize
+from roll.pipelines.terminal import algorithm_warnings, headline, introduce, quiet_transformers, say
+from roll.schedulers.rollout import RolloutError
+from roll.strategies.base import WeightUpdate
+from roll.tracking import Progress, RunSummary, make_progress
+from roll.trajectories.model import Trajectory, TrajectoryGroup
+from roll.trajectories.store import Phase, trajectory_path, write_trajectories
+from roll.viewer import write_pages
+
+PAGES_PER_EVALUATION = 16
+
+Config = TypeVar("Config", bound=PipelineConfig)
 
 
-class RunLog:
-    """Metrics of one run: sends them to trackers and to the display, and remembers the first and last evaluation.
+@dataclass(slots=True)
+class Rollout:
+    """What was sampled for one training step.
+
+    Attributes:
+        groups: The trajectories, in an order that does not depend on who finished first.
+        metrics: Numbers to report.
+    """
+
+    groups: list[TrajectoryGroup]
+    metrics: dict[str, float] = field(default_factory=dict)
+
+
+class Pipeline(ABC, Generic[Config]):
+    """One run. A pipeline says how trajectories come about (:meth:`rollout`, :meth:`evaluate`); the rest is here.
 
     Args:
-        config: Where and how to track.
-        progress: The display.
-        resumed: State of the checkpoint the run continues from, if any.
+        config: A checked configuration.
+        progress: Where to show what happens.
     """
 
-    def __init__(self, config: PipelineConfig, progress: Progress, resumed: Mapping[str, Any] | None) -> None:
-        self._every = config.logging_steps
-        self._progress = progress
-        self._begun = time.monotonic() - float((resumed or {}).get("elapsed", 0.0))
-        self.before: dict[str, float] = dict((resumed or {}).get("before", {}))
-        self.after: dict[str, float] = dict((resumed or {}).get("after", {}))
-        self.evaluated = int((resumed or {}).get("evaluated", -1))
-        self.trackers: CompositeTracker = make_trackers(
-            config.track_with,
-            log_dir=config.logs_path,
-            resume_step=None if resumed is None else int(resumed["step"]),
-            tracker_kwargs=config.tracker_kwargs,
-        )
+    core: Core
+    learner: Learner
+    reporter: ClassVar[str] = "env"
+    """Who reports the metrics of trajectories (see :func:`roll.pipelines.metrics.rollout_metrics`)."""
 
-    @property
-    def elapsed(self) -> float:
-        """Seconds of the run, earlier sittings included."""
-        return time.monotonic() - self._begun
+    def __init__(self, config: Config, progress: Progress) -> None:
+        self.config = config
+        self.progress = progress
+        self.plan = plan(config)
+        self.saved: Path | None = None
+        # The step whose weights the trainer holds, while no checkpoint has them; none while an update is under way.
+        self.unsaved: int | None = None
 
-    def step(self, step: int, metrics: Mapping[str, float]) -> None:
-        """Log a training step."""
-        record = {**metrics, **self._seconds()}
-        self._progress.step_done(step, record)
-        if step % self._every == 0:
-            self.trackers.log(record, step)
+    @abstractmethod
+    def assemble(self) -> None:
+        """Build the parts: ``core`` and ``learner``, and what the pipeline samples with."""
 
-    def evaluation(self, step: int, metrics: Mapping[str, float]) -> None:
-        """Log an evaluation after ``step`` training steps."""
-        record = {**metrics, **self._seconds()}
-        self._progress.eval_done(step, record)
-        self.trackers.log(record, step)
-        self.after, self.evaluated = dict(metrics), step
-        self.before = self.before or dict(metrics)
+    @abstractmethod
+    async def rollout(self, step: int) -> Rollout:
+        """Sample the trajectories of training step ``step``."""
 
-    def _seconds(self) -> dict[str, float]:
-        """Return the seconds per stage since the last record, and those of the whole run."""
-        stages = self._progress.take_stage_seconds()
-        return {**{f"time/{name}": value for name, value in stages.items()}, "time/elapsed": self.elapsed}
+    @abstractmethod
+    async def evaluate(self, step: int) -> None:
+        """Evaluate the policy after ``step`` training steps; ends with :meth:`report_evaluation`."""
 
     def state(self) -> dict[str, Any]:
-        """Return what a checkpoint must remember."""
-        return {"elapsed": self.elapsed, "before": self.before, "after": self.after, "evaluated": self.evaluated}
+        """Return what of the pipeline itself a checkpoint must remember, as JSON."""
+        return {}
+
+    def load_state(self, state: dict[str, Any]) -> None:
+        """Restore what :meth:`state` returned."""
+
+    def complete(self, step: int) -> None:
+        """Take note that ``step`` is trained: what was sampled for it is used up."""
+
+    async def close(self) -> None:
+        """Free what the pipeline holds beside the core."""
+
+    async def run(self) -> RunSummary:
+        """Train for ``max_steps`` steps, with evaluations and checkpoints when they are due."""
+        config = self.config
+        self.saved, state = resume(config)
+        first = 0 if state is None else int(state["step"])
+        torch.manual_seed(config.seed)
+        self.assemble()
+        self.begin(state, first)
+        try:
+            if state is not None and self.saved is not None:
+                await self.restore(self.saved, first, state)
+            if is_due(first, config.eval_steps, config.max_steps) and self.log.evaluated < first:
+                await self.evaluate(first)
+            for step in range(first + 1, config.max_steps + 1):
+                await self.train(step)
+                if is_due(step, config.eval_steps, config.max_steps):
+                    await self.evaluate(step)
+                if is_due(step, config.save_steps, config.max_steps) or step == config.max_steps:
+                    self.save(step)
+            summary = summarize(config, self.log, max(first, config.max_steps), self.saved)
+            self.progress.finish(summary)
+            return summary
+        except (asyncio.CancelledError, Exception):
+            # Ctrl-C arrives while responses are sampled: updates run to their end, so a completed step can be saved.
+            if self.unsaved is not None:
+                self.save(self.unsaved)
+            raise
+        finally:
+            await self.close()
+            await self.core.close()
+            self.log.trackers.close()
+
+    def begin(self, state: dict[str, Any] | None, first: int) -> None:
+        """Open the logs and the display; what an earlier run left in the folders is moved aside."""
+        config = self.config
+        if config.resume_from_checkpoint and state is None:
+            say(config, f"No checkpoint in {config.checkpoint_path} to resume from: starting anew.")
+        if 0 < config.max_steps <= first:
+            say(config, f"{self.saved} is complete: set max_steps above {first} to train on.")
+        aside = make_room(config, self.saved)
+        if aside is not None:
+            say(config, f"An earlier run was there: it is in {shown(aside)} now.")
+        self.log = RunLog(config, self.progress, state)
+        title, about = config.exp_name, headline(config, self.plan)
+        self.progress.start(config.max_steps, title, about, first_step=first)
+
+    async def train(self, step: int) -> None:
+        """One step: sample, make a batch, learn from it, publish the new weights, report."""
+        with self.progress.stage("rollout"):
+            rollout = await self.rollout(step)
+            self.report_failures(rollout.groups, f"step {step}")
+            self.store(rollout.groups, step, "train")
+        batch = self.learner.make_batch(rollout.groups)
+        self.unsaved = None
+        with algorithm_warnings(self.progress):
+            learned = self.learner.learn(batch, step)
+        with self.progress.stage("update"):
+            await self.core.publish(step)
+        self.complete(step)
+        described = prefixed(rollout_metrics(rollout.groups, self.reporter), "rollout")
+        named = {
+            "reward/mean": described.get("rollout/reward", 0.0),
+            "env/success": described.get("rollout/success", 0.0),
+        }
+        self.log.step(step, {**named, **described, **rollout.metrics, **learned})
+        self.unsaved = step
+
+    def report_evaluation(self, groups: Sequence[TrajectoryGroup], step: int, metrics: dict[str, float]) -> None:
+        """Store an evaluation, write its review pages and log its metrics."""
+        self.report_failures(groups, f"evaluation after step {step}")
+        with self.progress.stage("eval"):
+            self.store(groups, step, "val")
+            write_pages(
+                shown_episodes(groups),
+                self.config.render_path,
+                title=self.config.exp_name,
+                step=step,
+                token_text=self.core.token_text,
+            )
+        self.log.evaluation(step, prefixed(metrics, "val"))
+
+    def save(self, step: int) -> None:
+        """Write a checkpoint from which the run continues exactly, with the policy in Hugging Face format beside it."""
+        self.unsaved = None
+        with self.progress.stage("checkpoint"):
+            state = {**self.learner.state(), **self.state()}
+            self.saved = save_checkpoint(self.config, step, self.log, state, self.learner.save)
+
+    async def restore(self, path: Path, step: int, state: dict[str, Any]) -> None:
+        """Load a checkpoint into the learner, the engine and the pipeline."""
+        self.learner.restore(path, state)
+        self.load_state(state)
+        await self.core.engine.update_weights(WeightUpdate(step, self.core.trainer.named_parameters()))
+
+    def report_failures(self, groups: Sequence[TrajectoryGroup], where: str) -> None:
+        """Say how many episodes broke, and why the first of them did."""
+        everything = list(_trajectories(groups))
+        failed = [trajectory for trajectory in everything if trajectory.status.is_error]
+        if failed:
+            first = " ".join(str(failed[0].error).split())
+            self.progress.warning(f"{where}: {len(failed)} of {len(everything)} episodes failed. The first: {first}")
+
+    def how_to_continue(self) -> str:
+        """Return a sentence that says what is saved and the command that goes on from there."""
+        if self.saved is None:
+            return "No step was complete, so there is nothing to continue from."
+        command = resume_command(self.config)
+        how = f"Continue with:\n  {command}" if command else "Continue with resume_from_checkpoint=true."
+        return f"The newest checkpoint is {shown(self.saved)}. {how}"
+
+    def store(self, groups: Sequence[TrajectoryGroup], step: int, phase: Phase) -> None:
+        """Write the trajectories of a step as parquet, where that is due."""
+        every = self.config.trajectory_dump_steps
+        if every and (phase == "val" or step % every == 0):
+            path = trajectory_path(self.config.output_dir, step, phase)
+            write_trajectories(path, list(_trajectories(groups)), step=step, phase=phase, run=self.config.exp_name)
 
 
-def is_due(step: int, every: int, last: int) -> bool:
-    """Whether something that happens every ``every`` steps (0: never) and at the end happens after ``step``."""
-    return every > 0 and (step % every == 0 or step == last)
+def run_pipeline(kind: type[Pipeline[Config]], config: Config, notes: Sequence[str]) -> RunSummary:
+    """Run a pipeline to its end and return what came of it.
 
-
-def resume(config: PipelineConfig) -> tuple[Path | None, dict[str, Any] | None]:
-    """Return the checkpoint to continue from and its state, or ``(None, None)``.
+    Args:
+        kind: The pipeline.
+        config: A configuration that its preflight check has passed.
+        notes: What that check found to have no effect.
 
     Raises:
-        ConfigError: If a checkpoint was named that is not there, or belongs to a run with another seed or policy.
+        ConfigError: If the configuration asks for what is not there (a model, a checkpoint). Nothing has been written.
+        RunError: If the run cannot go on (every episode fails, a gradient is not finite).
+        KeyboardInterrupt: After Ctrl-C. Of either, the last completed step is saved, and the message says how to
+            continue.
     """
-    try:
-        path = checkpoint.find(config.resume_from_checkpoint, config.checkpoint_path)
-        state = None if path is None else checkpoint.load_state(path)
-    except checkpoint.CheckpointError as error:
-        fix = "name a checkpoint, or set resume_from_checkpoint=false."
-        raise ConfigError([Problem("resume_from_checkpoint", str(error), fix)]) from error
-    if path is None or state is None:
-        return None, None
-    problems = [
-        Problem(
-            key,
-            f"the run of {path} has {key}={state.get(key)!r}.",
-            f"set it to that, or start a new run from those weights: pretrain={path}/hf.",
-            now,
-        )
-        for key, now in identity(config).items()
-        if state.get(key) != now
-    ]
-    if problems:
-        raise ConfigError(problems)
-    return path, state
+    introduce(config, plan(config), notes)
+    with quiet_transformers(), make_progress(config.progress) as progress:
+        pipeline = kind(config, progress)
+        try:
+            return asyncio.run(pipeline.run())
+        except KeyboardInterrupt:
+            raise KeyboardInterrupt(f"Stopped. {pipeline.how_to_continue()}") from None
+        except (RolloutError, GroupMismatchError, FloatingPointError) as error:
+            raise RunError(f"{error}\n{pipeline.how_to_continue()}") from error
 
 
-def identity(config: PipelineConfig) -> dict[str, Any]:
-    """Return the keys that must not change when a run is resumed, because the outcome would belong to no run."""
-    return {"seed": config.seed, "pretrain": config.pretrain, "rollout_batch_size": config.rollout_batch_size}
+def shown_episodes(groups: Sequence[TrajectoryGroup]) -> list[Trajectory]:
+    """Return the episodes that get a review page: one of each group, spread evenly over groups where there are many."""
+    if len(groups) < PAGES_PER_EVALUATION:
+        return list(_trajectories(groups))[:PAGES_PER_EVALUATION]
+    every = len(groups) // PAGES_PER_EVALUATION
+    return [group.trajectories[0] for group in groups[::every]][:PAGES_PER_EVALUATION]
 
 
-def summarize(config: PipelineConfig, log: RunLog, steps: int, saved: Path | None) -> RunSummary:
-    """Return what is shown at the end of a run of ``steps`` steps, whose last checkpoint is ``saved``."""
-    return RunSummary(
-        title=config.exp_name,
-        steps=steps,
-        seconds=log.elapsed,
-        before=log.before,
-        after=log.after,
-        checkpoint=saved,
-        checkpoint_command=resume_command(config, max_steps=2 * steps),
-        tensorboard=config.logs_path if "tensorboard" in config.track_with else None,
-        trajectories=config.output_dir / TRAJECTORIES if config.trajectory_dump_steps else None,
-        pages=config.render_path if log.evaluated >= 0 else None,
-        metrics=config.logs_path / "metrics.jsonl" if "jsonl" in config.track_with else None,
-        python=python(),
-    )
-
-
-def save_checkpoint(
-    config: PipelineConfig, step: int, log: RunLog, state: Mapping[str, Any], write: Callable[[Path], None]
-) -> Path:
-    """Write the checkpoint of ``step`` (see :func:`roll.pipelines.checkpoint.save`)."""
-    whole = {**identity(config), **log.state(), **state}
-    return checkpoint.save(config.checkpoint_path, step, whole, write, keep=config.checkpoint_config.keep)
+def _trajectories(groups: Sequence[TrajectoryGroup]) -> Iterator[Trajectory]:
+    for group in groups:
+        yield from group.trajectories

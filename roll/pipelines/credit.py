@@ -1,181 +1,204 @@
-"""From rewards to advantages: normalise scores, charge the KL penalty, estimate, whiten, clip."""
+"""From scores to advantages: shape scores, charge the KL penalty, whiten, estimate, decide what the loss sees."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any
 
 import torch
 from tensordict import TensorDict
 from torch import Tensor
 
 from roll.algorithms.advantages import AdvantageInputs, AdvantageOutput, compute, finish
-from roll.algorithms.kl import KLController, batch_kl, kl_penalty, penalize_rewards
-from roll.algorithms.masking import broadcast
-from roll.algorithms.registry import registry, used_options
-from roll.algorithms.rewards import normalize, place_on_last_token
-from roll.config import AgenticConfig
+from roll.algorithms.advantages.inputs import turn_table
+from roll.algorithms.kl import KLController, batch_kl, kl_controller, kl_penalty, penalize_rewards
+from roll.algorithms.masking import broadcast, masked_whiten
+from roll.algorithms.registry import registry
+from roll.algorithms.rewards import RunningMoments, place_on_last_token, whiten_rewards
+from roll.config import PipelineConfig
+from roll.pipelines.algorithm_options import estimator_options
+from roll.pipelines.loss_scope import scope_loss
+from roll.pipelines.pieces import Pieces
+from roll.pipelines.rewards import ScoreShaping, ShapedScores
 from roll.trajectories.samples import Sample
 
 
-@dataclass(frozen=True, slots=True)
-class _Pieces:
-    """Which samples are pieces of one trajectory (a forked history, or one sample per turn).
+@dataclass
+class CreditState:
+    """What credit assignment carries from step to step, and a checkpoint must hold.
 
     Attributes:
-        trajectory: ``[batch]`` int64, the trajectory of each sample, numbered in order of first appearance.
-        first: ``[trajectories]`` int64, the first sample of each.
-        last: ``[batch]`` bool, whether the sample is the last of its trajectory.
+        running: Moments of all scores of the run (``reward_norm: running``).
+        kl_controller: Coefficient of the KL penalty in the reward; ``None`` where none is charged.
     """
 
-    trajectory: Tensor
-    first: Tensor
-    last: Tensor
+    running: RunningMoments = field(default_factory=RunningMoments)
+    kl_controller: KLController | None = None
 
     @classmethod
-    def of(cls, samples: Sequence[Sample]) -> _Pieces:
-        numbers: dict[str, int] = {}
-        codes = [numbers.setdefault(sample.trajectory, len(numbers)) for sample in samples]
-        last_row = {code: row for row, code in enumerate(codes)}
-        first_row = {code: row for row, code in reversed(list(enumerate(codes)))}
+    def from_config(cls, config: PipelineConfig) -> CreditState:
+        """Return the state at the start of a run."""
+        if config.kl_in_reward == "off":
+            return cls()
+        if config.target_kl is None:
+            return cls(kl_controller=kl_controller("fixed", config.init_kl_coef))
         return cls(
-            trajectory=torch.tensor(codes),
-            first=torch.tensor([first_row[code] for code in range(len(numbers))]),
-            last=torch.tensor([last_row[code] == row for row, code in enumerate(codes)]),
+            kl_controller=kl_controller(
+                "adaptive", config.init_kl_coef, target=config.target_kl, horizon=config.kl_horizon
+            )
         )
 
-    @property
-    def whole(self) -> bool:
-        """Whether every sample is a trajectory of its own."""
-        return len(self.first) == len(self.trajectory)
+    def state_dict(self) -> dict[str, Any]:
+        """Return plain values, for JSON."""
+        controller = self.kl_controller
+        return {
+            "running": self.running.state_dict(),
+            "kl_controller": None if controller is None else controller.state_dict(),
+        }
 
-    def total(self, per_sample: Tensor) -> Tensor:
-        """Sum ``[batch]`` over the pieces of each trajectory, ``[trajectories]``."""
-        return torch.zeros(len(self.first), dtype=per_sample.dtype).index_add_(0, self.trajectory, per_sample)
-
-    def later(self, per_sample: Tensor) -> Tensor:
-        """Sum ``[batch]`` over the pieces that follow each sample in its trajectory, ``[batch]``."""
-        order = torch.argsort(self.trajectory, stable=True)
-        through = per_sample[order].double().cumsum(0)
-        ends = self.total(torch.ones_like(self.trajectory)).cumsum(0) - 1
-        result = torch.empty_like(per_sample)
-        result[order] = (through[ends][self.trajectory[order]] - through).to(per_sample.dtype)
-        return result
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Restore :meth:`state_dict`; a KL term that was switched on since then starts anew."""
+        self.running.load_state_dict(state["running"])
+        if self.kl_controller is not None and state["kl_controller"] is not None:
+            self.kl_controller.load_state_dict(state["kl_controller"])
 
 
 def assign_credit(
     batch: TensorDict,
     samples: Sequence[Sample],
     scores: Sequence[float],
-    config: AgenticConfig,
-    kl_controller: KLController | None = None,
+    config: PipelineConfig,
+    state: CreditState,
+    *,
+    truncated: Sequence[bool] | None = None,
+    baselines: Sequence[float] | None = None,
 ) -> dict[str, float]:
     """Fill ``advantages`` and ``positive`` of ``batch`` in place.
 
-    Scores are normalised by ``reward_normalization`` first. Estimators that look at single turns (``step_reinforce``,
-    ``gigpo``) have their own baseline per turn and read the rewards as the environment gave them. Scores are compared
-    between trajectories, however many samples each was cut into, and what a later sample of a trajectory earned reaches
-    the tokens of the earlier ones.
+    ``returns`` is filled too where there are ``values``, and ``loss_mask`` and ``sample_weights`` where keys ask for
+    them (:func:`roll.pipelines.loss_scope.scope_loss`).
+
+    Scores are shaped first (:class:`roll.pipelines.rewards.ScoreShaping`) and compared between trajectories, however
+    many samples each was cut into; what a later sample of a trajectory earned reaches the tokens of the earlier ones.
+    Estimators that look at single turns (``step_reinforce``, ``gigpo``) have their own baseline per turn and read the
+    rewards as the environment gave them; bonus and clip count at the last token of the trajectory.
 
     Args:
         batch: ``token_rewards``, ``response_mask``, ``turn_index`` and ``old_log_probs`` ``[batch, sequence]``;
-            ``ref_log_probs`` where a KL penalty is charged.
+            ``ref_log_probs`` where a KL penalty is charged; ``values`` for an estimator with a critic.
         samples: The samples of ``batch``, in order; those of one trajectory in the order of their turns.
         scores: The score of each sample's trajectory.
         config: Estimator and its options.
-        kl_controller: Holds the coefficient of the KL penalty in the reward; updated with this batch's KL.
+        state: Running moments and KL controller of the run; updated with this batch.
+        truncated: Whether each sample's trajectory was cut off at the length limit; needed by ``max_len_mask``.
+        baselines: The score of the greedy answer to each sample's prompt; needed by ``remax``.
 
     Returns:
         Metrics.
+
+    Raises:
+        ValueError: Something that the estimator or a mask needs is missing.
     """
-    mask = batch["response_mask"]
-    pieces = _Pieces.of(samples)
-    normalised = _normalised(samples, scores, pieces, config)
+    mask: Tensor = batch["response_mask"]
+    pieces = Pieces.of(samples)
+    raw = torch.tensor(list(scores), dtype=torch.float32)[pieces.first]
+    shaped = ScoreShaping.from_config(config)(raw, pieces.total(mask.sum(1)), pieces, state.running)
     level = registry("advantage").get(config.adv_estimator).level
-    rewards = batch["token_rewards"]
-    if config.reward_normalization.method != "identity" and level != "turn":
-        rewards = place_on_last_token(normalised * pieces.last, mask)
-    charged_scores = normalised
-    metrics: dict[str, float] = {}
-    if kl_controller is not None:
-        kl, coefficient, metrics = _charge_kl(batch, config, kl_controller)
-        rewards = penalize_rewards(rewards, kl, coefficient, mask)
-        charged_scores = normalised - coefficient * pieces.total(kl.sum(1))[pieces.trajectory]
-    if level == "token" and not pieces.whole:
-        rewards = rewards + place_on_last_token(pieces.later((rewards * mask).sum(1)), mask)
+    rewards, compared, charged = _rewards(batch, shaped, pieces, level, config, state)
     inputs = AdvantageInputs(
         mask=mask,
         token_rewards=rewards,
-        scores=charged_scores,
+        scores=pieces.spread(compared),
         group_ids=[sample.group_id for sample in samples],
+        values=batch.get("values", None),
         turn_ids=batch["turn_index"],
         trajectory_ids=[sample.trajectory for sample in samples],
         state_hashes=batch.get("state_hashes", None),
+        baselines=None if baselines is None else _clipped(baselines, config.reward_clip),
     )
-    if level == "outcome" and not pieces.whole:
-        output = _by_trajectory(inputs, pieces, samples, config)
-    else:
-        output = compute(config.adv_estimator, inputs, estimator_options(config))
+    if config.whiten_rewards:
+        inputs = _whitened(inputs, pieces, level)
+    output = _estimate(inputs, pieces, level, config)
     batch["advantages"] = finish(
         output.advantages, mask, whiten=config.whiten_advantages, clip=config.advantage_clip
     ).float()
-    batch["positive"] = normalised > 0
-    return {**metrics, **output.metrics}
+    if output.returns is not None and inputs.values is not None:
+        batch["returns"] = output.returns.float()
+    batch["positive"] = pieces.spread(shaped.scores) > 0
+    return {**shaped.metrics, **charged, **output.metrics, **scope_loss(batch, raw, pieces, config, truncated)}
 
 
-def estimator_options(config: AgenticConfig) -> dict[str, object]:
-    """Return the configured options that the chosen estimator reads."""
-    by_turn = config.adv_estimator == "step_reinforce"
-    given = {
-        "gamma": config.step_reward_gamma if by_turn else config.gamma,
-        "lambd": config.lambd,
-        "step_reward_weight": config.step_reward_weight,
-        "step_reward_gamma": config.step_reward_gamma,
-    }
-    return used_options(config.adv_estimator, given)
+def _rewards(
+    batch: TensorDict, shaped: ShapedScores, pieces: Pieces, level: str, config: PipelineConfig, state: CreditState
+) -> tuple[Tensor, Tensor, dict[str, float]]:
+    """Return token rewards ``[batch, sequence]``, scores ``[trajectories]`` and metrics after the KL penalty."""
+    mask = batch["response_mask"]
+    if shaped.normalised and level != "turn":
+        rewards = place_on_last_token(pieces.spread(shaped.scores) * pieces.last, mask)
+    else:
+        rewards = batch["token_rewards"] + place_on_last_token(pieces.spread(shaped.change) * pieces.last, mask)
+    controller = state.kl_controller
+    if controller is None:
+        return rewards, shaped.scores, {}
+    kl = kl_penalty(batch["old_log_probs"], batch["ref_log_probs"], config.kl_penalty) * mask
+    charged = kl if config.add_token_level_kl else place_on_last_token(kl.sum(1), mask)
+    # The coefficient of a batch is the one before its update.
+    coefficient, mean_kl = controller.coefficient, float(batch_kl(kl, mask))
+    controller.update(mean_kl, len(batch))
+    rewards = penalize_rewards(rewards, charged, coefficient, mask)
+    scores = shaped.scores - coefficient * pieces.total(charged.sum(1))
+    return rewards, scores, {"kl/reference": mean_kl, "kl/coefficient": coefficient}
 
 
-def _normalised(samples: Sequence[Sample], scores: Sequence[float], pieces: _Pieces, config: AgenticConfig) -> Tensor:
-    """Normalise scores among trajectories and give each sample its trajectory's, ``[batch]``."""
-    rows = pieces.first.tolist()
-    normalised = normalize(
-        torch.tensor([scores[row] for row in rows], dtype=torch.float32),
-        [samples[row].group_id for row in rows],
-        [samples[row].tag for row in rows],
-        grouping=config.reward_normalization.grouping,
-        method=config.reward_normalization.method,
-    )
-    return normalised[pieces.trajectory]
+def _clipped(baselines: Sequence[float], limit: float | None) -> Tensor:
+    """Return ``[batch]``: what scores are compared with is clipped as they are."""
+    values = torch.tensor(list(baselines), dtype=torch.float32)
+    return values if limit is None else values.clamp(-limit, limit)
 
 
-def _by_trajectory(
-    inputs: AdvantageInputs, pieces: _Pieces, samples: Sequence[Sample], config: AgenticConfig
-) -> AdvantageOutput:
+def _estimate(inputs: AdvantageInputs, pieces: Pieces, level: str, config: PipelineConfig) -> AdvantageOutput:
+    """Call the estimator; trajectories that were cut into pieces count once."""
+    assert inputs.token_rewards is not None
+    if pieces.whole or level == "turn":
+        return compute(config.adv_estimator, inputs, estimator_options(config))
+    if level == "outcome":
+        return _by_trajectory(inputs, pieces, config)
+    earned = pieces.later((inputs.token_rewards * inputs.mask).sum(1))
+    rewards = inputs.token_rewards + place_on_last_token(earned, inputs.mask)
+    return compute(config.adv_estimator, replace(inputs, token_rewards=rewards), estimator_options(config))
+
+
+def _by_trajectory(inputs: AdvantageInputs, pieces: Pieces, config: PipelineConfig) -> AdvantageOutput:
     """Estimate one advantage per trajectory, as if each were a single token, and give it to all of its samples.
 
     Otherwise a trajectory cut into many samples would weigh as many times in its group's mean.
     """
     assert inputs.scores is not None and inputs.token_rewards is not None
-    rows = pieces.first.tolist()
     single = AdvantageInputs(
-        mask=torch.ones(len(rows), 1, dtype=torch.bool),
+        mask=torch.ones(len(pieces.first), 1, dtype=torch.bool),
         token_rewards=pieces.total((inputs.token_rewards * inputs.mask).sum(1)).unsqueeze(1),
         scores=inputs.scores[pieces.first],
-        group_ids=[samples[row].group_id for row in rows],
+        group_ids=pieces.groups,
         lengths=pieces.total(inputs.mask.sum(1)),
+        baselines=None if inputs.baselines is None else inputs.baselines[pieces.first],
     )
     output = compute(config.adv_estimator, single, estimator_options(config))
-    return AdvantageOutput(broadcast(output.advantages[pieces.trajectory, 0], inputs.mask), metrics=output.metrics)
+    return AdvantageOutput(broadcast(pieces.spread(output.advantages[:, 0]), inputs.mask), metrics=output.metrics)
 
 
-def _charge_kl(
-    batch: TensorDict, config: AgenticConfig, controller: KLController
-) -> tuple[Tensor, float, dict[str, float]]:
-    """Return the divergence to charge ``[batch, sequence]`` with its coefficient, then update the controller."""
-    mask = batch["response_mask"]
-    kl = kl_penalty(batch["old_log_probs"], batch["ref_log_probs"], config.kl_penalty) * mask
-    charged = kl if config.add_token_level_kl else place_on_last_token(kl.sum(1), mask)
-    coefficient = controller.coefficient
-    mean_kl = float(batch_kl(kl, mask))
-    controller.update(mean_kl, len(batch))
-    return charged, coefficient, {"kl/reference": mean_kl, "kl/coefficient": coefficient}
+def _whitened(inputs: AdvantageInputs, pieces: Pieces, level: str) -> AdvantageInputs:
+    """Whiten what estimators read: the scores of trajectories, and the rewards of tokens or of turns.
+
+    Rewards of turns are whitened among turns: whitened among tokens, a turn would earn something for every token of it.
+    """
+    assert inputs.scores is not None and inputs.token_rewards is not None
+    per_trajectory = inputs.scores[pieces.first].unsqueeze(0)
+    scores = pieces.spread(masked_whiten(per_trajectory, torch.ones_like(per_trajectory))[0])
+    if level != "turn":
+        return replace(inputs, scores=scores, token_rewards=whiten_rewards(inputs.token_rewards, inputs.mask))
+    table = turn_table(inputs)
+    per_turn = masked_whiten(table.rewards.unsqueeze(0), torch.ones(1, table.rewards.numel()))[0]
+    # Estimators sum over a turn, so its tokens may share the reward; that needs no search for the last of them.
+    tokens = torch.bincount(table.entry[table.entry >= 0], minlength=per_turn.numel())
+    return replace(inputs, scores=scores, token_rewards=table.scatter(per_turn / tokens.clamp_min(1)))

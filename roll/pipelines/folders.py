@@ -10,6 +10,7 @@ from roll.config import PipelineConfig
 from roll.pipelines.checkpoint import list_checkpoints
 
 TRAJECTORIES = "trajectories"
+EVALUATION = "evaluation.json"
 
 
 def make_room(config: PipelineConfig, begun_from: Path | None) -> Path | None:
@@ -28,7 +29,13 @@ def make_room(config: PipelineConfig, begun_from: Path | None) -> Path | None:
     root = config.checkpoint_path
     if begun_from is not None and begun_from.resolve().parent == root.resolve():
         return _move([path for _, path in list_checkpoints(root) if path.name > begun_from.name], config.output_dir)
-    inside = (config.checkpoint_path, config.logs_path, config.render_path, config.output_dir / TRAJECTORIES)
+    inside = (
+        config.checkpoint_path,
+        config.logs_path,
+        config.render_path,
+        config.output_dir / TRAJECTORIES,
+        config.output_dir / EVALUATION,
+    )
     left = [path for path in inside if _holds_something(path) and _is_below(path, config.output_dir)]
     moved = _move(left, config.output_dir)
     if list_checkpoints(root):
@@ -53,7 +60,7 @@ def _move(paths: Iterable[Path], folder: Path) -> Path | None:
 
 
 def _holds_something(path: Path) -> bool:
-    return path.is_dir() and any(path.iterdir())
+    return path.is_file() or (path.is_dir() and any(path.iterdir()))
 
 
 def _is_below(path: Path, folder: Path) -> bool:

@@ -12,14 +12,18 @@ from tensordict import TensorDict
 from roll.trajectories.model import Status, Trajectory, TrajectoryGroup
 
 
-def rollout_metrics(groups: Sequence[TrajectoryGroup]) -> dict[str, float]:
+def rollout_metrics(groups: Sequence[TrajectoryGroup], reporter: str = "env") -> dict[str, float]:
     """Describe the trajectories of one rollout.
+
+    Args:
+        groups: The trajectories.
+        reporter: Who reported the metrics of a trajectory: prefix of their names.
 
     Returns:
         ``success``, ``reward`` (mean episode score), ``reward_std``, ``turns``, ``response_tokens`` and
         ``prompt_tokens`` per episode, ``zero_variance_groups`` (share of groups whose scores are all equal),
-        ``status/<status>`` (share of episodes), ``errors`` (count), ``env/<metric>`` for what environments report, and
-        success and reward per tag when there are several tags.
+        ``status/<status>`` (share of episodes), ``errors`` (count), ``<reporter>/<metric>`` for what environments or
+        verifiers report, and success and reward per tag when there are several tags.
     """
     everything = [trajectory for group in groups for trajectory in group.trajectories]
     scored = [trajectory for trajectory in everything if not trajectory.status.is_error]
@@ -29,7 +33,7 @@ def rollout_metrics(groups: Sequence[TrajectoryGroup]) -> dict[str, float]:
     metrics["errors"] = float(len(everything) - len(scored))
     if not scored:
         return metrics
-    metrics |= _averages(scored)
+    metrics |= {**_averages(scored), **_reported(everything, reporter)}
     groups_with_scores = [[t.score or 0.0 for t in g.trajectories if not t.status.is_error] for g in groups]
     comparable = [scores for scores in groups_with_scores if len(scores) > 1]
     if comparable:
@@ -46,10 +50,6 @@ def rollout_metrics(groups: Sequence[TrajectoryGroup]) -> dict[str, float]:
 
 def _averages(trajectories: Sequence[Trajectory]) -> dict[str, float]:
     scores = [t.score or 0.0 for t in trajectories]
-    reported: dict[str, list[float]] = defaultdict(list)
-    for trajectory in trajectories:
-        for name, value in trajectory.metrics.items():
-            reported[name].append(value)
     return {
         "success": fmean(t.success for t in trajectories),
         "reward": fmean(scores),
@@ -57,21 +57,25 @@ def _averages(trajectories: Sequence[Trajectory]) -> dict[str, float]:
         "turns": fmean(len(t.turns) for t in trajectories),
         "response_tokens": fmean(t.completion_tokens for t in trajectories),
         "prompt_tokens": fmean(t.total_tokens - t.completion_tokens for t in trajectories),
-        **{f"env/{name}": fmean(values) for name, values in reported.items()},
     }
 
 
-def sampler_mismatch(batch: TensorDict) -> dict[str, float]:
-    """Compare the trainer's log-probs with the sampler's on response tokens (0 when both compute the same numbers)."""
-    mask = batch["response_mask"]
-    difference = (batch["old_log_probs"] - batch["sampler_log_probs"])[mask]
-    if difference.numel() == 0:
-        return {}
-    ratio = difference.clamp(-20, 20).exp()
+def _reported(trajectories: Sequence[Trajectory], reporter: str) -> dict[str, float]:
+    """Average what environments or verifiers reported; failures (``…/error``) over trajectories that broke too."""
+    reported: dict[str, list[float]] = defaultdict(list)
+    for trajectory in trajectories:
+        for name, value in trajectory.metrics.items():
+            if name.endswith("/error") or not trajectory.status.is_error:
+                reported[name].append(value)
+    return {f"{reporter}/{name}": fmean(values) for name, values in reported.items()}
+
+
+def throughput(groups: Sequence[TrajectoryGroup], sampled: int, seconds: float) -> dict[str, float]:
+    """Return tokens per second: all tokens of the trajectories (what training processes), and sampled ones."""
+    processed = sum(trajectory.total_tokens for group in groups for trajectory in group.trajectories)
     return {
-        "sampler/log_prob_difference_max": float(difference.abs().max()),
-        "sampler/log_prob_difference_mean": float(difference.abs().mean()),
-        "sampler/kl": float((ratio - 1 - difference).mean()),
+        "throughput/tokens_per_second": processed / seconds,
+        "throughput/sampled_tokens_per_second": sampled / seconds,
     }
 
 

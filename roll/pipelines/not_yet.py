@@ -1,59 +1,63 @@
-"""Keys of the ROLL guide that are valid, and that the agentic pipeline of this version does nothing with."""
+"""Keys of the ROLL guide that are valid, and that a pipeline of this version does nothing with."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
+from typing import Final
 
 from pydantic import BaseModel
 
-from roll.config import AgenticConfig
+from roll.config import AgenticConfig, PipelineConfig
 
-_REWARDS = "scores of the agentic pipeline are normalised by reward_normalization"
-_CRITIC = "this version trains no critic"
-_REWARD_MODEL = "rewards come from the environment"
 _ONE_PROCESS = "this version runs everything in one process"
-_SAMPLING = "hf_infer samples one response per request, without beams, penalties or stop texts"
+_SAMPLING = "hf_infer samples without beams, penalties and stop texts"
+_PACKING = "batches are made by length whatever it says (training_args.max_tokens_per_microbatch)"
 _LORA = "this version trains all weights"
-_DATA = "prompts come from the environment"
+_PROMPTS = "prompts of the agentic pipeline come from environments"
 
-_WITHOUT_EFFECT = {
-    **dict.fromkeys(
-        (
-            "reward_norm",
-            "reward_shift",
-            "reward_scale",
-            "reward_clip",
-            "use_reward_scaling",
-            "use_reward_norm",
-            "whiten_rewards",
-            "add_len_reward",
-            "difficulty_loss_weight",
-            "length_loss_weight",
-        ),
-        _REWARDS,
-    ),
-    **dict.fromkeys(("value_clip", "critic_warmup", "critic"), _CRITIC),
-    **dict.fromkeys(("reward", "reward_pretrain"), _REWARD_MODEL),
-    "l2": "use actor_train.training_args.weight_decay",
-    "is_use_additional_prompts": "every prompt of the agentic pipeline is an environment's",
+_SAMPLING_KEYS: Final = ("num_beams", "repetition_penalty", "stop_strings")
+
+_OF_ROLES: Final[Mapping[str, str]] = {
+    **dict.fromkeys(("worker_cls", "system_envs"), _ONE_PROCESS),
+    **dict.fromkeys(("use_remove_padding", "use_dynamic_batching_in_train", "use_dynamic_batching_in_infer"), _PACKING),
+    **{f"model_args.{key}": _LORA for key in ("lora_rank", "lora_alpha", "lora_target")},
+}
+"""Keys of every role."""
+
+_OF_ALL: Final[Mapping[str, str]] = {
+    "rpc_timeout": _ONE_PROCESS,
+    "is_num_return_sequences_expand": "responses to one prompt are separate requests that share its prefix",
+    **{
+        f"{section}.{key}": _SAMPLING
+        for section in ("actor_infer.generating_args", "val_generating_args")
+        for key in _SAMPLING_KEYS
+    },
+}
+
+_OF_AGENTIC: Final[Mapping[str, str]] = {
+    "reward": "rewards come from the environment",
+    "num_return_sequences_in_group": "the responses of a group are episodes: train_env_manager.group_size",
+    "actor_infer.generating_args.num_return_sequences": "an environment takes one response per turn",
+    **dict.fromkeys(("is_use_additional_prompts", "max_additional_running_prompts"), _PROMPTS),
+    **{f"actor_train.data_args.{key}": _PROMPTS for key in ("file_name", "prompt", "messages")},
     **{
         f"{manager}.{key}": _ONE_PROCESS
         for manager in ("train_env_manager", "val_env_manager")
         for key in ("max_env_num_per_worker", "worker_cls", "system_envs")
     },
-    **{
-        f"actor_infer.generating_args.{key}": _SAMPLING
-        for key in ("num_beams", "num_return_sequences", "repetition_penalty", "stop_strings")
-    },
-    **{f"actor_train.model_args.{key}": _LORA for key in ("lora_rank", "lora_alpha", "lora_target")},
-    **{f"actor_train.data_args.{key}": _DATA for key in ("file_name", "prompt", "messages")},
-    **{f"{role}.system_envs": _ONE_PROCESS for role in ("actor_train", "actor_infer", "reference")},
+}
+
+_OF_RLVR: Final[Mapping[str, str]] = {
+    "actor_infer.generating_args.num_return_sequences": "num_return_sequences_in_group says how many responses",
+    **{f"validation.generating_args.{key}": _SAMPLING for key in _SAMPLING_KEYS},
 }
 
 
-def keys_without_effect(config: AgenticConfig) -> Iterator[str]:
+def keys_without_effect(config: PipelineConfig) -> Iterator[str]:
     """Yield a sentence for every key that was set to something else than its default and does nothing here."""
-    for path, reason in _WITHOUT_EFFECT.items():
+    listed = {**_OF_ALL, **(_OF_AGENTIC if isinstance(config, AgenticConfig) else _OF_RLVR)}
+    listed |= {f"{role}.{key}": reason for role, _ in config.roles() for key, reason in _OF_ROLES.items()}
+    for path, reason in listed.items():
         *parents, key = path.split(".")
         node: object = config
         for parent in parents:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -13,11 +13,10 @@ from torch import Tensor
 from roll.algorithms.aggregation import aggregate, count_sequences, count_tokens
 from roll.algorithms.kl import kl_penalty
 from roll.algorithms.losses import compute
-from roll.algorithms.registry import used_options
-from roll.config import AgenticConfig
-from roll.strategies.base import BatchTotals
-
-EXTREMES = ("_max", "_min")
+from roll.config import PipelineConfig
+from roll.pipelines.algorithm_options import loss_options
+from roll.pipelines.loss_scope import SAMPLE_WEIGHTS, SAMPLER_WEIGHTS, loss_mask
+from roll.strategies.base import EXTREMES, BatchTotals
 
 PROPORTIONAL_LOSSES = frozenset({"ppo", "gspo", "gspo_segment", "gmpo", "cispo", "sapo", "topr", "tis", "vanilla"})
 """Policy losses that multiply by the advantage: a token with advantage 0 has no gradient."""
@@ -28,7 +27,9 @@ class PolicyObjective:
     """What ``actor_train`` minimises (see :class:`roll.strategies.base.Loss`).
 
     ``rl_loss_coef * policy - entropy_loss_coef * entropy + kl_loss_coef * kl + sft_loss_coef * nll(positive samples)``,
-    every term aggregated by ``loss_agg_mode`` over the whole batch.
+    every term aggregated by ``loss_agg_mode`` over the whole batch: over the tokens of ``loss_mask``, or those of
+    ``response_mask`` where the batch has none. The policy term is multiplied by ``sample_weights`` and
+    ``sampler_weights`` where the batch has them.
 
     Attributes:
         policy_loss: Registered name of the policy loss.
@@ -53,12 +54,11 @@ class PolicyObjective:
     supervised_weight: float = 0.0
 
     @classmethod
-    def from_config(cls, config: AgenticConfig) -> PolicyObjective:
+    def from_config(cls, config: PipelineConfig) -> PolicyObjective:
         """Read the loss keys of a configuration."""
-        given = {"clip_low": config.clip_low, "clip_high": config.clip_high, "dual_clip": config.dual_clip}
         return cls(
             policy_loss=config.policy_loss_name,
-            options=used_options(config.policy_loss_name, given, "loss"),
+            options=loss_options(config),
             aggregation=config.loss_agg_mode,
             max_length=config.sequence_length,
             policy_weight=config.rl_loss_coef,
@@ -75,22 +75,23 @@ class PolicyObjective:
 
     def totals(self, batch: TensorDict) -> BatchTotals:
         """Count trained tokens and sequences of the whole batch."""
-        mask = batch["response_mask"]
+        mask = loss_mask(batch)
         rows = self.contributing_rows(batch)
         measured = mask if rows is None else mask[rows]
         return BatchTotals(count_tokens(mask), count_sequences(mask), measured_tokens=count_tokens(measured))
 
     def contributing_rows(self, batch: TensorDict) -> Tensor | None:
-        """Return the rows with an advantage, where the advantage is all that can make a gradient.
+        """Return the rows that the loss sees; where the advantage is all that can make a gradient, those that have one.
 
         Groups whose members all earned the same teach nothing; leaving them out of the forward and backward passes
         changes no gradient, because losses divide by the counts of the whole batch.
         """
-        if self.entropy_weight or self.kl_weight or self.supervised_weight:
-            return None
-        if self.policy_loss not in PROPORTIONAL_LOSSES:
-            return None
-        return ((batch["advantages"] != 0) & batch["response_mask"]).any(dim=1)
+        mask = loss_mask(batch)
+        other_terms = self.entropy_weight or self.kl_weight or self.supervised_weight
+        if other_terms or self.policy_loss not in PROPORTIONAL_LOSSES:
+            rows = mask.any(dim=1)
+            return None if bool(rows.all()) else rows
+        return ((batch["advantages"] != 0) & mask).any(dim=1)
 
     def __call__(
         self, log_probs: Tensor, entropy: Tensor | None, batch: TensorDict, totals: BatchTotals
@@ -100,7 +101,7 @@ class PolicyObjective:
         A policy loss reports means over the tokens it sees, weighted here by their number; what ends in ``_max`` or
         ``_min`` is an extreme and stays as it is.
         """
-        mask = batch["response_mask"]
+        mask = loss_mask(batch)
         per_token, metrics = compute(
             self.policy_loss,
             log_probs,
@@ -111,7 +112,7 @@ class PolicyObjective:
             turn_ids=batch.get("turn_index", None),
             expert=batch.get("expert", None),
         )
-        policy = self._aggregate(per_token, mask, totals)
+        policy = self._aggregate(_weighted(per_token, batch), mask, totals)
         assert entropy is not None
         mean_entropy = aggregate(entropy, mask, "token-mean", total_tokens=totals.measured_tokens)
         loss = self.policy_weight * policy
@@ -144,3 +145,31 @@ class PolicyObjective:
             total_sequences=totals.sequences,
             max_length=self.max_length,
         )
+
+
+def merge_metrics(records: Sequence[Mapping[str, float]]) -> dict[str, float]:
+    """Return the metrics of several optimiser steps as one: extremes by their name, means of everything else.
+
+    A metric that only some steps report is averaged over those.
+    """
+    columns: dict[str, list[float]] = {}
+    for record in records:
+        for name, value in record.items():
+            columns.setdefault(name, []).append(value)
+    return {name: _merge(name, values) for name, values in columns.items()}
+
+
+def _merge(name: str, values: Sequence[float]) -> float:
+    if name.endswith("_max"):
+        return max(values)
+    if name.endswith("_min"):
+        return min(values)
+    return sum(values) / len(values)
+
+
+def _weighted(per_token: Tensor, batch: TensorDict) -> Tensor:
+    """Multiply ``[batch, sequence]`` by the weights that the batch has."""
+    samples, tokens = batch.get(SAMPLE_WEIGHTS, None), batch.get(SAMPLER_WEIGHTS, None)
+    if samples is not None:
+        per_token = per_token * samples.unsqueeze(1).to(per_token.dtype)
+    return per_token if tokens is None else per_token * tokens.to(per_token.dtype)

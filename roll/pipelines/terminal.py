@@ -4,25 +4,30 @@ from __future__ import annotations
 
 import sys
 import warnings
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 
+from rich import box
+from rich.console import Console
+from rich.table import Table
 from transformers.utils import logging as transformers_logging
 
 from roll.algorithms.groups import AlgorithmWarning
-from roll.config import AgenticConfig, BatchPlan
+from roll.config import BatchPlan, PipelineConfig
+from roll.pipelines.command import shown
+from roll.pipelines.folders import TRAJECTORIES
 from roll.tracking import Progress
 
 
-def say(config: AgenticConfig, text: str) -> None:
+def say(config: PipelineConfig, text: str) -> None:
     """Write a line to standard output, unless the run shows nothing. Before the display starts only."""
     if config.progress != "none":
         sys.stdout.write(f"{text}\n")
         sys.stdout.flush()
 
 
-def introduce(config: AgenticConfig, batch_plan: BatchPlan, warnings_found: Sequence[str]) -> None:
+def introduce(config: PipelineConfig, batch_plan: BatchPlan, warnings_found: Sequence[str]) -> None:
     """Show the batch plan, and what has no effect."""
     say(config, f"{config.exp_name} → {config.output_dir}")
     say(config, "".join(f"  {line}\n" for line in batch_plan.describe().splitlines()).rstrip("\n"))
@@ -30,11 +35,10 @@ def introduce(config: AgenticConfig, batch_plan: BatchPlan, warnings_found: Sequ
         say(config, f"warning: {warning}")
 
 
-def headline(config: AgenticConfig, batch_plan: BatchPlan) -> str:
+def headline(config: PipelineConfig, batch_plan: BatchPlan) -> str:
     """Return policy, algorithm and batch in a few words."""
     policy = Path(config.model_path("actor_train")).name
-    groups = sum(count for _, count in batch_plan.train.groups)
-    return f"{policy}, {config.adv_estimator}, {groups} groups of {batch_plan.train.group_size}"
+    return f"{policy}, {config.adv_estimator}, {batch_plan.train.short()}"
 
 
 @contextmanager
@@ -63,3 +67,28 @@ def algorithm_warnings(progress: Progress) -> Iterator[None]:
     for item in caught:
         if item not in ours:
             warnings.warn_explicit(item.message, item.category, item.filename, item.lineno)
+
+
+def show_evaluation(config: PipelineConfig, metrics: Mapping[str, float], stored: Path) -> None:
+    """Show the accuracies of an evaluation, one row per source, and where everything is."""
+    if config.progress == "none":
+        return
+    names = [name for name in metrics if name.startswith(("mean@", "pass@"))]
+    sources = [name.removesuffix(f"/{names[0]}") for name in metrics if names and name.endswith(f"/{names[0]}")]
+    table = Table(title=config.exp_name, title_justify="left", box=box.ROUNDED, header_style="dim", border_style="dim")
+    table.add_column("source")
+    for name in names:
+        table.add_column(name, justify="right")
+    for source in sources:
+        table.add_row(source, *(f"{metrics[f'{source}/{name}']:.1%}" for name in names))
+    if len(sources) != 1:
+        table.add_row("all", *(f"{metrics[name]:.1%}" for name in names), style="bold")
+    console = Console()
+    console.print(table)
+    if metrics.get("errors"):
+        console.print(f"{metrics['errors']:.0f} responses could not be graded and are left out.")
+    console.print(
+        f"metrics {shown(stored)}, responses {shown(config.output_dir / TRAJECTORIES)}, "
+        f"pages {shown(config.render_path / 'index.html')}",
+        soft_wrap=True,
+    )

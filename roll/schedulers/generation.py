@@ -37,6 +37,7 @@ class GenerationScheduler:
                 ),
                 seed=call.seed,
                 session=call.session,
+                priority=call.priority,
             )
             completion = await self.engine.generate(request)
             self.sampled_tokens += len(completion.token_ids)

@@ -43,6 +43,8 @@ class RolloutScheduler:
         make_env: The environment factory of each tag.
         generation: Told when a trajectory is over, so that its prefix can be forgotten.
         run_seed: Seed of the run; keys levels and sampling noise.
+        greedy: The env manager of each tag that plays greedily: gives each group a ``baseline``. ``None`` for groups
+            without.
     """
 
     def __init__(
@@ -51,11 +53,13 @@ class RolloutScheduler:
         make_env: Mapping[str, Callable[[], Any]],
         generation: GenerationScheduler,
         run_seed: int,
+        greedy: Mapping[str, TrajectoryEnvManager] | None = None,
     ) -> None:
         self._managers = managers
         self._make_env = make_env
         self._generation = generation
         self._run_seed = run_seed
+        self._greedy = greedy
 
     async def collect(self, specs: list[GroupSpec], on_progress: OnProgress | None = None) -> list[TrajectoryGroup]:
         """Run all episodes of ``specs`` concurrently.
@@ -79,36 +83,47 @@ class RolloutScheduler:
 
         async def play(spec: GroupSpec, episode: int) -> Trajectory:
             nonlocal finished
-            trajectory = await self._play(spec, episode)
-            finished += 1
+            is_baseline = episode == spec.size
+            trajectory = await self._play(spec, episode, self._greedy if is_baseline else None)
+            finished += not is_baseline
             if on_progress is not None:
                 on_progress(finished, total)
             return trajectory
+
+        extra = 0 if self._greedy is None else 1
 
         running: list[list[asyncio.Task[Trajectory]]] = []
         failure: BaseException | None = None
         try:
             async with asyncio.TaskGroup() as tasks:
-                running = [[tasks.create_task(play(spec, k)) for k in range(spec.size)] for spec in specs]
+                running = [[tasks.create_task(play(spec, k)) for k in range(spec.size + extra)] for spec in specs]
         except ExceptionGroup as failures:
             # The first failure cancelled the other episodes; the caller is to see it as it was raised.
             failure = failures.exceptions[0]
         if failure is not None:
             raise failure
         groups = [
-            TrajectoryGroup(spec.group_id, spec.tag, [task.result() for task in members])
-            for spec, members in zip(specs, running, strict=True)
+            _group(spec, [task.result() for task in members]) for spec, members in zip(specs, running, strict=True)
         ]
         _check(groups)
         return groups
 
-    async def _play(self, spec: GroupSpec, episode: int) -> Trajectory:
-        manager = self._managers[spec.tag]
+    async def _play(
+        self, spec: GroupSpec, episode: int, managers: Mapping[str, TrajectoryEnvManager] | None = None
+    ) -> Trajectory:
+        manager = (managers or self._managers)[spec.tag]
         what = EpisodeSpec(spec.tag, spec.group_id, episode, spec.seed, self._run_seed)
         try:
             return await manager.run(what, self._make_env[spec.tag])
         finally:
             await self._generation.release(what.trajectory_id)
+
+
+def _group(spec: GroupSpec, played: list[Trajectory]) -> TrajectoryGroup:
+    """Return the group of a spec; an episode beyond its size is the greedy one."""
+    greedy = played[spec.size :]
+    baseline = greedy[0].score if greedy and not greedy[0].status.is_error else None
+    return TrajectoryGroup(spec.group_id, spec.tag, played[: spec.size], baseline=baseline)
 
 
 def group_specs(

@@ -5,11 +5,14 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Protocol, runtime_checkable
+from typing import TYPE_CHECKING, Final, Protocol, runtime_checkable
 
 if TYPE_CHECKING:
     import torch
     from tensordict import TensorDict
+
+EXTREMES: Final = ("_max", "_min")
+"""How the name of a metric ends that is an extreme; of several, the largest or smallest counts, never sum or mean."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -131,7 +134,10 @@ class GenerationStrategy(Protocol):
 
 
 class Loss(Protocol):
-    """What a train strategy minimises: an aggregated scalar and metrics, from new log-probs and a micro-batch.
+    """What a train strategy minimises: an aggregated scalar and metrics, from new outputs and a micro-batch.
+
+    Outputs are what the trained model says of each token, ``[batch, sequence]``: log-probs of a policy, values of a
+    critic.
 
     A loss divides by counts over the *whole* batch (:meth:`totals`), so the sum over micro-batches is the loss of the
     batch, however it was split.
@@ -151,7 +157,7 @@ class Loss(Protocol):
         ...
 
     def __call__(
-        self, log_probs: torch.Tensor, entropy: torch.Tensor | None, batch: TensorDict, totals: BatchTotals
+        self, outputs: torch.Tensor, entropy: torch.Tensor | None, batch: TensorDict, totals: BatchTotals, /
     ) -> tuple[torch.Tensor, dict[str, torch.Tensor]]:
         """Return this micro-batch's share of the loss (scalar) and of each metric (shares sum to the batch's)."""
         ...
@@ -163,6 +169,10 @@ class TrainStrategy(Protocol):
 
     def compute_log_probs(self, batch: TensorDict) -> torch.Tensor:
         """Return log p(token t | tokens < t), ``[batch, sequence]``, 0 where the response mask is 0."""
+        ...
+
+    def compute_values(self, batch: TensorDict) -> torch.Tensor:
+        """Return a critic's value of the state before token t, ``[batch, sequence]``, 0 outside the response mask."""
         ...
 
     def train_step(self, batch: TensorDict, loss: Loss) -> dict[str, float]:

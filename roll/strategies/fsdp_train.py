@@ -1,4 +1,4 @@
-"""`fsdp_train` with world size 1: plain PyTorch training of a Hugging Face causal language model."""
+"""`fsdp_train`: training of a Hugging Face policy or critic, plain PyTorch in one process, FSDP2 over several."""
 
 from __future__ import annotations
 
@@ -11,11 +11,16 @@ from tensordict import TensorDict
 from torch import Tensor
 from transformers import PreTrainedModel, get_scheduler
 
-from roll.strategies.base import Loss
-from roll.strategies.micro_batches import iterate_micro_batches
-from roll.strategies.scoring import Scorer
+from roll.strategies.base import EXTREMES, BatchTotals, Loss
+from roll.strategies.fsdp import checkpoint
+from roll.strategies.fsdp.checkpoint import CHECKPOINT_FILE
+from roll.strategies.fsdp.options import FsdpOptions
+from roll.strategies.fsdp.ranks import Ranks
+from roll.strategies.scoring import Prediction, Scorer
 
-CHECKPOINT_FILE = "train_state.pt"
+__all__ = ["CHECKPOINT_FILE", "FsdpTrainStrategy", "TrainOptions"]
+
+LARGEST, SMALLEST = EXTREMES
 
 
 @dataclass(frozen=True, slots=True)
@@ -25,21 +30,27 @@ class TrainOptions:
     Attributes:
         learning_rate: Peak learning rate of AdamW.
         weight_decay: Decoupled weight decay on matrices; vectors (norms, biases) are not decayed.
+        l2: Adds ``l2 / 2 * sum(w^2)`` of the matrices to the loss. Unlike weight decay, its gradient is clipped and
+            scaled by the optimiser like any other.
         betas: AdamW moments.
         epsilon: AdamW epsilon.
         max_grad_norm: Global gradient norm is clipped to this; 0 switches clipping off.
         lr_scheduler_type: A schedule name of ``transformers.get_scheduler``.
         warmup_steps: Optimiser steps of linear warm-up.
         total_steps: Optimiser steps of the whole run; the schedule advances once per optimiser step.
-        max_tokens_per_microbatch: Hard cap on padded tokens per forward; ``None`` for none.
+        max_tokens_per_microbatch: Hard cap on tokens per forward, padding included; ``None`` for none.
         max_samples_per_microbatch: Hard cap on sequences per forward; ``None`` for none.
-        mixed_precision: Compute in bf16 under autocast, with fp32 weights and optimiser states.
+        mixed_precision: Compute in bf16, with fp32 weights and optimiser states.
         gradient_checkpointing: Recompute activations in the backward pass.
-        temperature: The sampling temperature; log-probs are those of the tempered distribution.
+        temperature: The sampling temperature; log-probs are those of the tempered distribution. Critics have none.
+        use_sequence_packing: Lay the sequences of a micro-batch end to end instead of padding them; changes no number.
+        log_prob_chunk_size: Most tokens whose logits are held at once, the rest being computed again in the backward
+            pass; ``None`` chooses by vocabulary.
     """
 
     learning_rate: float = 1e-6
     weight_decay: float = 0.0
+    l2: float = 0.0
     betas: tuple[float, float] = (0.9, 0.999)
     epsilon: float = 1e-8
     max_grad_norm: float = 1.0
@@ -51,34 +62,60 @@ class TrainOptions:
     mixed_precision: bool = False
     gradient_checkpointing: bool = False
     temperature: float = 1.0
+    use_sequence_packing: bool = False
+    log_prob_chunk_size: int | None = None
 
 
 class FsdpTrainStrategy:
-    """Trains one model in this process (see :class:`roll.strategies.base.TrainStrategy`).
+    """Trains one model (see :class:`roll.strategies.base.TrainStrategy`).
+
+    In one process this is plain PyTorch. Where ``torch.distributed`` is initialised with several ranks, each of them
+    makes this strategy with the same model and options, and the model is sharded over them. Then every rank calls
+    every method, in the same order; batches are a rank's own rows, any number of them.
 
     Args:
-        model: A Hugging Face causal language model on its device; its weights are updated in place.
+        model: A Hugging Face model, whose weights are updated in place: a causal language model, or a critic
+            (:func:`roll.models.critic.load_critic`). In one process on its device; several ranks move it to theirs.
         options: How the optimiser steps.
+        predicts: What losses are given: ``log_probs`` of a language model, or ``values`` of a critic.
+        fsdp: How the model is spread over ranks.
+
+    Raises:
+        ValueError: The options do not fit the model or the number of ranks.
     """
 
-    def __init__(self, model: PreTrainedModel, options: TrainOptions) -> None:
+    def __init__(
+        self,
+        model: PreTrainedModel,
+        options: TrainOptions,
+        *,
+        predicts: Prediction = "log_probs",
+        fsdp: FsdpOptions | None = None,
+    ) -> None:
         self.model = model
         self.options = options
-        self.device = next(model.parameters()).device
         if options.gradient_checkpointing:
             model.gradient_checkpointing_enable(gradient_checkpointing_kwargs={"use_reentrant": False})
         self._scorer = Scorer(
             model,
+            predicts=predicts,
             temperature=options.temperature,
             max_tokens_per_microbatch=options.max_tokens_per_microbatch,
             max_samples_per_microbatch=options.max_samples_per_microbatch,
             mixed_precision=options.mixed_precision,
+            use_sequence_packing=options.use_sequence_packing,
+            log_prob_chunk_size=options.log_prob_chunk_size,
+            fsdp=fsdp or FsdpOptions(),
         )
-        named = [(name, parameter) for name, parameter in model.named_parameters() if parameter.requires_grad]
+        self.device = self._scorer.device
+        self._ranks, self._shards = Ranks(), self._scorer.shards
+        # Only now: sharding replaces parameters.
+        trained = [parameter for parameter in model.parameters() if parameter.requires_grad]
+        self._matrices = [parameter for parameter in trained if parameter.ndim >= 2]
         self.optimizer = torch.optim.AdamW(
             [
-                {"params": [p for _, p in named if p.ndim >= 2], "weight_decay": options.weight_decay},
-                {"params": [p for _, p in named if p.ndim < 2], "weight_decay": 0.0},
+                {"params": self._matrices, "weight_decay": options.weight_decay},
+                {"params": [parameter for parameter in trained if parameter.ndim < 2], "weight_decay": 0.0},
             ],
             lr=options.learning_rate,
             betas=options.betas,
@@ -96,30 +133,36 @@ class FsdpTrainStrategy:
         self.model.eval()
         return self._scorer.compute_log_probs(batch)
 
-    def train_step(self, batch: TensorDict, loss: Loss) -> dict[str, float]:
+    def compute_values(self, batch: TensorDict) -> Tensor:
+        """Return the value of the state before token t under the current weights, ``[batch, sequence]``, 0 outside."""
+        self.model.eval()
+        return self._scorer.compute_values(batch)
+
+    def train_step(self, batch: TensorDict, loss: Loss, totals: BatchTotals | None = None) -> dict[str, float]:
         """Take one optimiser step on ``batch``.
 
         Args:
             batch: ``input_ids``, ``response_mask`` ``[batch, sequence]`` and ``lengths`` ``[batch]``, plus what the
-                loss reads.
-            loss: Normalised by the counts of the whole batch, so micro-batches do not change the gradient.
+                loss reads. This rank's rows of it, if there are several.
+            loss: Normalised by the counts of the whole batch, so neither micro-batches nor ranks change the gradient.
+            totals: The counts of the whole batch, all ranks together; ``None`` adds up what the ranks count.
 
         Returns:
-            The loss's metrics over the batch, ``grad_norm`` before clipping and ``learning_rate`` of this step.
+            The loss and its metrics over the batch, ``grad_norm`` before clipping and ``learning_rate`` of this step;
+            ``loss/l2`` with that option, included in ``loss``. The same on every rank.
 
         Raises:
-            FloatingPointError: If the gradient is not finite; the weights are left as they were.
+            FloatingPointError: If the gradient is not finite, on every rank; the weights are left as they were.
         """
-        totals = loss.totals(batch)
-        sums: dict[str, float] = {}
+        if totals is None:
+            totals = self._ranks.total(loss.totals(batch))
         self.model.train()
         self.optimizer.zero_grad(set_to_none=True)
-        for _, micro in self._micro_batches(_contributing(batch, loss)):
-            outputs = self._scorer.forward(micro, with_entropy=loss.needs_entropy)
-            value, metrics = loss(outputs.log_probs, outputs.entropy, micro, totals)
-            value.backward()
-            _accumulate(sums, {"loss": value.detach(), **metrics})
+        sums = self._merge(self._backward(_contributing(batch, loss), loss, totals))
         self._fill_missing_gradients()
+        if self.options.l2:
+            penalty = self._penalize()
+            _accumulate(sums, {"loss": penalty, "loss/l2": penalty})
         grad_norm = self._clip()
         if not torch.isfinite(grad_norm):
             self.optimizer.zero_grad(set_to_none=True)
@@ -134,48 +177,96 @@ class FsdpTrainStrategy:
         return {**sums, "grad_norm": float(grad_norm), "learning_rate": learning_rate}
 
     def named_parameters(self) -> Iterator[tuple[str, Tensor]]:
-        """Yield every parameter under its Hugging Face name, detached, without a copy."""
+        """Yield every parameter under its Hugging Face name, detached: in one process without a copy.
+
+        Of a sharded model one parameter at a time is gathered, on every rank, so every rank must iterate to the end.
+        """
         for name, parameter in self.model.named_parameters():
-            yield name, parameter.detach()
+            yield name, parameter.detach() if self._shards is None else self._shards.full(parameter)
 
     def save_checkpoint(self, directory: Path) -> None:
-        """Write weights, optimiser, schedule and random state to ``directory``; loading them continues exactly."""
-        directory.mkdir(parents=True, exist_ok=True)
-        state = {
-            "model": self.model.state_dict(),
-            "optimizer": self.optimizer.state_dict(),
-            "scheduler": self.scheduler.state_dict(),
-            "random": _random_state(self.device),
-        }
-        torch.save(state, directory / CHECKPOINT_FILE)
+        """Write weights, optimiser, schedule and random state to ``directory``; loading them continues exactly.
+
+        Several ranks write a folder of shards, which must be on a file system that all of them see.
+        """
+        if self._shards is None:
+            checkpoint.save_file(directory, self.model, self.optimizer, self.scheduler, self.device)
+        else:
+            checkpoint.save_shards(directory, self.model, self.optimizer, self.scheduler, self.device, self._ranks)
 
     def load_checkpoint(self, directory: Path) -> None:
         """Restore what :meth:`save_checkpoint` wrote, the state of torch's global generators (dropout) included.
 
+        Any number of ranks reads what any other number wrote; only the generators are then left as they are.
+
         Raises:
             FileNotFoundError: If ``directory`` holds no training state.
         """
-        path = directory / CHECKPOINT_FILE
-        if not path.is_file():
-            raise FileNotFoundError(f"{directory} holds no {CHECKPOINT_FILE}; it is not a checkpoint of fsdp_train.")
-        # Tensors are copied to where they belong below; generator states must stay on the CPU.
-        state = torch.load(path, map_location="cpu", weights_only=True)
-        self.model.load_state_dict(state["model"])
-        self.optimizer.load_state_dict(state["optimizer"])
-        self.scheduler.load_state_dict(state["scheduler"])
-        _restore_random_state(state["random"], self.device)
+        checkpoint.load(directory, self.model, self.optimizer, self.scheduler, self.device, self._ranks)
 
     def save_hf(self, directory: Path) -> None:
-        """Write weights and config in Hugging Face format."""
-        self.model.save_pretrained(directory)
+        """Write weights and config in Hugging Face format; of several ranks the first one writes."""
+        if self._shards is None:
+            self.model.save_pretrained(directory)
+            return
+        first = self._ranks.rank == 0
+        whole = {name: tensor.cpu() for name, tensor in self.named_parameters() if first}
+        if first:
+            persistent = self.model.state_dict().keys()
+            whole |= {name: buffer.cpu() for name, buffer in self.model.named_buffers() if name in persistent}
+            self.model.save_pretrained(directory, state_dict=whole)
+        self._ranks.gather(None)
 
-    def _micro_batches(self, batch: TensorDict) -> Iterator[tuple[Tensor, TensorDict]]:
-        return iterate_micro_batches(
-            batch,
-            self.device,
-            max_tokens=self.options.max_tokens_per_microbatch,
-            max_samples=self.options.max_samples_per_microbatch,
-        )
+    def offload(self, *, weights: bool = True, optimizer: bool = True) -> None:
+        """Move weights and optimiser states to CPU memory and free gradients, so that others can use the device.
+
+        Args:
+            weights: Whether to move the weights (in one process also those of an engine that samples from them).
+            optimizer: Whether to move the optimiser states.
+        """
+        self._move(torch.device("cpu"), weights=weights, optimizer=optimizer)
+
+    def reload(self, *, weights: bool = True, optimizer: bool = True) -> None:
+        """Move weights and optimiser states back to the device."""
+        self._move(self.device, weights=weights, optimizer=optimizer)
+
+    def _move(self, device: torch.device, *, weights: bool, optimizer: bool) -> None:
+        self.optimizer.zero_grad(set_to_none=True)
+        if self._shards is not None and self._shards.offloaded:
+            return
+        if weights:
+            self._scorer.predictor.to(device)
+        if optimizer:
+            for state in self.optimizer.state.values():
+                for name, value in state.items():
+                    # AdamW counts its steps on the CPU.
+                    if isinstance(value, Tensor) and value.ndim:
+                        state[name] = value.to(device)
+        if device.type == "cpu" and self.device.type == "cuda":
+            torch.cuda.empty_cache()
+
+    def _backward(self, batch: TensorDict, loss: Loss, totals: BatchTotals) -> dict[str, float]:
+        """Add the gradient of ``loss`` over this rank's rows and return its metrics."""
+        sums: dict[str, float] = {}
+        for rows, micro, last in self._scorer.passes(batch):
+            if self._shards is not None:
+                self._shards.set_last(last)
+            outputs, entropy = self._scorer.forward(micro, with_entropy=loss.needs_entropy)
+            if not len(rows):
+                # Other ranks sum their gradients in this pass; this one takes part with zeros.
+                (0.0 * outputs).sum().backward()
+                continue
+            value, metrics = loss(outputs, entropy, micro, totals)
+            value.backward()
+            _accumulate(sums, {"loss": value.detach(), **metrics})
+        return sums
+
+    def _merge(self, sums: dict[str, float]) -> dict[str, float]:
+        """Return the metrics of all ranks as one."""
+        merged: dict[str, float] = {}
+        for share in self._ranks.gather(sums):
+            _accumulate(merged, share)
+        return merged
 
     def _fill_missing_gradients(self) -> None:
         """Give parameters that no row reached a zero gradient, so that the optimiser's moments move as they would."""
@@ -183,37 +274,37 @@ class FsdpTrainStrategy:
             if parameter.requires_grad and parameter.grad is None:
                 parameter.grad = torch.zeros_like(parameter)
 
+    @torch.no_grad()
+    def _penalize(self) -> Tensor:
+        """Add the gradient of the L2 term and return the term."""
+        squares = []
+        for matrix in self._matrices:
+            assert matrix.grad is not None
+            matrix.grad.add_(matrix, alpha=self.options.l2)
+            squares.append(matrix.square().sum(dtype=torch.float64))
+        return 0.5 * self.options.l2 * self._whole(torch.stack(squares).sum())
+
     def _clip(self) -> Tensor:
         limit = self.options.max_grad_norm
-        return torch.nn.utils.clip_grad_norm_(self.model.parameters(), limit if limit > 0 else float("inf"))
+        norm = torch.nn.utils.clip_grad_norm_(self.model.parameters(), limit if limit > 0 else float("inf"))
+        return self._whole(norm)
+
+    def _whole(self, scalar: Tensor) -> Tensor:
+        return scalar if self._shards is None else self._shards.full(scalar)
 
 
-def _accumulate(sums: dict[str, float], shares: Mapping[str, Tensor]) -> None:
+def _accumulate(sums: dict[str, float], shares: Mapping[str, Tensor | float]) -> None:
     """Add one micro-batch's metrics in place: extremes by their name, everything else as shares of a sum."""
     for name, share in shares.items():
         value = float(share)
         if name not in sums:
             sums[name] = value
-        elif name.endswith("_max"):
+        elif name.endswith(LARGEST):
             sums[name] = max(sums[name], value)
-        elif name.endswith("_min"):
+        elif name.endswith(SMALLEST):
             sums[name] = min(sums[name], value)
         else:
             sums[name] += value
-
-
-def _random_state(device: torch.device) -> dict[str, Tensor]:
-    """Return the state of torch's generators that a forward pass on ``device`` may draw from."""
-    state = {"cpu": torch.get_rng_state()}
-    if device.type == "cuda":
-        state["cuda"] = torch.cuda.get_rng_state(device)
-    return state
-
-
-def _restore_random_state(state: Mapping[str, Tensor], device: torch.device) -> None:
-    torch.set_rng_state(state["cpu"])
-    if device.type == "cuda" and "cuda" in state:
-        torch.cuda.set_rng_state(state["cuda"], device)
 
 
 def _contributing(batch: TensorDict, loss: Loss) -> TensorDict:

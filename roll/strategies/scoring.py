@@ -1,68 +1,230 @@
-"""Scoring tokens with a model: log-probs and entropies, in micro-batches."""
+"""Scoring tokens with a model, in micro-batches: log-probs and entropies of a policy, values of a critic."""
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from contextlib import AbstractContextManager, nullcontext
+from typing import Literal, NamedTuple
 
 import torch
 from tensordict import TensorDict
-from torch import Tensor
+from torch import Tensor, nn
 from transformers import PreTrainedModel
 
-from roll.strategies.log_probs import TokenOutputs, forward_log_probs
-from roll.strategies.micro_batches import iterate_micro_batches
+from roll.strategies.fsdp.options import FsdpOptions
+from roll.strategies.fsdp.ranks import Ranks
+from roll.strategies.log_probs import forward_log_probs
+from roll.strategies.micro_batches import iterate_micro_batches, split_by_tokens
+from roll.strategies.packing import PackingProbe, check_packing, flat_hidden, pack_by_tokens, prepare_packing
+from roll.strategies.values import forward_values, value_head
+
+Prediction = Literal["log_probs", "values"]
+
+
+class Predictor(nn.Module):
+    """What a model says of tokens, as one module: what is called as a whole can be sharded as a whole.
+
+    Args:
+        model: A causal language model or a critic.
+        predicts: ``log_probs`` of a language model, or ``values`` of a critic.
+        temperature: See :class:`Scorer`.
+        packed: See ``use_sequence_packing`` of :class:`Scorer`.
+        chunk_size: See ``log_prob_chunk_size`` of :class:`Scorer`.
+    """
+
+    def __init__(
+        self, model: PreTrainedModel, *, predicts: Prediction, temperature: float, packed: bool, chunk_size: int | None
+    ) -> None:
+        super().__init__()
+        self.model = model
+        self.predicts = predicts
+        self.temperature = temperature
+        self.packed = packed
+        self.chunk_size = chunk_size
+
+    def forward(
+        self, input_ids: Tensor, response_mask: Tensor, lengths: Tensor, with_entropy: bool, probe: bool | None = None
+    ) -> tuple[Tensor, Tensor | None]:
+        """Return predictions and, if asked of a policy, entropies, each ``[batch, sequence]`` like ``input_ids``.
+
+        With ``probe``, return hidden states ``[n, hidden]`` instead, of packed rows or not.
+        """
+        if probe is not None:
+            return flat_hidden(self.model.base_model, input_ids, lengths if probe else None).before(response_mask), None
+        packing = lengths if self.packed else None
+        if self.predicts == "values":
+            return forward_values(self.model, input_ids, response_mask, lengths=packing), None
+        return forward_log_probs(
+            self.model,
+            input_ids,
+            response_mask,
+            temperature=self.temperature,
+            with_entropy=with_entropy,
+            lengths=packing,
+            chunk_size=self.chunk_size,
+        )
+
+
+class Pass(NamedTuple):
+    """One forward pass.
+
+    Attributes:
+        rows: Which rows of the batch it computes, ``[n]``; none where only other ranks have rows left.
+        micro: These rows; one row without a response where there are none.
+        last: Whether it is the last one of the batch.
+    """
+
+    rows: Tensor
+    micro: TensorDict
+    last: bool
 
 
 class Scorer:
-    """Computes log-probs with a model that somebody else owns; a frozen reference policy needs nothing more.
+    """Computes what a model that somebody else owns says of tokens; a frozen reference policy needs nothing more.
 
     Args:
-        model: A Hugging Face causal language model on its device.
+        model: A Hugging Face model on its device: a causal language model, or a critic
+            (:func:`roll.models.critic.load_critic`).
+        predicts: ``log_probs`` of a language model, or ``values`` of a critic.
         temperature: Logits are divided by it, so that log-probs are those of the distribution sampled from.
-        max_tokens_per_microbatch: Hard cap on padded tokens per forward; ``None`` for none.
+        max_tokens_per_microbatch: Hard cap on tokens per forward, padding included; ``None`` for none.
         max_samples_per_microbatch: Hard cap on sequences per forward; ``None`` for none.
-        mixed_precision: Compute in bf16 under autocast.
+        mixed_precision: Compute in bf16, with the weights as they are.
+        use_sequence_packing: Lay the sequences of a micro-batch end to end instead of padding them.
+        log_prob_chunk_size: Most tokens whose logits are held at once; ``None`` chooses by vocabulary.
+        fsdp: Share the model with the other ranks of the default process group, if there are any: it is sharded in
+            place. Then every method is to be called on every rank, with a share of the batch that may be empty.
+            ``None`` leaves the model alone.
     """
 
     def __init__(
         self,
         model: PreTrainedModel,
         *,
+        predicts: Prediction = "log_probs",
         temperature: float = 1.0,
         max_tokens_per_microbatch: int | None = 8192,
         max_samples_per_microbatch: int | None = None,
         mixed_precision: bool = False,
+        use_sequence_packing: bool = False,
+        log_prob_chunk_size: int | None = None,
+        fsdp: FsdpOptions | None = None,
     ) -> None:
+        if use_sequence_packing:
+            prepare_packing(model)
         self.model = model
-        self.device = next(model.parameters()).device
+        self.predicts = predicts
         self.temperature = temperature
         self.max_tokens = max_tokens_per_microbatch
         self.max_samples = max_samples_per_microbatch
         self.mixed_precision = mixed_precision
+        self.predictor = Predictor(
+            model,
+            predicts=predicts,
+            temperature=temperature,
+            packed=use_sequence_packing,
+            chunk_size=log_prob_chunk_size,
+        )
+        self.ranks = Ranks() if fsdp is not None else None
+        self.shards = None
+        if fsdp is not None and fsdp.torch_compile:
+            compile_layers(model)
+        if fsdp is not None and self.ranks is not None and self.ranks.size > 1:
+            # Imported here: a single process needs nothing of it.
+            from roll.strategies.fsdp.sharding import Shards
 
-    @torch.no_grad()
+            self.shards = Shards(
+                self.predictor,
+                model,
+                fsdp,
+                self.ranks,
+                mixed_precision=mixed_precision,
+                full_precision=(value_head(model),) if predicts == "values" else (),
+            )
+        self.device = self.shards.device if self.shards is not None else next(model.parameters()).device
+        if use_sequence_packing:
+            self._check_packing()
+
     def compute_log_probs(self, batch: TensorDict) -> Tensor:
         """Return log p(token t | tokens < t), ``[batch, sequence]`` float32, 0 where the response mask is 0."""
+        return self._compute(batch, "log_probs")
+
+    def compute_values(self, batch: TensorDict) -> Tensor:
+        """Return the value of the state before token t, ``[batch, sequence]`` float32, 0 where the mask is 0."""
+        return self._compute(batch, "values")
+
+    def forward(self, micro: TensorDict, *, with_entropy: bool) -> tuple[Tensor, Tensor | None]:
+        """Return the predictions for one micro-batch and, if asked of a policy, the entropies, each like its ids.
+
+        Gradients are recorded if they are enabled.
+        """
+        with self._precision():
+            outputs: tuple[Tensor, Tensor | None] = self.predictor(
+                micro["input_ids"], micro["response_mask"], micro["lengths"], with_entropy
+            )
+        return outputs
+
+    def passes(self, batch: TensorDict) -> Iterator[Pass]:
+        """Split a batch into micro-batches; with several ranks all make the same number of passes.
+
+        Ranks gather the weights of a layer together, so one that has no rows left must go through the layers with the
+        others all the same.
+        """
+        lengths = batch["lengths"].tolist()
+        packed = self.predictor.packed
+        groups = (pack_by_tokens if packed else split_by_tokens)(lengths, self.max_tokens, self.max_samples)
+        count = max(self.ranks.gather(len(groups))) if self.shards is not None and self.ranks else len(groups)
+        for number, group in enumerate(groups, start=1):
+            rows = torch.tensor(group)
+            order, micro = next(iterate_micro_batches(batch[rows], self.device, max_tokens=None))
+            yield Pass(rows[order], micro, number == count)
+        for number in range(len(groups) + 1, count + 1):
+            yield Pass(torch.empty(0, dtype=torch.int64), _no_response(self.device), number == count)
+
+    @torch.no_grad()
+    def _check_packing(self) -> None:
+        def states(probe: PackingProbe, packed: bool) -> Tensor:
+            with self._precision():
+                result: Tensor = self.predictor(probe.input_ids, probe.mask, probe.lengths, False, packed)[0]
+            return result.float()
+
+        training = self.model.training
+        self.model.eval()
+        probe = PackingProbe.of(self.model, self.device, mixed_precision=self.mixed_precision)
+        check_packing(self.model, states, probe)
+        self.model.train(training)
+        if self.shards is not None:
+            self.shards.reshard()
+
+    @torch.no_grad()
+    def _compute(self, batch: TensorDict, wanted: Prediction) -> Tensor:
+        if wanted != self.predicts:
+            raise TypeError(f"{type(self.model).__name__} is used here for its {self.predicts}, not for {wanted}.")
         result = torch.zeros(batch["input_ids"].shape, dtype=torch.float32)
-        for indices, micro in iterate_micro_batches(
-            batch, self.device, max_tokens=self.max_tokens, max_samples=self.max_samples
-        ):
-            outputs = self.forward(micro, with_entropy=False)
-            result[indices, : micro["input_ids"].shape[1]] = outputs.log_probs.to(result)
+        for rows, micro, _ in self.passes(batch):
+            predicted, _ = self.forward(micro, with_entropy=False)
+            if len(rows):
+                result[rows, : micro["input_ids"].shape[1]] = predicted.to(result)
+        if self.shards is not None:
+            self.shards.reshard()
         return result
 
-    def forward(self, micro: TensorDict, *, with_entropy: bool) -> TokenOutputs:
-        """Return log-probs, and entropies if asked, of one micro-batch, with gradients if they are enabled."""
-        with self._precision():
-            return forward_log_probs(
-                self.model,
-                micro["input_ids"],
-                micro["response_mask"],
-                temperature=self.temperature,
-                with_entropy=with_entropy,
-            )
-
     def _precision(self) -> AbstractContextManager[object]:
-        if self.mixed_precision:
+        # Shards are gathered in bf16 and need no autocast.
+        if self.mixed_precision and self.shards is None:
             return torch.autocast(self.device.type, dtype=torch.bfloat16)
         return nullcontext()
+
+
+def compile_layers(model: PreTrainedModel) -> None:
+    """Compile each transformer layer of a model in place, once for all lengths."""
+    from roll.strategies.fsdp.sharding import layers
+
+    for layer in layers(model):
+        layer.compile(dynamic=True)
+
+
+def _no_response(device: torch.device) -> TensorDict:
+    ids = torch.zeros(1, 2, dtype=torch.int64)
+    columns = {"input_ids": ids, "response_mask": ids.bool(), "lengths": torch.tensor([2])}
+    return TensorDict(columns, batch_size=[1]).to(device)

@@ -24,13 +24,15 @@ class Status(StrEnum):
     """The environment raised or returned something that is not a Gymnasium step."""
     ERROR_TIMEOUT = "error_timeout"
     """A phase (reset, step, generate) took longer than its time-out."""
+    ERROR_REWARD = "error_reward"
+    """The response could not be graded, which differs from a grade of 0."""
     ABORTED = "aborted"
     """The run asked this episode to stop."""
 
     @property
     def is_error(self) -> bool:
         """Whether the episode broke, so that it must not be trained on."""
-        return self in (Status.ERROR_ENV, Status.ERROR_TIMEOUT, Status.ABORTED)
+        return self in (Status.ERROR_ENV, Status.ERROR_TIMEOUT, Status.ERROR_REWARD, Status.ABORTED)
 
 
 @dataclass(slots=True)
@@ -46,7 +48,8 @@ class Turn:
         policy_version: Oldest and newest weights that produced this turn.
         observation: The text the environment showed before this turn.
         response: The completion as text.
-        action: The action the environment understood, ``None`` when the response had no valid one.
+        action: The action the environment understood, ``None`` when the response had no valid one; empty where
+            responses are graded and nothing acts.
         reward: What this turn earned, penalties included.
         reward_parts: The same by name (``{"env": -0.1, "format": -0.05}``); sums to ``reward``.
         metrics: Numbers the environment reported for this turn.
@@ -123,8 +126,23 @@ class Trajectory:
 
 @dataclass(slots=True)
 class TrajectoryGroup:
-    """Trajectories that share tag, env config and seed, and are compared with one another."""
+    """Trajectories that share tag, env config and seed (or a prompt), and are compared with one another.
+
+    Attributes:
+        group_id: Identity of the group, unique within the run.
+        tag: The tag of its members.
+        trajectories: The members, by episode number.
+        domain: The domain of the prompt, where responses are graded by domain.
+        baseline: Score of a greedy member that is not trained on (`remax`); ``None`` where there is none.
+    """
 
     group_id: str
     tag: str
     trajectories: list[Trajectory] = field(default_factory=list)
+    domain: str = ""
+    baseline: float | None = None
+
+    @property
+    def scores(self) -> list[float]:
+        """Scores of the members that did not break."""
+        return [member.score or 0.0 for member in self.trajectories if not member.status.is_error]

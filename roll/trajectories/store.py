@@ -162,6 +162,19 @@ def read_origin(path: str | Path) -> Origin:
         return Origin(**json.loads(file.schema_arrow.metadata[_ORIGIN_KEY]))
 
 
+def is_trajectory_file(path: str | Path) -> bool:
+    """Whether ``path`` is a file that :func:`write_trajectories` wrote, of whatever version.
+
+    Raises:
+        FileNotFoundError: There is no such file.
+    """
+    try:
+        with pq.ParquetFile(path) as file:
+            return _VERSION_KEY in (file.schema_arrow.metadata or {})
+    except pa.ArrowInvalid:
+        return False
+
+
 def _open(path: str | Path) -> pq.ParquetFile:
     """Open a file after checking that it is ours and of a known version."""
     try:

@@ -1,16 +1,19 @@
-"""KL, aggregation, rewards, sampler correction, filters, registry and presets: one behaviour per test."""
+"""KL, aggregation, rewards, sampler correction, filters and registry: one behaviour per test."""
 
 from __future__ import annotations
 
+import importlib.util
 import math
+from pathlib import Path
 
 import pytest
 import torch
 
 from roll.algorithms import advantages, filters, kl, losses, off_policy, rewards
 from roll.algorithms.aggregation import aggregate
-from roll.algorithms.presets import apply_preset
+from roll.algorithms.groups import AlgorithmWarning
 from roll.algorithms.registry import (
+    ADVANTAGES,
     LOSSES,
     UnknownAlgorithmError,
     register_advantage,
@@ -136,6 +139,41 @@ def test_score_shaping_keys() -> None:
         shape(s, reward_norm="batch", reward_shift=True, reward_scale=True)
 
 
+def test_running_scaling_ignores_the_halves_of_reward_norm() -> None:
+    s = torch.tensor([0.0, 2.0, 10.0], dtype=F64)
+    scaled = rewards.shape_scores(s, use_reward_scaling=True, reward_shift=True, running=rewards.RunningMoments())
+    torch.testing.assert_close(scaled, s / (s.std() + 1e-6))
+
+
+@pytest.mark.parametrize(
+    ("name", "scores", "groups", "mask", "cause"),
+    [
+        ("grpo", [0.0, 0.0, 0.0, 0.0], "aabb", 1, "every score is 0: tasks too easy or too hard"),
+        ("grpo", [1.0, 1.0, 0.0, 0.0], "aabb", 1, "the scores of every group are equal"),
+        ("rloo", [1.0, 2.0, 3.0, 4.0], "abcd", 1, "every group has one sample"),
+        ("grpo", [1.0, 2.0, 3.0, 4.0], "aabb", 0, "no token is trained"),
+        ("remax", [1.0, 2.0, 3.0, 4.0], "aabb", 1, "the rewards are all zero or equal"),
+    ],
+)
+@pytest.mark.filterwarnings("ignore:.*groups have one sample")
+def test_a_batch_without_advantages_names_the_likely_cause(
+    name: str, scores: list[float], groups: str, mask: int, cause: str
+) -> None:
+    tensor = torch.tensor(scores)
+    inputs = advantages.AdvantageInputs(
+        torch.full((4, 2), mask), scores=tensor, group_ids=groups, baselines=tensor.clone()
+    )
+    with pytest.warns(AlgorithmWarning, match=f"{name}: every advantage of the batch is zero.*{cause}"):
+        advantages.compute(name, inputs)
+
+
+def test_pieces_of_a_trajectory_count_once_in_the_group_of_reinforce_plus_plus() -> None:
+    scores, mask = torch.tensor([4.0, 4.0, 4.0, 1.0], dtype=F64), torch.ones(4, 1)
+    pieces = advantages.token.reinforce_plus_plus_baseline(scores, "gggg", mask, "aaab")
+    centred = torch.tensor([1.5, 1.5, 1.5, -1.5], dtype=F64)
+    torch.testing.assert_close(pieces[:, 0], (centred - centred.mean()) / centred.std())
+
+
 def test_overlong_penalty_grows_over_the_buffer() -> None:
     lengths = torch.tensor([10, 80, 90, 100, 120])
     assert rewards.overlong_penalty(lengths, 100, 20, 2.0).tolist() == [0, 0, -1, -2, -2]
@@ -231,16 +269,39 @@ def test_a_user_adds_a_loss_with_a_tensor_of_their_own() -> None:
         LOSSES.remove("weighted_for_test")
 
 
+MODULE = """
+from roll.algorithms.registry import register_advantage
+
+@register_advantage("twice_for_test", needs=("scores",))
+def twice(inputs, *, factor=2.0):
+    return factor * inputs.scores
+"""
+
+
+def run_file(path: Path, name: str) -> None:
+    """Execute a file as a module called ``name``, as ``python`` does with a script and ``import`` with a module."""
+    spec = importlib.util.spec_from_file_location(name, path)
+    assert spec is not None and spec.loader is not None
+    spec.loader.exec_module(importlib.util.module_from_spec(spec))
+
+
+def test_a_script_that_is_imported_again_under_another_name_registers_once_more(tmp_path: Path) -> None:
+    script, other = tmp_path / "mine.py", tmp_path / "other.py"
+    script.write_text(MODULE)
+    other.write_text(MODULE)
+    try:
+        run_file(script, "__main__of_test")
+        run_file(script, "mine")
+        assert ADVANTAGES.get("twice_for_test").function.__module__ == "mine"
+        with pytest.raises(ValueError, match="'twice_for_test' is already registered by mine.twice"):
+            run_file(other, "other")
+    finally:
+        ADVANTAGES.remove("twice_for_test")
+
+
 def test_hidden_options_are_refused_at_registration() -> None:
     with pytest.raises(ValueError, match="spell the options out"):
 
         @register_advantage("hidden_for_test")
         def hidden(inputs, **options):  # type: ignore[no-untyped-def]
             return inputs.scores
-
-
-def test_a_preset_fills_what_is_unset_and_never_what_is_set() -> None:
-    resolved = apply_preset("opmd", {"policy_loss": "ppo", "adv_estimator": None, "seed": 1})
-    assert (resolved["policy_loss"], resolved["adv_estimator"], resolved["seed"]) == ("ppo", "opmd", 1)
-    with pytest.raises(ValueError, match="Did you mean 'grpo'"):
-        apply_preset("grop", {})

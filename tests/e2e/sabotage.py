@@ -1,4 +1,4 @@
-"""Named in ``env_modules``, kills its own process at the moment that ``ROLL_TEST_KILL`` names (``update:4``).
+"""Named in ``env_modules`` or ``reward_modules``, kills its own process when ``ROLL_TEST_KILL`` says (``update:4``).
 
 The moments: ``rollout`` (half of the episodes are played), ``update`` (between optimiser steps) and ``checkpoint``
 (the weights are written, the rest is not), each at its n-th time in this process. ``ROLL_TEST_SIGNAL`` sends another
@@ -12,6 +12,7 @@ import signal
 from collections import Counter
 from typing import Any
 
+from roll.schedulers.prompts import PromptScheduler
 from roll.schedulers.rollout import RolloutScheduler
 from roll.strategies.fsdp_train import FsdpTrainStrategy
 
@@ -27,6 +28,7 @@ def reached(moment: str) -> None:
 
 
 original_collect = RolloutScheduler.collect
+original_collect_prompts = PromptScheduler.collect
 original_train_step = FsdpTrainStrategy.train_step
 original_save_hf = FsdpTrainStrategy.save_hf
 
@@ -41,6 +43,16 @@ async def collect(self: Any, specs: Any, on_progress: Any = None) -> Any:
     return await original_collect(self, specs, watch)
 
 
+async def collect_prompts(self: Any, *arguments: Any, on_progress: Any = None, **options: Any) -> Any:
+    def watch(done: int, total: int) -> None:
+        if done == total // 2:
+            reached("rollout")
+        if on_progress is not None:
+            on_progress(done, total)
+
+    return await original_collect_prompts(self, *arguments, on_progress=watch, **options)
+
+
 def train_step(self: Any, *arguments: Any) -> Any:
     reached("update")
     return original_train_step(self, *arguments)
@@ -52,5 +64,6 @@ def save_hf(self: Any, *arguments: Any) -> Any:
 
 
 RolloutScheduler.collect = collect  # type: ignore[method-assign]
+PromptScheduler.collect = collect_prompts  # type: ignore[method-assign]
 FsdpTrainStrategy.train_step = train_step  # type: ignore[method-assign]
 FsdpTrainStrategy.save_hf = save_hf  # type: ignore[method-assign]

@@ -22,7 +22,7 @@ def no_model(monkeypatch: pytest.MonkeyPatch) -> None:
     def assemble(*_: Any) -> None:
         raise AssertionError("the model was about to be loaded")
 
-    monkeypatch.setattr(agentic, "assemble", assemble)
+    monkeypatch.setattr(agentic, "build_core", assemble)
 
 
 @pytest.mark.usefixtures("no_model")
@@ -44,8 +44,8 @@ def no_model(monkeypatch: pytest.MonkeyPatch) -> None:
             ["custom_env.SimpleSokoban.agent_template", "{turn_idx}"],
         ),
         ({"env_modules": "[no_such_package.envs]"}, ["env_modules", "No module named 'no_such_package'", "install"]),
-        ({"adv_estimator": "gae", "critic": "{}"}, ["adv_estimator", "cannot train a critic yet"]),
-        ({"adv_estimator": "remax"}, ["adv_estimator", "remax needs baselines"]),
+        ({"adv_estimator": "remax", "reward_norm": "batch"}, ["adv_estimator", "normalised scores no longer compare"]),
+        ({"algorithm_type": "sft"}, ["algorithm_type", "demonstrations"]),
         ({"policy_loss": "mix"}, ["policy_loss", "mix needs expert"]),
         ({"resume_from_checkpoint": "/nowhere"}, ["resume_from_checkpoint", "no checkpoint there"]),
     ],
@@ -60,7 +60,7 @@ def test_a_mistake_names_its_key_and_the_fix(changes: dict[str, Any], expected: 
 
 @pytest.mark.usefixtures("no_model")
 def test_every_mistake_is_listed_at_once(tmp_path: Path) -> None:
-    changes = {"train_env_manager.tags": "[One]", "val_env_manager.tags": "[Two]", "adv_estimator": "remax"}
+    changes = {"train_env_manager.tags": "[One]", "val_env_manager.tags": "[Two]", "policy_loss": "mix"}
     with pytest.raises(ConfigError, match="3 problems"):
         run_agentic(small_config(tmp_path, **changes))
 

@@ -14,7 +14,7 @@ from torch import Tensor
 from roll.algorithms.kl import AdaptiveKLController, FixedKLController
 from roll.algorithms.registry import UnknownAlgorithmError
 from roll.config import AgenticConfig
-from roll.pipelines.credit import assign_credit
+from roll.pipelines.credit import CreditState, assign_credit
 from roll.trajectories.batch import collate
 from roll.trajectories.model import Status, Trajectory, Turn
 from roll.trajectories.samples import Sample, samples_from
@@ -67,7 +67,7 @@ def config(estimator: str, grouping: str = "state", method: str = "identity", **
 
 def credit(settings: AgenticConfig, mode: str = "trajectory", trajectories: list[Trajectory] | None = None):
     batch, samples, scores = make_batch(trajectories or play(), mode)
-    metrics = assign_credit(batch, samples, scores, settings)
+    metrics = assign_credit(batch, samples, scores, settings, CreditState.from_config(settings))
     return batch, samples, metrics
 
 
@@ -193,7 +193,7 @@ def whole_trajectories() -> list[Trajectory]:
 def test_the_divergence_is_charged_at_each_token_or_at_the_last(per_token: bool, gamma: float) -> None:
     batch, samples, scores = make_batch(whole_trajectories())
     settings = config("reinforce", init_kl_coef=0.3, add_token_level_kl=per_token, gamma=gamma)
-    assign_credit(batch, samples, scores, settings, FixedKLController(0.3))
+    assign_credit(batch, samples, scores, settings, CreditState(kl_controller=FixedKLController(0.3)))
     for row, sample in enumerate(samples):
         positions, kl = masked_tokens(batch, row), divergence(batch, row)
         rewards = [sample.rewards[t] for t in positions]
@@ -212,7 +212,7 @@ def test_the_divergence_is_charged_at_each_token_or_at_the_last(per_token: bool,
 def test_the_divergence_counts_in_the_scores_that_groups_compare(per_token: bool, mode: str) -> None:
     batch, samples, scores = make_batch(play(), mode)
     settings = config("rloo", init_kl_coef=0.3, add_token_level_kl=per_token)
-    assign_credit(batch, samples, scores, settings, FixedKLController(0.3))
+    assign_credit(batch, samples, scores, settings, CreditState(kl_controller=FixedKLController(0.3)))
     charged = {sample.trajectory: score for sample, score in zip(samples, scores, strict=True)}
     for row, sample in enumerate(samples):
         charged[sample.trajectory] -= 0.3 * sum(divergence(batch, row))
@@ -227,7 +227,7 @@ def test_the_divergence_counts_in_the_scores_that_groups_compare(per_token: bool
 def test_the_divergence_counts_in_the_rewards_of_turns() -> None:
     batch, samples, scores = make_batch(whole_trajectories())
     settings = config("step_reinforce", init_kl_coef=0.3, add_token_level_kl=True, step_reward_gamma=0.0)
-    assign_credit(batch, samples, scores, settings, FixedKLController(0.3))
+    assign_credit(batch, samples, scores, settings, CreditState(kl_controller=FixedKLController(0.3)))
     charged: dict[tuple[str, int], float] = {}
     for row, sample in enumerate(samples):
         for position, kl in zip(masked_tokens(batch, row), divergence(batch, row), strict=True):
@@ -250,19 +250,19 @@ def test_the_coefficient_of_a_batch_is_the_one_before_its_update() -> None:
     controller = AdaptiveKLController(0.3, target=0.01, horizon=50)
     settings = config("reinforce", init_kl_coef=0.3)
     batch, samples, scores = make_batch(trajectories)
-    metrics = assign_credit(batch, samples, scores, settings, controller)
+    metrics = assign_credit(batch, samples, scores, settings, CreditState(kl_controller=controller))
     fixed_batch, _, _ = make_batch(trajectories)
-    assign_credit(fixed_batch, samples, scores, settings, FixedKLController(0.3))
+    assign_credit(fixed_batch, samples, scores, settings, CreditState(kl_controller=FixedKLController(0.3)))
     assert torch.equal(batch["advantages"], fixed_batch["advantages"])
     kl = mean_divergence(batch)
     assert metrics["kl/coefficient"] == 0.3 and metrics["kl/reference"] == pytest.approx(kl, rel=1e-5)
     error = min(max(kl / 0.01 - 1, -0.2), 0.2)
     assert controller.coefficient == pytest.approx(0.3 * (1 + error * len(samples) / 50))
     assert controller.coefficient != 0.3
-    again = assign_credit(batch, samples, scores, settings, controller)
+    again = assign_credit(batch, samples, scores, settings, CreditState(kl_controller=controller))
     assert again["kl/coefficient"] == pytest.approx(0.3 * (1 + error * len(samples) / 50))
     fixed = FixedKLController(0.3)
-    assign_credit(batch, samples, scores, settings, fixed)
+    assign_credit(batch, samples, scores, settings, CreditState(kl_controller=fixed))
     assert fixed.coefficient == 0.3
 
 
@@ -284,6 +284,49 @@ def test_advantages_are_whitened_over_the_trained_tokens_and_then_clipped() -> N
     for batch in (plain, whitened, clipped):
         assert (batch["advantages"][~batch["response_mask"]] == 0).all()
         assert batch["advantages"].dtype == torch.float32
+
+
+@pytest.mark.parametrize("mode", ["trajectory", "step"])
+def test_a_trajectory_of_many_samples_counts_once_in_the_mean_of_its_group(mode: str) -> None:
+    centred = {}
+    for trajectory in play():
+        peers = [t.score or 0.0 for t in play() if t.group_id == trajectory.group_id]
+        centred[name_of(trajectory)] = (trajectory.score or 0.0) - fmean(peers)
+    batch, samples, _ = credit(config("reinforce_plus_plus_baseline"), mode)
+    tokens = [centred[s.trajectory] for s in samples for inside in s.response_mask if inside]
+    mean, scale = fmean(tokens), math.sqrt(stdev(tokens) ** 2 + 1e-8)
+    expect(batch, samples, {(name, turn): (v - mean) / scale for name, v in centred.items() for turn in range(4)})
+
+
+@pytest.mark.parametrize("mode", ["trajectory", "step"])
+def test_greedy_scores_are_subtracted_once_for_a_trajectory_of_many_samples(mode: str) -> None:
+    batch, samples, scores = make_batch(play(), mode)
+    greedy = {"g1": 0.25, "g2": -0.5}
+    settings = config("remax")
+    baselines = [greedy[sample.group_id] for sample in samples]
+    assign_credit(batch, samples, scores, settings, CreditState(), baselines=baselines)
+    expect(
+        batch,
+        samples,
+        {(name_of(t), turn): (t.score or 0.0) - greedy[t.group_id] for t in play() for turn in range(4)},
+    )
+
+
+@pytest.mark.parametrize("estimator", ["reinforce", "grpo", "step_reinforce"])
+@pytest.mark.parametrize("mode", ["trajectory", "step"])
+def test_a_punishment_for_length_counts_once_for_a_trajectory_of_many_samples(mode: str, estimator: str) -> None:
+    buffer = {"enable": True, "len": 8, "penalty_factor": 1.0}
+    settings = config(estimator, response_length=8, step_reward_gamma=1.0, overlong_buffer=buffer)
+    batch, samples, metrics = credit(settings, mode)
+    punished = []
+    for trajectory in play():
+        punishment = -min(trajectory.completion_tokens / 8, 1.0)
+        trajectory.turns[-1].reward += punishment
+        trajectory.score = (trajectory.score or 0.0) + punishment
+        punished.append(trajectory)
+    expected, _, _ = credit(config(estimator, step_reward_gamma=1.0), mode, punished)
+    torch.testing.assert_close(batch["advantages"], expected["advantages"], atol=1e-5, rtol=1e-5)
+    assert metrics["reward/overlong_penalty"] < -0.3
 
 
 def test_metrics_describe_the_advantages() -> None:

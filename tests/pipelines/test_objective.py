@@ -11,8 +11,8 @@ from torch import Tensor
 
 from roll.algorithms.aggregation import MODES
 from roll.algorithms.registry import UnknownAlgorithmError
-from roll.config import AgenticConfig
-from roll.pipelines.objective import PolicyObjective
+from roll.config import AgenticConfig, PipelineConfig, RLVRConfig
+from roll.pipelines.objective import PolicyObjective, merge_metrics
 from roll.strategies.base import BatchTotals
 
 F64 = torch.float64
@@ -221,6 +221,32 @@ def test_a_divergence_without_use_kl_loss_has_no_weight_and_losses_get_only_the_
     objective = PolicyObjective.from_config(AgenticConfig(kl_loss_coef=0.5, use_topr_loss=True))
     assert objective.kl_weight == 0.0
     assert objective.policy_loss == "topr" and objective.options == {}
+
+
+@pytest.mark.parametrize("kind", [AgenticConfig, RLVRConfig])
+@pytest.mark.parametrize(
+    ("loss", "keys", "options"),
+    [
+        ("gspo", {}, {}),
+        ("gmpo", {}, {}),
+        ("gspo", {"pg_clip": 0.2}, {"clip_low": 0.2, "clip_high": 0.2}),
+        ("gspo", {"pg_clip_high": 0.001}, {"clip_high": 0.001}),
+        ("gmpo", {"pg_clip": 0.3, "pg_clip_low": 0.1}, {"clip_low": 0.1, "clip_high": 0.3}),
+        ("ppo", {"dual_clip_loss": 2.5}, {"dual_clip": 2.5}),
+        ("topr", {"policy_loss_options": {"level": "sequence"}}, {"level": "sequence"}),
+        ("cispo", {"pg_clip_low": 0.9, "dual_clip_loss": True}, {"clip_low": 0.9}),
+    ],
+)
+def test_a_clip_range_that_is_not_set_is_that_of_the_loss(
+    kind: type[PipelineConfig], loss: str, keys: dict[str, object], options: dict[str, object]
+) -> None:
+    assert PolicyObjective.from_config(kind(policy_loss=loss, **keys)).options == options
+
+
+def test_metrics_of_several_steps_keep_extremes_and_average_the_rest() -> None:
+    records = [{"loss": 1.0, "ratio_max": 3.0, "ratio_min": 0.5}, {"loss": 2.0, "ratio_max": 2.0, "ratio_min": 0.1}]
+    assert merge_metrics([*records, {"loss": 6.0}]) == {"loss": 3.0, "ratio_max": 3.0, "ratio_min": 0.1}
+    assert merge_metrics([]) == {}
 
 
 def test_unknown_names_are_errors_that_list_the_known_ones() -> None:

@@ -1,12 +1,10 @@
 from __future__ import annotations
 
-import math
-
 import pytest
 import torch
 from tensordict import TensorDict
 
-from roll.pipelines.metrics import batch_metrics, prefixed, rollout_metrics, sampler_mismatch
+from roll.pipelines.metrics import batch_metrics, prefixed, rollout_metrics
 from roll.trajectories.model import Status, Trajectory, TrajectoryGroup, Turn
 
 
@@ -39,6 +37,7 @@ def test_three_trajectories_by_hand() -> None:
             "status/truncated_length": 0.0,
             "status/error_env": 1 / 3,
             "status/error_timeout": 0.0,
+            "status/error_reward": 0.0,
             "status/aborted": 0.0,
             "errors": 1.0,
             # The broken episode counts above only: nothing is known of its outcome.
@@ -79,29 +78,6 @@ def test_a_rollout_in_which_everything_broke_has_no_success_rate() -> None:
     metrics = rollout_metrics([TrajectoryGroup("g", "A", [broken()])])
     assert metrics["errors"] == metrics["status/error_env"] == 1.0
     assert "success" not in metrics and "reward" not in metrics
-
-
-def token_batch(difference: list[float], inside: list[bool]) -> TensorDict:
-    sampler = torch.full((1, len(inside)), -1.0)
-    return TensorDict(
-        {
-            "sampler_log_probs": sampler,
-            "old_log_probs": sampler + torch.tensor([difference]),
-            "response_mask": torch.tensor([inside]),
-            "lengths": torch.tensor([len(inside)]),
-        },
-        batch_size=[1],
-    )
-
-
-def test_trainer_and_sampler_are_compared_on_response_tokens() -> None:
-    metrics = sampler_mismatch(token_batch([9.0, 0.2, -0.4], [False, True, True]))
-    assert metrics["sampler/log_prob_difference_max"] == pytest.approx(0.4, rel=1e-5)
-    assert metrics["sampler/log_prob_difference_mean"] == pytest.approx(0.3, rel=1e-5)
-    expected = (math.exp(0.2) - 1 - 0.2 + math.exp(-0.4) - 1 + 0.4) / 2
-    assert metrics["sampler/kl"] == pytest.approx(expected, rel=1e-4)
-    assert set(sampler_mismatch(token_batch([0.0, 0.0], [True, True])).values()) == {0.0}
-    assert sampler_mismatch(token_batch([1.0], [False])) == {}
 
 
 def test_the_shape_of_a_batch() -> None:

@@ -92,8 +92,11 @@ def test_leaving_out_rows_without_advantage_changes_no_gradient(mode: str, polic
 def test_rows_without_advantage_stay_where_another_term_has_a_gradient(change: dict[str, float]) -> None:
     batch = policy_batch(double_trainer())
     batch["advantages"] *= 0.0
-    assert PolicyObjective(**change).contributing_rows(batch) is None
-    assert PolicyObjective(policy_loss="kimi15").contributing_rows(batch) is None
+    trained = batch["response_mask"].any(1)
+    for objective_with in (PolicyObjective(**change), PolicyObjective(policy_loss="kimi15")):
+        rows = objective_with.contributing_rows(batch)
+        assert rows is None or bool(rows[trained].all())
+    assert not PolicyObjective().contributing_rows(batch).any()
 
 
 def test_a_step_without_any_advantage_moves_the_optimiser_as_a_zero_gradient_does() -> None:
@@ -228,6 +231,33 @@ def test_weight_decay_shrinks_matrices_only() -> None:
         kinds.add(value.ndim)
         torch.testing.assert_close(value, before[name] * (0.95 if value.ndim == 2 else 1.0))
     assert kinds == {1, 2}
+
+
+@pytest.mark.parametrize("samples", [None, 2])
+def test_the_l2_term_is_that_of_automatic_differentiation_on_matrices_only(samples: int | None) -> None:
+    batch = token_batch()
+    plain, without = step_gradient(double_trainer(), batch, NegativeLogLikelihood())
+    trainer = double_trainer(l2=0.3, max_samples_per_microbatch=samples)
+    model = qwen(3).double()
+    matrices = [parameter for parameter in model.parameters() if parameter.ndim >= 2]
+    term = 0.5 * 0.3 * sum(parameter.square().sum() for parameter in matrices)
+    term.backward()
+    gradient, metrics = step_gradient(trainer, batch, NegativeLogLikelihood())
+    assert "loss/l2" not in without and metrics["loss/l2"] == pytest.approx(float(term.detach()), rel=1e-12)
+    assert metrics["loss"] == pytest.approx(without["loss"] + metrics["loss/l2"], rel=1e-12)
+    assert 0 < len(matrices) < len(plain)
+    for name, parameter in model.named_parameters():
+        expected = plain[name] if parameter.grad is None else plain[name] + parameter.grad
+        torch.testing.assert_close(gradient[name], expected, atol=1e-12, rtol=1e-12)
+
+
+def test_the_l2_term_is_clipped_with_the_rest_of_the_gradient() -> None:
+    batch = token_batch()
+    free, metrics = step_gradient(double_trainer(l2=5.0), batch, NegativeLogLikelihood())
+    limited = FsdpTrainStrategy(qwen(3).double(), TrainOptions(l2=5.0, max_grad_norm=0.3))
+    clipped, clipped_metrics = step_gradient(limited, batch, NegativeLogLikelihood())
+    assert clipped_metrics["grad_norm"] == pytest.approx(metrics["grad_norm"]) == pytest.approx(gradient_norm(free))
+    assert gradient_norm(clipped) == pytest.approx(0.3, rel=1e-5)
 
 
 @pytest.mark.parametrize("samples", [None, 1])

@@ -84,6 +84,7 @@ def two_turns() -> Trajectory:
     )
 
 
+BROKEN = (Status.ERROR_ENV, Status.ERROR_TIMEOUT, Status.ERROR_REWARD, Status.ABORTED)
 HERE, THERE = 2669804851967602887, 4143321601553875567
 
 
@@ -148,5 +149,5 @@ def test_an_unknown_mode_is_an_error() -> None:
 def test_only_trajectories_that_did_not_break_are_trainable(status: Status) -> None:
     trajectory = two_turns()
     trajectory.status = status
-    assert is_trainable(trajectory) == (status not in (Status.ERROR_ENV, Status.ERROR_TIMEOUT, Status.ABORTED))
+    assert is_trainable(trajectory) == (status not in BROKEN)
     assert not is_trainable(make([], status))

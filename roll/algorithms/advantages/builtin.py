@@ -50,7 +50,8 @@ def _reinforce_plus_plus(inputs: AdvantageInputs, *, gamma: float = 1.0) -> Tens
 
 @register_advantage("reinforce_plus_plus_baseline", needs=_GROUPED, level="token")
 def _reinforce_plus_plus_baseline(inputs: AdvantageInputs) -> Tensor:
-    return token.reinforce_plus_plus_baseline(_need(inputs.scores), _ids(inputs.group_ids), inputs.mask)
+    scores, groups = _need(inputs.scores), _ids(inputs.group_ids)
+    return token.reinforce_plus_plus_baseline(scores, groups, inputs.mask, inputs.trajectory_ids)
 
 
 @register_advantage("grpo", needs=_GROUPED)

@@ -186,6 +186,16 @@ def _complete(inputs: AdvantageInputs) -> AdvantageInputs:
 def _report(name: str, advantages: Tensor, inputs: AdvantageInputs) -> dict[str, float]:
     """Summarise the advantages, and warn when they are all zero."""
     trained = advantages[as_bool(inputs.mask)]
+    equal = None
+    if inputs.group_ids is not None and inputs.scores is not None:
+        equal = zero_variance_share(inputs.scores, inputs.group_ids)
+    if trained.numel() == 0 or not bool(trained.any()):
+        warnings.warn(
+            f"{name}: every advantage of the batch is zero, nothing will be learnt; "
+            f"{_cause(name, trained, inputs, equal)}.",
+            AlgorithmWarning,
+            stacklevel=3,
+        )
     if trained.numel() == 0:
         return {}
     metrics = {
@@ -194,17 +204,21 @@ def _report(name: str, advantages: Tensor, inputs: AdvantageInputs) -> dict[str,
         "advantages/min": float(trained.min()),
         "advantages/max": float(trained.max()),
     }
-    equal = None
-    if inputs.group_ids is not None and inputs.scores is not None:
-        equal = zero_variance_share(inputs.scores, inputs.group_ids)
-        metrics["advantages/zero_variance_groups"] = equal
-    if metrics["advantages/min"] == 0.0 == metrics["advantages/max"]:
-        cause = "the rewards are all zero or equal"
-        if equal == 1.0:
-            cause = "the scores of every group are equal: tasks too easy or too hard, no sampling noise, groups of one"
-        warnings.warn(
-            f"{name}: every advantage of the batch is zero, nothing will be learnt; {cause}.",
-            AlgorithmWarning,
-            stacklevel=3,
+    return metrics if equal is None else {**metrics, "advantages/zero_variance_groups": equal}
+
+
+def _cause(name: str, trained: Tensor, inputs: AdvantageInputs, equal: float | None) -> str:
+    """Return the likely cause of a batch whose advantages are all zero."""
+    if trained.numel() == 0:
+        return "no token is trained: every response is empty or masked"
+    if equal != 1.0 or inputs.group_ids is None or inputs.scores is None:
+        return "the rewards are all zero or equal"
+    compares = "group_ids" in ADVANTAGES.get(name).needs
+    if compares and encode(inputs.group_ids, len(inputs.mask)).count == len(inputs.mask):
+        return "every group has one sample: sample more (num_return_sequences_in_group, group_size)"
+    if bool((inputs.scores == inputs.scores[0]).all()):
+        return (
+            f"every score is {float(inputs.scores[0]):.4g}: tasks too easy or too hard, a grader that accepts no "
+            "answer, or responses cut off too early"
         )
-    return metrics
+    return "the scores of every group are equal: no sampling noise (temperature), or tasks always or never solved"

@@ -9,7 +9,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from roll.algorithms.groups import GroupIds, encode
+from roll.algorithms.groups import GroupIds, encode, representatives
 from roll.algorithms.masking import blank, broadcast, masked_whiten, slabs
 from roll.algorithms.scan import packing, reverse_scan
 
@@ -85,13 +85,17 @@ def reinforce_plus_plus(rewards: Tensor, mask: Tensor, gamma: float) -> Tensor:
 
 
 @torch.no_grad()
-def reinforce_plus_plus_baseline(scores: Tensor, group_ids: GroupIds, mask: Tensor) -> Tensor:
+def reinforce_plus_plus_baseline(
+    scores: Tensor, group_ids: GroupIds, mask: Tensor, trajectory_ids: GroupIds | None = None
+) -> Tensor:
     """REINFORCE++ with a group baseline: ``whiten((S - mean_g) * m) * m``.
 
     Args:
         scores: ``[batch]`` float.
         group_ids: One hashable per sample.
         mask: ``[batch, sequence]``, nonzero on trained tokens.
+        trajectory_ids: One hashable per sample: samples that share one are pieces of a trajectory, which counts once in
+            the group's mean. Without it every sample is its own.
 
     Returns:
         ``[batch, sequence]``, 0 outside the mask.
@@ -99,5 +103,10 @@ def reinforce_plus_plus_baseline(scores: Tensor, group_ids: GroupIds, mask: Tens
     Source: Hu 2025, REINFORCE++ (baseline variant).
     """
     groups = encode(group_ids, scores.shape[0], device=scores.device)
-    centred = (scores.double() - groups.mean(scores)[groups.codes]).to(scores.dtype)
+    if trajectory_ids is None:
+        mean = groups.mean(scores)
+    else:
+        trajectories = encode(trajectory_ids, scores.shape[0], device=scores.device, name="trajectory_ids")
+        mean = representatives(groups, trajectories).mean(trajectories.mean(scores))
+    centred = (scores.double() - mean[groups.codes]).to(scores.dtype)
     return masked_whiten(broadcast(centred, mask), mask)

@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from roll.algorithms.advantages.outcome import Scale, group_advantage, warn_groups_of_one
-from roll.algorithms.groups import GroupIds, Groups, encode, refine
+from roll.algorithms.groups import GroupIds, Groups, encode, refine, representatives
 from roll.algorithms.scan import reverse_scan
 
 
@@ -81,7 +81,7 @@ def step_reinforce(
     if baseline == "none":
         return returns.to(turn_rewards.dtype)
     groups = encode(group_ids, size, device=device)
-    members = _representatives(groups, trajectories)
+    members = representatives(groups, trajectories)
     warn_groups_of_one(members, "step_reinforce")
     at_turn = refine(groups, turn_index)
     level = at_turn.mean(returns)[at_turn.codes]
@@ -128,7 +128,7 @@ def step_wise_grpo(
     final.scatter_reduce_(0, trajectories.codes, turn_index.long(), "amax")
     is_last = (turn_index == final[trajectories.codes]).double()
     last_score = trajectories.sum(scores.double() * is_last)
-    members = _representatives(groups, trajectories)
+    members = representatives(groups, trajectories)
     warn_groups_of_one(members, "step_wise_grpo")
     advantages = group_advantage(last_score, members, scale, ddof, eps)
     if divide_by_steps:
@@ -177,7 +177,7 @@ def gigpo(
     size, device = turn_rewards.shape[0], turn_rewards.device
     groups = encode(group_ids, size, device=device)
     trajectories = encode(trajectory_ids, size, device=device, name="trajectory_ids")
-    members = _representatives(groups, trajectories)
+    members = representatives(groups, trajectories)
     warn_groups_of_one(members, "gigpo")
     episode = trajectories.sum(turn_rewards) if scores is None else trajectories.mean(scores)
     episode_term = group_advantage(episode, members, scale, ddof, eps)[trajectories.codes]
@@ -185,16 +185,3 @@ def gigpo(
     states = encode(state_hash, size, device=device, name="state_hash")
     step_term = group_advantage(returns, refine(groups, states.codes), scale, ddof, eps)
     return (episode_term + step_reward_weight * step_term).to(turn_rewards.dtype)
-
-
-def _representatives(groups: Groups, trajectories: Groups) -> Groups:
-    """Return the group of each trajectory ``[trajectories.count]`` (groups coded as in ``groups``).
-
-    Raises:
-        ValueError: A trajectory has turns in two groups.
-    """
-    codes = torch.zeros(trajectories.count, dtype=torch.int64, device=groups.codes.device)
-    codes[trajectories.codes] = groups.codes
-    if not torch.equal(codes[trajectories.codes], groups.codes):
-        raise ValueError("a trajectory id occurs in two groups: make trajectory_ids unique across groups.")
-    return Groups(codes, groups.count)

@@ -1,10 +1,10 @@
-"""Make the toy policy from nothing: ``python -m roll.models.toy.build --out DIR``.
+"""Make a toy policy from nothing: ``python -m roll.models.toy.build --policy games --out DIR``.
 
-1. A byte-level BPE tokenizer is trained on the project's own prompts and boards.
+1. A byte-level BPE tokenizer is trained on the project's own prompts.
 2. A 2-layer, 128-wide Qwen3 model is drawn at random.
-3. Supervised steps on a solver's games teach it the answer format and how to read a board.
-4. In the last third the teacher is careless: every other action it demonstrates is random. The policy imitates that,
-   so it starts out as a mediocre player; telling good actions from bad ones is left to reinforcement learning.
+3. Supervised steps on a perfect teacher's demonstrations teach it the answer format and how to read a prompt.
+4. In the last third the teacher is careless. The policy imitates that, so it starts out mediocre; telling good from bad
+   is left to reinforcement learning.
 """
 
 from __future__ import annotations
@@ -13,7 +13,8 @@ import argparse
 import itertools
 import logging
 import shutil
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 
@@ -21,24 +22,45 @@ import torch
 from tensordict import TensorDict
 from transformers import PreTrainedTokenizerFast, Qwen3Config, Qwen3ForCausalLM
 
-from roll.envs import make
-from roll.models.toy import WEIGHTS_DIRECTORY
-from roll.models.toy.demonstrations import Course, Demonstration, demonstrations
+from roll.models.toy import MATH_WEIGHTS_DIRECTORY, WEIGHTS_DIRECTORY, arithmetic, games
+from roll.models.toy.demonstrations import Encode
 from roll.models.toy.tokenizer import build_tokenizer
 from roll.rendering.chat import ChatRenderer
 from roll.strategies.base import BatchTotals
 from roll.strategies.fsdp_train import FsdpTrainStrategy, TrainOptions
+from roll.trajectories.batch import collate
+from roll.trajectories.samples import Sample
 
 logger = logging.getLogger(__name__)
 
-COURSES = (
-    Course("SimpleSokoban", 0.85, "Solve the Sokoban puzzle."),
-    Course("FrozenLake", 0.15, "Cross the frozen lake."),
-)
-NOISE = 0.15
-"""Random actions in the games of the perfect teacher; not imitated, they only vary the boards."""
-CARELESSNESS = 0.5
-"""Random actions in the games of the careless teacher; imitated."""
+
+@dataclass(frozen=True, slots=True)
+class Recipe:
+    """What makes one policy.
+
+    Attributes:
+        weights: Where the shipped one is.
+        corpus: Texts for the tokenizer.
+        vocabulary_size: Most tokens of the tokenizer.
+        teachers: Endless demonstrations of a perfect and of a careless teacher, from renderer, encoder and seed.
+        steps: Supervised optimiser steps.
+        batch_size: Demonstrations per step.
+        learning_rate: Peak learning rate (cosine, 10 % warm-up).
+    """
+
+    weights: Path
+    corpus: Callable[[], Iterator[str]]
+    vocabulary_size: int
+    teachers: Callable[[ChatRenderer, Encode, int], tuple[Iterator[Sample], Iterator[Sample]]]
+    steps: int
+    batch_size: int
+    learning_rate: float
+
+
+RECIPES = {
+    "games": Recipe(WEIGHTS_DIRECTORY, games.corpus, 512, games.teachers, 600, 64, 2e-3),
+    "math": Recipe(MATH_WEIGHTS_DIRECTORY, arithmetic.corpus, 512, arithmetic.teachers, 700, 128, 3e-3),
+}
 
 
 class SupervisedLoss:
@@ -61,19 +83,6 @@ class SupervisedLoss:
         return -(log_probs * batch["response_mask"]).sum() / totals.tokens, {}
 
 
-def corpus() -> Iterator[str]:
-    """Yield the texts the tokenizer is trained on: instructions, prompts and boards of every built-in tag."""
-    words = (
-        "system user assistant think answer Up Down Left Right Turn actions left tokens Solve the puzzle reward".split()
-    )
-    for course in COURSES:
-        env = make(course.tag)
-        for seed in range(50):
-            yield env.reset(seed=seed)[0]
-        # On lines of their own, as roles and answers stand in a conversation, and after a space, as in prose.
-        yield from ["\n".join(words), " ".join(words), env.instruction, course.system] * 20
-
-
 def build_model(tokenizer: PreTrainedTokenizerFast, seed: int) -> Qwen3ForCausalLM:
     """Draw the model at random."""
     torch.manual_seed(seed)
@@ -94,32 +103,25 @@ def build_model(tokenizer: PreTrainedTokenizerFast, seed: int) -> Qwen3ForCausal
     return Qwen3ForCausalLM(config)
 
 
-def collate(games: list[Demonstration], pad_token_id: int) -> TensorDict:
-    """Pad demonstrations on the right: ``input_ids``, ``response_mask`` ``[batch, sequence]``, ``lengths``."""
-    lengths = torch.tensor([len(game.token_ids) for game in games])
-    shape = (len(games), int(lengths.max()))
-    input_ids = torch.full(shape, pad_token_id)
-    mask = torch.zeros(shape, dtype=torch.bool)
-    for row, game in enumerate(games):
-        input_ids[row, : len(game.token_ids)] = torch.tensor(game.token_ids)
-        mask[row, : len(game.trained)] = torch.tensor(game.trained)
-    return TensorDict({"input_ids": input_ids, "response_mask": mask, "lengths": lengths}, batch_size=[len(games)])
-
-
-def build(directory: Path, *, steps: int, batch_size: int = 64, learning_rate: float = 2e-3, seed: int = 0) -> None:
+def build(
+    directory: Path, policy: str = "games", *, steps: int | None = None, batch_size: int | None = None, seed: int = 0
+) -> None:
     """Build tokenizer and model and save both in Hugging Face format.
 
     Args:
         directory: Where to write.
-        steps: Supervised optimiser steps.
-        batch_size: Games per step.
-        learning_rate: Peak learning rate (cosine, 10 % warm-up).
-        seed: Fixes weights and games.
+        policy: A key of :data:`RECIPES`.
+        steps: Supervised optimiser steps; ``None`` for the recipe's.
+        batch_size: Demonstrations per step; ``None`` for the recipe's.
+        seed: Fixes weights and demonstrations.
     """
-    tokenizer = build_tokenizer(corpus())
+    recipe = RECIPES[policy]
+    steps = recipe.steps if steps is None else steps
+    batch_size = recipe.batch_size if batch_size is None else batch_size
+    tokenizer = build_tokenizer(recipe.corpus(), recipe.vocabulary_size)
     model = build_model(tokenizer, seed)
     options = TrainOptions(
-        learning_rate=learning_rate,
+        learning_rate=recipe.learning_rate,
         weight_decay=0.01,
         betas=(0.9, 0.95),
         lr_scheduler_type="cosine",
@@ -129,12 +131,10 @@ def build(directory: Path, *, steps: int, batch_size: int = 64, learning_rate: f
     )
     trainer = FsdpTrainStrategy(model, options)
     encode = partial(tokenizer.encode, add_special_tokens=False)
-    teach = partial(demonstrations, COURSES, ChatRenderer(tokenizer), encode)
-    perfect = teach(seed=seed, noise=NOISE)
-    careless = teach(seed=seed + 1, noise=CARELESSNESS, imitate_noise=True)
+    perfect, careless = recipe.teachers(ChatRenderer(tokenizer), encode, seed)
     for step in range(1, steps + 1):
-        games = perfect if step <= 2 * steps // 3 else careless
-        batch = collate(list(itertools.islice(games, batch_size)), tokenizer.pad_token_id)
+        teacher = perfect if step <= 2 * steps // 3 else careless
+        batch = collate(list(itertools.islice(teacher, batch_size)), tokenizer.pad_token_id)
         metrics = trainer.train_step(batch, SupervisedLoss())
         if step % 25 == 0 or step == steps:
             logger.info("step %d of %d: loss %.4f", step, steps, metrics["loss"])
@@ -146,13 +146,15 @@ def build(directory: Path, *, steps: int, batch_size: int = 64, learning_rate: f
 
 def main() -> None:
     """Parse the command line and build."""
-    parser = argparse.ArgumentParser(description="Make the toy policy (about ten minutes on two cores).")
-    parser.add_argument("--out", type=Path, default=WEIGHTS_DIRECTORY, help="where to write (default: the package)")
-    parser.add_argument("--steps", type=int, default=600, help="supervised optimiser steps")
+    parser = argparse.ArgumentParser(description="Make a toy policy (about ten minutes on two cores).")
+    parser.add_argument("--policy", choices=sorted(RECIPES), default="games", help="which one (default: games)")
+    parser.add_argument("--out", type=Path, help="where to write (default: the package)")
+    parser.add_argument("--steps", type=int, help="supervised optimiser steps")
     parser.add_argument("--seed", type=int, default=0)
     arguments = parser.parse_args()
     logging.basicConfig(level=logging.INFO, format="%(message)s")
-    build(arguments.out, steps=arguments.steps, seed=arguments.seed)
+    directory = arguments.out or RECIPES[arguments.policy].weights
+    build(directory, arguments.policy, steps=arguments.steps, seed=arguments.seed)
 
 
 if __name__ == "__main__":

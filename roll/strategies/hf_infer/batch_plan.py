@@ -41,16 +41,6 @@ class AttentionGroup:
     output_index: torch.Tensor | None
     positions: torch.Tensor
 
-    def mask(self, window: int | None, dtype: torch.dtype) -> torch.Tensor:
-        """Additive causal mask ``[rows, 1, queries, keys]``; ``window`` limits how far back a query sees."""
-        key = torch.arange(self.keys, device=self.positions.device)
-        visible = key <= self.positions[:, :, None]
-        if window is not None:
-            visible &= key > self.positions[:, :, None] - window
-        return torch.zeros(visible.shape, dtype=dtype, device=visible.device).masked_fill_(~visible, float("-inf"))[
-            :, None
-        ]
-
 
 @dataclass(frozen=True, slots=True)
 class BatchPlan:

@@ -8,6 +8,7 @@ import torch
 from transformers.cache_utils import Cache, CacheLayerMixin
 
 from roll.strategies.hf_infer.batch_plan import AttentionGroup, BatchPlan
+from roll.strategies.hf_infer.causal_masks import CausalMasks
 
 _LENGTH_STEP = 64
 
@@ -106,6 +107,7 @@ class SlotCache(Cache):
         self.max_length = max_length
         self.padded_group: AttentionGroup | None = None
         self._plan: BatchPlan | None = None
+        self.causal = CausalMasks()
         self._masks: dict[tuple[int, int | None, torch.dtype], torch.Tensor] = {}
         self.slot_layers = [SlotLayer(self) for _ in range(layers)]
         super().__init__(layers=list(self.slot_layers))
@@ -160,7 +162,8 @@ class SlotCache(Cache):
         """Additive mask of a group, built once per forward pass and shared by the layers."""
         key = (group, window, dtype)
         if key not in self._masks:
-            self._masks[key] = self.plan.groups[group].mask(window, dtype)
+            planned = self.plan.groups[group]
+            self._masks[key] = self.causal.mask(planned.positions, planned.keys, window, dtype)
         return self._masks[key]
 
     def attend(self, layer: int, query: torch.Tensor, scaling: float | None, window: int | None) -> torch.Tensor:

@@ -85,6 +85,7 @@ class HfInferStrategy:
         self._executor = ThreadPoolExecutor(1, thread_name_prefix="hf_infer") if threaded else None
         self._pending: list[Sequence] = []
         self._futures: dict[str, asyncio.Future[Completion]] = {}
+        self._loop: asyncio.AbstractEventLoop | None = None
         self._task: asyncio.Task[None] | None = None
         self._step: asyncio.Future[StepResults] | None = None
         self._paused = False
@@ -225,6 +226,10 @@ class HfInferStrategy:
 
     def _forget_dead_loop(self) -> None:
         """Drop requests whose event loop ended; nobody awaits them."""
+        loop = asyncio.get_running_loop()
+        if loop is self._loop:
+            return
+        self._loop = loop
         for request_id, future in list(self._futures.items()):
             if future.get_loop().is_closed():
                 self._remove(request_id)

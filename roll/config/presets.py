@@ -2,21 +2,24 @@
 
 from __future__ import annotations
 
-import difflib
 from collections.abc import Mapping
 from types import MappingProxyType
-from typing import Any
+from typing import Any, Final
 
-PRESETS: Mapping[str, Mapping[str, Any]] = MappingProxyType(
+from roll.config.errors import FixableError, choose_from
+
+PRESETS: Final[Mapping[str, Mapping[str, Any]]] = MappingProxyType(
     {
         "ppo": {"adv_estimator": "gae", "policy_loss": "ppo", "loss_agg_mode": "token-mean"},
         "grpo": {"adv_estimator": "grpo", "policy_loss": "ppo", "loss_agg_mode": "token-mean"},
         "opmd": {"adv_estimator": "opmd", "policy_loss": "opmd", "loss_agg_mode": "token-mean"},
-        "dpo": {"policy_loss": "dpo"},
+        # Preference pairs have a pipeline of their own, which needs none of the keys of reinforcement learning.
+        "dpo": {},
         "sft": {"policy_loss": "sft", "loss_agg_mode": "token-mean"},
         "mix": {"adv_estimator": "grpo", "policy_loss": "mix", "loss_agg_mode": "token-mean"},
     }
 )
+"""The keys that each ``algorithm_type`` fills."""
 
 
 def apply_preset(name: str, given: Mapping[str, Any]) -> dict[str, Any]:
@@ -27,11 +30,9 @@ def apply_preset(name: str, given: Mapping[str, Any]) -> dict[str, Any]:
         given: What the user set; keys with the value ``None`` count as unset.
 
     Raises:
-        ValueError: There is no such preset.
+        FixableError: There is no such preset; a ``ValueError``.
     """
-    if name not in PRESETS:
-        close = difflib.get_close_matches(name, PRESETS, n=1)
-        hint = f" Did you mean {close[0]!r}?" if close else ""
-        raise ValueError(f"algorithm_type: unknown {name!r}.{hint} Known: {', '.join(PRESETS)}.")
+    if not isinstance(name, str) or name not in PRESETS:
+        raise FixableError("no algorithm has this name.", choose_from(str(name), PRESETS))
     chosen = {key: value for key, value in given.items() if value is not None}
     return {**given, **PRESETS[name], **chosen}

@@ -1,0 +1,184 @@
+"""Contradictions between the keys of the RLVR pipeline, found before any file is read."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterator
+from typing import Final
+
+from roll.config.algorithm import GROUP_ESTIMATORS
+from roll.config.errors import Problem, choose_from, nearest
+from roll.config.evaluation import EvaluationConfig
+from roll.config.rlvr import DOMAIN_VERIFIERS, RewardConfig, RLVRConfig
+from roll.config.worker import GeneratingArgs
+
+FILTER_ARGUMENTS: Final = {
+    "no_filter": (),
+    "mean_filter": ("threshold_down", "threshold_up"),
+    "std_filter": ("std_threshold",),
+}
+"""Keys of ``query_filter_config.filter_args`` by filter."""
+
+
+def rlvr_problems(config: RLVRConfig) -> Iterator[Problem]:
+    """Yield the contradictions that only an RLVR pipeline can have."""
+    yield from _data_problems(config)
+    yield from _domain_problems(config)
+    yield from _group_of_one_problems(config)
+    yield from _length_problems(config, "actor_infer.generating_args", config.actor_infer.generating_args)
+    if config.validation is not None:
+        yield from _length_problems(config, "validation.generating_args", config.val_generating)
+
+
+def evaluation_problems(config: EvaluationConfig) -> Iterator[Problem]:
+    """Yield what stands in the way of an evaluation without training."""
+    if config.validation is None:
+        yield Problem(
+            "validation",
+            "an evaluation needs prompts with right answers.",
+            "name a file: validation.data_args.file_name=examples/data/arithmetic_val.jsonl.",
+        )
+    yield from _validation_problems(config)
+    yield from _domain_problems(config)
+    yield from _length_problems(config, "validation.generating_args", config.val_generating)
+
+
+def _data_problems(config: RLVRConfig) -> Iterator[Problem]:
+    data = config.actor_train.data_args
+    if not data.file_name and data.custom_cls is None:
+        yield Problem(
+            "actor_train.data_args.file_name",
+            "the pipeline has no prompts to train on.",
+            "name a JSON, JSONL, CSV or parquet file, such as examples/data/arithmetic_train.jsonl.",
+            data.file_name,
+        )
+    yield from _validation_problems(config)
+    shares = data.domain_interleave_probs
+    if shares is not None:
+        for domain in shares:
+            if domain not in config.rewards:
+                fix = choose_from(domain, config.rewards) if config.rewards else "define it under rewards:."
+                yield Problem(
+                    f"actor_train.data_args.domain_interleave_probs.{domain}", "rewards: has no such domain.", fix
+                )
+        if abs(sum(shares.values()) - 1) > 1e-6:
+            yield Problem(
+                "actor_train.data_args.domain_interleave_probs",
+                f"the shares sum to {sum(shares.values()):g}.",
+                "let them sum to 1.",
+                shares,
+            )
+
+
+def _validation_problems(config: RLVRConfig) -> Iterator[Problem]:
+    if config.validation is None:
+        return
+    data = config.validation.data_args
+    if not data.file_name and data.custom_cls is None:
+        yield Problem(
+            "validation.data_args.file_name",
+            "an evaluation needs prompts.",
+            "name a file, or remove validation: to train without evaluations.",
+        )
+    if data.prompt is not None and data.messages is not None:
+        yield Problem(
+            "validation.data_args.messages",
+            f"prompt ({data.prompt!r}) and messages are both set, but a row has only one of them.",
+            "remove validation.data_args.prompt or validation.data_args.messages.",
+            data.messages,
+        )
+
+
+def _domain_problems(config: RLVRConfig) -> Iterator[Problem]:
+    if not config.rewards:
+        yield Problem(
+            "rewards",
+            "no domain says how responses are graded.",
+            "add one, such as rewards: {math_rule: {tag_included: [arithmetic]}}.",
+        )
+    owners: dict[str, list[str]] = defaultdict(list)
+    for domain, reward in config.rewards.items():
+        for tag in reward.tags(domain):
+            owners[tag].append(domain)
+        yield from _verifier_problems(config, domain, reward)
+        yield from _filter_problems(domain, reward)
+    for tag, domains in owners.items():
+        if len(domains) > 1:
+            yield Problem(
+                f"rewards.{domains[1]}.tag_included",
+                f"tag {tag!r} belongs to {' and '.join(domains)}: it is not clear which grades its rows.",
+                "leave it in one of them.",
+                tag,
+            )
+
+
+def _verifier_problems(config: RLVRConfig, domain: str, reward: RewardConfig) -> Iterator[Problem]:
+    path = f"rewards.{domain}"
+    if reward.verifiers and reward.verifier_function:
+        yield Problem(
+            f"{path}.verifier_function",
+            "verifiers and verifier_function are both set.",
+            f"remove one of them; {path}.verifiers: {{name: weight}} says both at once.",
+            reward.verifier_function,
+        )
+    names, weights = reward.verifier_function or [], reward.verifier_weight
+    if weights is not None and len(weights) != len(names):
+        yield Problem(
+            f"{path}.verifier_weight",
+            f"{len(weights)} weights for {len(names)} verifiers.",
+            "give one weight for each name in verifier_function.",
+            weights,
+        )
+        return
+    if not reward.terms(domain) and config.custom_reward_function is None:
+        close = nearest(domain, DOMAIN_VERIFIERS)
+        hint = f" (did you mean the domain {close}?)" if close else ""
+        yield Problem(
+            f"{path}.verifiers",
+            f"domain {domain} has no verifier{hint}.",
+            f"name one: {path}.verifiers: {{math: 1.0}}.",
+        )
+
+
+def _filter_problems(domain: str, reward: RewardConfig) -> Iterator[Problem]:
+    known = FILTER_ARGUMENTS[reward.query_filter_config.type]
+    for name in reward.query_filter_config.filter_args:
+        if name not in known:
+            path = f"rewards.{domain}.query_filter_config.filter_args.{name}"
+            fix = f"use {', '.join(known)}." if known else "choose a type: mean_filter or std_filter."
+            yield Problem(path, f"{reward.query_filter_config.type} has no such argument.", fix)
+
+
+def _group_of_one_problems(config: RLVRConfig) -> Iterator[Problem]:
+    if config.num_return_sequences_in_group > 1:
+        return
+    reasons = []
+    if config.adv_estimator in GROUP_ESTIMATORS:
+        reasons.append((f"adv_estimator {config.adv_estimator!r}", "adv_estimator: reinforce"))
+    if config.reward_norm == "group":
+        reasons.append(("reward_norm 'group'", "reward_norm: batch"))
+    if config.dynamic_sampling.enable:
+        reasons.append(("dynamic_sampling", "dynamic_sampling.enable: false"))
+    for reason, alternative in reasons:
+        yield Problem(
+            "num_return_sequences_in_group",
+            f"{reason} compares the responses to one prompt, and a group of 1 has nobody to compare with: every "
+            "advantage would be 0.",
+            f"set num_return_sequences_in_group to 2 or more (8 is usual), or {alternative}.",
+            config.num_return_sequences_in_group,
+        )
+
+
+def _length_problems(config: RLVRConfig, path: str, generating: GeneratingArgs) -> Iterator[Problem]:
+    """A prompt of ``prompt_length`` and a longest response must fit in a sample."""
+    if config.prompt_length is None:
+        return
+    needed = config.prompt_length + generating.max_new_tokens
+    if needed > config.sequence_length:
+        yield Problem(
+            f"{path}.max_new_tokens",
+            f"prompt_length {config.prompt_length} + max_new_tokens {generating.max_new_tokens} = {needed} tokens "
+            f"do not fit in sequence_length {config.sequence_length}.",
+            f"set sequence_length to {needed}, or lower one of the others.",
+            generating.max_new_tokens,
+        )

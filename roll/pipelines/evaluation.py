@@ -1,0 +1,137 @@
+"""Evaluation alone: a policy, or responses that were recorded, graded per source."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+
+from roll.config import ConfigError, EvaluationConfig, Problem
+from roll.config.worker import GeneratingArgs
+from roll.data.prompts import Prompt
+from roll.pipelines.base import shown_episodes
+from roll.pipelines.core import Text, build_sampler, load_text
+from roll.pipelines.folders import EVALUATION, make_room
+from roll.pipelines.preflight.rlvr import check_evaluation
+from roll.pipelines.reward_engines import reward_resources
+from roll.pipelines.rlvr_metrics import evaluation_metrics
+from roll.pipelines.rlvr_parts import eval_prompts, prompt_scheduler
+from roll.pipelines.terminal import quiet_transformers, show_evaluation
+from roll.rewards.build import build_rubrics
+from roll.schedulers.prompts import PromptScheduler
+from roll.strategies.base import Completion
+from roll.tracking import make_progress
+from roll.trajectories.model import Status, TrajectoryGroup
+from roll.trajectories.store import is_trajectory_file, read_trajectories, trajectory_path, write_trajectories
+from roll.viewer import write_pages
+
+Recorded = tuple[Prompt, list[tuple[str, Completion | None]]]
+"""A prompt with the responses to it, and their tokens where those were recorded."""
+
+
+def run_evaluation(config: EvaluationConfig) -> dict[str, float]:
+    """Evaluate, show a table per source, and store metrics, trajectories and review pages under ``output_dir``.
+
+    Returns:
+        The metrics (see :func:`roll.pipelines.rlvr_metrics.evaluation_metrics`).
+
+    Raises:
+        ConfigError: If the configuration asks for what is not there. Nothing has been written then.
+    """
+    check_evaluation(config)
+    with quiet_transformers():
+        groups, text = asyncio.run(_evaluate(config))
+    metrics = evaluation_metrics(groups)
+    make_room(config, None)
+    trajectories = [member for group in groups for member in group.trajectories]
+    write_trajectories(
+        trajectory_path(config.output_dir, 0, "val"), trajectories, step=0, phase="val", run=config.exp_name
+    )
+    (config.output_dir / EVALUATION).write_text(json.dumps(metrics, indent=2) + "\n", encoding="utf-8")
+    write_pages(
+        shown_episodes(groups),
+        config.render_path,
+        title=config.exp_name,
+        step=0,
+        token_text=text.token_text,
+    )
+    show_evaluation(config, metrics, config.output_dir / EVALUATION)
+    return metrics
+
+
+async def _evaluate(config: EvaluationConfig) -> tuple[list[TrajectoryGroup], Text]:
+    text = load_text(config)
+    data = config.val_data_args
+    listed = config.recorded is not None and not is_trajectory_file(config.recorded)
+    if listed:
+        data = data.model_copy(update={"file_name": [str(config.recorded)]})
+    prompts = eval_prompts(config, data, text)
+    sampler = build_sampler(config, text)
+    rubrics = build_rubrics(config, *reward_resources(config, sampler))
+    scheduler = prompt_scheduler(config, sampler, rubrics, config.val_generating)
+    try:
+        if config.recorded is None:
+            return await _sample(config, config.val_generating, prompts, scheduler), text
+        recorded = _listed if listed else _stored
+        return await _grade(scheduler, recorded(config.recorded, prompts)), text
+    finally:
+        for rubric in rubrics.values():
+            await rubric.close()
+        await sampler.close()
+
+
+async def _sample(
+    config: EvaluationConfig, generating: GeneratingArgs, prompts: Sequence[Prompt], scheduler: PromptScheduler
+) -> list[TrajectoryGroup]:
+    """Answer every prompt."""
+    with make_progress(config.progress) as progress:
+        progress.start(0, config.exp_name, f"{len(prompts)} prompts × {generating.num_return_sequences} responses")
+        with progress.stage("eval"):
+            return await scheduler.answer_all(
+                prompts,
+                generating.num_return_sequences,
+                prefix="val-",
+                at_a_time=config.val_batch_size,
+                on_progress=lambda done, total: progress.rollout_progress(done, total, 0),
+            )
+
+
+async def _grade(scheduler: PromptScheduler, recorded: Iterator[Recorded]) -> list[TrajectoryGroup]:
+    """Grade recorded responses, prompt by prompt."""
+    groups = []
+    for number, (prompt, responses) in enumerate(recorded):
+        name = f"val-{number:07d}"
+        members = [
+            scheduler.grade_recorded(prompt, text, name, n, tokens) for n, (text, tokens) in enumerate(responses)
+        ]
+        groups.append(TrajectoryGroup(name, prompt.tag, list(await asyncio.gather(*members)), domain=prompt.domain))
+    return groups
+
+
+def _stored(path: Path, prompts: Sequence[Prompt]) -> Iterator[Recorded]:
+    """Yield the responses of a trajectory file with their prompts, which its trajectories name by key."""
+    by_key: dict[str, list[tuple[str, Completion | None]]] = {}
+    for trajectory in read_trajectories(path):
+        for turn in trajectory.turns[-1:]:
+            reason = "length" if trajectory.status is Status.TRUNCATED_LENGTH else "stop"
+            tokens = Completion(turn.completion_ids, turn.logprobs, reason, turn.policy_version)
+            by_key.setdefault(trajectory.initial_hash, []).append((turn.response, tokens))
+    known = {prompt.key: prompt for prompt in prompts}
+    for key, responses in by_key.items():
+        if key not in known:
+            message = f"the responses of {path.name} answer prompt {key!r}, which the validation files do not have."
+            fix = "set validation.data_args.file_name to the files that were answered."
+            raise ConfigError([Problem("recorded", message, fix, str(path))])
+        yield known[key], responses
+
+
+def _listed(path: Path, prompts: Sequence[Prompt]) -> Iterator[Recorded]:
+    """Yield the rows of a data file that holds responses beside prompts and answers."""
+    for prompt in prompts:
+        found = prompt.row.get("responses", prompt.row.get("response"))
+        if found is None:
+            columns = ", ".join(prompt.row)
+            message = f"{prompt.key} has neither a column `response` nor `responses` (it has {columns})."
+            raise ConfigError([Problem("recorded", message, "name a file with recorded responses.", str(path))])
+        yield prompt, [(str(text), None) for text in ([found] if isinstance(found, str) else found)]

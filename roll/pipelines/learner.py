@@ -1,0 +1,188 @@
+"""The learning half of a step: trajectories -> samples -> batch -> log-probs -> advantages -> optimiser steps."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from statistics import fmean
+from typing import Any, Literal
+
+import numpy as np
+import torch
+from tensordict import TensorDict
+
+from roll.config import PipelineConfig, plan
+from roll.pipelines.core import Core
+from roll.pipelines.credit import CreditState, assign_credit
+from roll.pipelines.loss_scope import correct_sampler
+from roll.pipelines.metrics import batch_metrics, prefixed
+from roll.pipelines.objective import PolicyObjective, merge_metrics
+from roll.pipelines.value_objective import ValueObjective, critic_metrics, explained_variance
+from roll.schedulers.rollout import RolloutError
+from roll.strategies.base import Loss, TrainStrategy
+from roll.tracking import Progress
+from roll.trajectories.batch import collate
+from roll.trajectories.model import Status, Trajectory, TrajectoryGroup
+from roll.trajectories.samples import Sample, is_trainable, samples_from
+
+CRITIC = "critic"
+"""Folder of the critic's state in a checkpoint."""
+
+
+@dataclass(slots=True)
+class Lesson:
+    """What one step learns from.
+
+    Attributes:
+        batch: The padded samples (see :func:`roll.trajectories.batch.collate`).
+        samples: The same as lists.
+        scores: The score of each sample's trajectory.
+        truncated: Whether that trajectory was cut off at a length limit.
+        baselines: The score of the greedy member of its group; ``None`` where groups have none.
+    """
+
+    batch: TensorDict
+    samples: list[Sample]
+    scores: list[float]
+    truncated: list[bool]
+    baselines: list[float] | None
+
+
+class Learner:
+    """Turns trajectories into new weights.
+
+    Args:
+        config: A checked configuration.
+        core: The models.
+        progress: Told which stage runs.
+        sample_mode: One sample per trajectory, or one per turn.
+    """
+
+    def __init__(
+        self,
+        config: PipelineConfig,
+        core: Core,
+        progress: Progress,
+        sample_mode: Literal["trajectory", "step"] = "trajectory",
+    ) -> None:
+        self.config = config
+        self.core = core
+        self.progress = progress
+        self.sample_mode = sample_mode
+        self.update_plan = plan(config).update
+        self.credit = CreditState.from_config(config)
+        self.objective = PolicyObjective.from_config(config)
+        self.value_objective = ValueObjective.from_config(config)
+
+    def make_batch(self, groups: Sequence[TrajectoryGroup]) -> Lesson:
+        """Turn trajectories into a padded batch; those that broke are left out.
+
+        Raises:
+            RolloutError: If nothing is left to train on.
+        """
+        lesson = Lesson(TensorDict({}, batch_size=[]), [], [], [], None)
+        baselines: list[float] = []
+        for group, trajectory in _members(groups):
+            if not is_trainable(trajectory):
+                continue
+            pieces = samples_from(trajectory, self.sample_mode, max_length=self.config.sequence_length)
+            lesson.samples += pieces
+            lesson.scores += [trajectory.score or 0.0] * len(pieces)
+            lesson.truncated += [trajectory.status is Status.TRUNCATED_LENGTH] * len(pieces)
+            baselines += [_baseline(group)] * len(pieces)
+        if not lesson.samples:
+            reason = next((t.error for _, t in _members(groups) if t.error), "no turn was played")
+            raise RolloutError(f"No episode has a turn to train on. The first: {reason}")
+        lesson.baselines = baselines if any(group.baseline is not None for group in groups) else None
+        lesson.batch = collate(lesson.samples, int(self.core.tokenizer.pad_token_id or 0))
+        return lesson
+
+    def learn(self, lesson: Lesson, step: int) -> dict[str, float]:
+        """Score the batch, assign credit, and take the optimiser steps of training step ``step``."""
+        batch = lesson.batch
+        with self.progress.stage("log_probs"):
+            metrics = {**batch_metrics(batch), **self._score(batch)}
+        with self.progress.stage("advantages"):
+            metrics |= assign_credit(
+                batch,
+                lesson.samples,
+                lesson.scores,
+                self.config,
+                self.credit,
+                truncated=lesson.truncated,
+                baselines=lesson.baselines,
+            )
+        with self.progress.stage("update"):
+            if self.core.critic is not None:
+                metrics |= critic_metrics(self._update(self.core.critic, self.value_objective, batch, step))
+                explained = explained_variance(batch["values"], batch["returns"], batch["response_mask"])
+                metrics |= {} if explained is None else {"critic/explained_variance": explained}
+            if self.core.critic is None or step > self.config.critic_warmup:
+                metrics |= prefixed(self._update(self.core.trainer, self.objective, batch, step), "train")
+        return metrics
+
+    def _score(self, batch: TensorDict) -> dict[str, float]:
+        """Fill ``old_log_probs`` and, where a term needs them, ``ref_log_probs`` and ``values``.
+
+        Returns:
+            How far recomputed log-probs are from the sampler's; nothing where the sampler's are taken as they are.
+        """
+        core = self.core
+        if core.reference is not None:
+            batch["ref_log_probs"] = core.reference.compute_log_probs(batch)
+        if core.critic is not None:
+            batch["values"] = core.critic.compute_values(batch)
+        if self.config.old_log_probs == "sampler":
+            batch["old_log_probs"] = batch["sampler_log_probs"].clone()
+            return {}
+        batch["old_log_probs"] = core.trainer.compute_log_probs(batch)
+        return correct_sampler(batch, self.config)
+
+    def _update(self, trainer: TrainStrategy, objective: Loss, batch: TensorDict, step: int) -> dict[str, float]:
+        """Take the optimiser steps of one role; returns metrics over all of them."""
+        reports = [
+            trainer.train_step(mini_batch, objective)
+            for epoch in range(self.update_plan.epochs)
+            for mini_batch in _mini_batches(batch, self.update_plan.mini_batches, (self.config.seed, step, epoch))
+        ]
+        return merge_metrics(reports)
+
+    def state(self) -> dict[str, Any]:
+        """Return what a checkpoint must remember beside the weights, as JSON."""
+        return {"credit": self.credit.state_dict()}
+
+    def save(self, directory: Path) -> None:
+        """Write trainer and critic, both in Hugging Face format too, the policy with its tokenizer."""
+        self.core.trainer.save_checkpoint(directory)
+        self.core.trainer.save_hf(directory / "hf")
+        self.core.tokenizer.save_pretrained(directory / "hf")
+        if self.core.critic is not None:
+            self.core.critic.save_checkpoint(directory / CRITIC)
+            self.core.critic.save_hf(directory / CRITIC / "hf")
+
+    def restore(self, directory: Path, state: dict[str, Any]) -> None:
+        """Load what :meth:`save` wrote."""
+        self.core.trainer.load_checkpoint(directory)
+        if self.core.critic is not None:
+            self.core.critic.load_checkpoint(directory / CRITIC)
+        self.credit.load_state_dict(state["credit"])
+
+
+def _baseline(group: TrajectoryGroup) -> float:
+    """Return the score of the greedy member; where that one broke, the mean of the others stands in for it."""
+    return fmean(group.scores) if group.baseline is None else group.baseline
+
+
+def _members(groups: Sequence[TrajectoryGroup]) -> Iterator[tuple[TrajectoryGroup, Trajectory]]:
+    for group in groups:
+        for trajectory in group.trajectories:
+            yield group, trajectory
+
+
+def _mini_batches(batch: TensorDict, count: int, key: Sequence[int]) -> Iterator[TensorDict]:
+    """Yield ``count`` parts of the batch in an order that ``key`` alone decides."""
+    order = np.random.default_rng(list(key)).permutation(len(batch))
+    for rows in np.array_split(order, count):
+        if len(rows):
+            yield batch[torch.from_numpy(rows)]

@@ -1,0 +1,212 @@
+"""Whether the chosen algorithms fit each other and what is there, found before any model loads."""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+import torch
+
+from roll.algorithms import advantages, losses
+from roll.algorithms.groups import AlgorithmWarning
+from roll.algorithms.registry import Entry, Kind, UnknownAlgorithmError, registry
+from roll.config import PipelineConfig, Problem
+from roll.config.errors import choose_from
+from roll.pipelines.algorithm_options import (
+    LOSS_KEYS,
+    estimator_keys,
+    estimator_options,
+    loss_keys,
+    loss_options,
+)
+from roll.pipelines.preflight.common import sentence
+from roll.pipelines.rewards import ScoreShaping, response_limit
+
+ESTIMATOR_INPUTS = frozenset(
+    {
+        "mask",
+        "scores",
+        "token_rewards",
+        "group_ids",
+        "turn_ids",
+        "trajectory_ids",
+        "lengths",
+        "state_hashes",
+        "baselines",
+    }
+)
+"""What every pipeline can give an estimator; ``values`` need a critic."""
+
+LOSS_INPUTS = frozenset({"turn_ids"})
+"""What a batch can give a policy loss beside log-probs, advantages and mask."""
+
+_OTHER_DATA = {"dpo": "pairs of preferences", "sft": "demonstrations", "mix": "demonstrations beside responses"}
+"""Algorithms that learn from something else than graded responses."""
+
+_ESTIMATOR_KEYS = ("gamma", "lambd", "step_reward_gamma", "step_reward_weight", "norm_adv_by_std_in_grpo")
+_NORMALISATION = ("reward_norm", "use_reward_scaling", "reward_normalization")
+
+
+def algorithm_problems(config: PipelineConfig) -> Iterator[Problem]:
+    """Yield names that are not registered, inputs that are missing, and options that cannot be.
+
+    Estimator and loss are tried on a batch of a few numbers, so that a wrong option, or a wrong shape from a function
+    of the user's own, is found here.
+
+    Args:
+        config: Estimator, policy loss and their options. ``algorithm_modules`` must have been imported.
+    """
+    if config.algorithm_type in _OTHER_DATA:
+        message = f"it learns from {_OTHER_DATA[config.algorithm_type]}, which this version of roll cannot read."
+        yield Problem("algorithm_type", message, "use ppo, grpo or opmd.", config.algorithm_type)
+        return
+    available = ESTIMATOR_INPUTS | ({"values"} if config.critic else set())
+    yield from _choice_problems(config, "advantage", "adv_estimator", config.adv_estimator, available)
+    yield from _choice_problems(config, "loss", "policy_loss", config.policy_loss_name, LOSS_INPUTS)
+    if config.kl_penalty == "full" and config.needs_reference:
+        yield Problem(
+            "kl_penalty",
+            "full sums over the vocabulary, and this version keeps the log-probs of sampled tokens only.",
+            "use low_var_kl, which estimates the same number with little variance.",
+            "full",
+        )
+    limit = response_limit(config)
+    if config.overlong_buffer.enable and config.overlong_buffer.len > limit:
+        message = f"a response has at most {limit} tokens."
+        fix = f"use at most {limit}, or raise response_length."
+        yield Problem("overlong_buffer.len", message, fix, config.overlong_buffer.len)
+
+
+def _choice_problems(
+    config: PipelineConfig, kind: Kind, key: str, name: str, available: frozenset[str] | set[str]
+) -> Iterator[Problem]:
+    """Check one estimator or loss: its name, its inputs, its options, then a trial."""
+    try:
+        entry = registry(kind).get(name)
+    except UnknownAlgorithmError as error:
+        yield Problem(key, sentence(error), "use a known name.", name)
+        return
+    missing = sorted(entry.needs - available)
+    if missing:
+        fix = "add a critic: section." if missing == ["values"] else "use another one, such as grpo with the ppo loss."
+        yield Problem(key, f"{name} needs {', '.join(missing)}, which this pipeline does not provide.", fix, name)
+        return
+    if "baselines" in entry.needs and (ScoreShaping.from_config(config).normalises or config.whiten_rewards):
+        message = f"{name} subtracts the score of a greedy response, which normalised scores no longer compare with."
+        yield Problem(key, message, f"leave {', '.join(_NORMALISATION)} and whiten_rewards at their defaults.", name)
+    own = estimator_keys(name) if kind == "advantage" else loss_keys(name)
+    section = "advantage_options" if kind == "advantage" else "policy_loss_options"
+    given: Mapping[str, Any] = getattr(config, section)
+    problems = list(_option_problems(section, given, entry, own))
+    yield from problems or _trial_problems(config, kind, section if given else key, name)
+
+
+def options_without_effect(config: PipelineConfig) -> Iterator[str]:
+    """Yield a sentence for every key that was changed and that nothing chosen reads."""
+    estimator, loss = config.adv_estimator, config.policy_loss_name
+    read = {key for keys in estimator_keys(estimator).values() for key in keys}
+    for key in _ESTIMATOR_KEYS:
+        if key not in read and was_changed(config, key):
+            yield _silent(config, key, f"adv_estimator={estimator} does not read it")
+    read = {key for keys in loss_keys(loss).values() for key in keys}
+    for key in dict.fromkeys(key for keys in LOSS_KEYS.values() for key in keys):
+        if key not in read and was_changed(config, key):
+            yield _silent(config, key, f"policy_loss={loss} does not read it")
+    entry = registry("advantage").get(estimator)
+    if entry.level == "turn" and "scores" not in entry.needs:
+        for key in _NORMALISATION:
+            if was_changed(config, key):
+                yield _silent(config, key, f"adv_estimator={estimator} compares turns, not scores")
+    for key, reason in _dependent_keys(config):
+        if was_changed(config, key):
+            yield _silent(config, key, reason)
+
+
+def was_changed(config: PipelineConfig, key: str) -> bool:
+    """Whether a key was set to something else than its default; a key that the configuration does not have was not."""
+    field = type(config).model_fields.get(key)
+    if field is None or key not in config.model_fields_set:
+        return False
+    return bool(getattr(config, key) != field.get_default(call_default_factory=True))
+
+
+def _dependent_keys(config: PipelineConfig) -> Iterator[tuple[str, str]]:
+    """Yield the keys that another key keeps from acting, and which."""
+    if config.reward_norm is None:
+        scaling = "reward_norm is null" if not config.use_reward_scaling else "use_reward_scaling has use_reward_norm"
+        yield from (("reward_shift", scaling), ("reward_scale", scaling))
+    else:
+        yield "use_reward_scaling", f"reward_norm={config.reward_norm} takes its place"
+    if not config.use_reward_scaling or config.reward_norm is not None:
+        yield "use_reward_norm", "it only acts with use_reward_scaling"
+    if not config.difficulty_mask:
+        yield "difficulty_low_threshold", "difficulty_mask is false"
+        yield "difficulty_high_threshold", "difficulty_mask is false"
+    if not config.overlong_buffer.enable:
+        yield "overlong_buffer", "overlong_buffer.enable is false"
+    if config.sampler_correction.mode is None:
+        yield "sampler_correction", "sampler_correction.mode is null"
+    elif config.old_log_probs == "sampler":
+        yield "sampler_correction", "old_log_probs=sampler takes the sampler's probabilities for the trainer's"
+    if config.init_kl_coef == 0 or config.target_kl is None:
+        yield "kl_horizon", "only an adaptive controller reads it (init_kl_coef above 0, target_kl)"
+    if config.init_kl_coef == 0:
+        yield "target_kl", "init_kl_coef is 0"
+    if not config.needs_reference:
+        yield "kl_penalty", "no term uses the divergence"
+
+
+def _silent(config: PipelineConfig, key: str, reason: str) -> str:
+    value = getattr(config, key)
+    shown = f"={value}" if isinstance(value, str | int | float) else ""
+    return f"{key}{shown} has no effect: {reason}"
+
+
+def _option_problems(
+    section: str, given: Mapping[str, Any], entry: Entry[Any], own: Mapping[str, tuple[str, ...]]
+) -> Iterator[Problem]:
+    free = [option for option in entry.options if option not in own]
+    for option, value in given.items():
+        if option in own:
+            yield Problem(f"{section}.{option}", "this option is a key.", f"set {own[option][0]} instead.", value)
+        elif option not in entry.options:
+            fix = choose_from(option, free) if free else f"remove it: {entry.name} has no further options."
+            yield Problem(f"{section}.{option}", f"{entry.name} has no such option.", fix, value)
+    for option in entry.required_options():
+        if option not in given and option not in own:
+            yield Problem(section, f"{entry.name} needs the option {option}.", f"add {section}.{option}.", dict(given))
+
+
+def _trial_problems(config: PipelineConfig, kind: Kind, key: str, name: str) -> Iterator[Problem]:
+    """Call the function once: four samples of three tokens, in two groups."""
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", AlgorithmWarning)
+            _try_estimator(config) if kind == "advantage" else _try_loss(config)
+    except Exception as error:
+        message = f"{name} fails on a trial batch: {type(error).__name__}: {sentence(error)}"
+        yield Problem(key, message, "correct its options, or the function.", getattr(config, key))
+
+
+def _try_estimator(config: PipelineConfig) -> None:
+    numbers = torch.arange(12.0).reshape(4, 3) / 12
+    inputs = advantages.AdvantageInputs(
+        mask=torch.ones(4, 3, dtype=torch.bool),
+        token_rewards=numbers,
+        scores=numbers[:, 0],
+        group_ids=["a", "a", "b", "b"],
+        values=numbers,
+        turn_ids=torch.zeros(4, 3, dtype=torch.int64),
+        trajectory_ids=range(4),
+        state_hashes=torch.zeros(4, 3, dtype=torch.int64),
+        baselines=numbers[:, 0],
+    )
+    advantages.compute(config.adv_estimator, inputs, estimator_options(config))
+
+
+def _try_loss(config: PipelineConfig) -> None:
+    numbers = torch.arange(12.0).reshape(4, 3) / 12
+    log_probs = (-numbers).requires_grad_()
+    mask, turns = torch.ones(4, 3, dtype=torch.bool), torch.zeros(4, 3, dtype=torch.int64)
+    losses.compute(config.policy_loss_name, log_probs, -numbers, numbers, mask, loss_options(config), turn_ids=turns)

@@ -1,0 +1,32 @@
+"""What every check uses: the import of the user's modules, and errors as sentences."""
+
+from __future__ import annotations
+
+import importlib
+import sys
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+
+from roll.config import PipelineConfig, Problem
+
+
+def module_problems(config: PipelineConfig, keys: Sequence[str]) -> Iterator[Problem]:
+    """Import the user's modules named by ``keys``, from the working directory too, as ``python -m`` would."""
+    here = str(Path.cwd())
+    if here not in sys.path:
+        sys.path.append(here)
+    for key in keys:
+        for name in getattr(config, key):
+            try:
+                importlib.import_module(name)
+            except Exception as error:
+                fix = f"install the package, or start from the folder that holds it (this one is {here})."
+                if not (isinstance(error, ModuleNotFoundError) and name.startswith(str(error.name))):
+                    fix = f"correct the module; `python -c 'import {name}'` shows where it fails."
+                yield Problem(key, f"cannot import {name}: {type(error).__name__}: {error}.", fix, name)
+
+
+def sentence(error: BaseException) -> str:
+    """Return the message of an error as one sentence."""
+    text = " ".join(str(error).split()) or type(error).__name__
+    return text if text.endswith((".", "?")) else f"{text}."

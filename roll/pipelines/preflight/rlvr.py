@@ -1,0 +1,59 @@
+"""Checks of an RLVR run that need no model: the user's modules, algorithms, verifiers."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+from roll.config import ConfigError, EvaluationConfig, Problem, RLVRConfig, require_runnable
+from roll.pipelines.not_yet import keys_without_effect
+from roll.pipelines.preflight.algorithms import algorithm_problems, options_without_effect
+from roll.pipelines.preflight.common import module_problems
+from roll.rewards.build import build_rubrics
+
+
+def check_rlvr(config: RLVRConfig) -> list[str]:
+    """Check what :func:`roll.config.load` cannot. Imports ``algorithm_modules`` and ``reward_modules``.
+
+    Returns:
+        What has no effect, one sentence each.
+
+    Raises:
+        ConfigError: Lists every problem.
+    """
+    require_runnable(config)
+    problems = list(module_problems(config, ("algorithm_modules", "reward_modules")))
+    problems = problems or [*algorithm_problems(config), *_verifier_problems(config)]
+    if problems:
+        raise ConfigError(problems)
+    return [*options_without_effect(config), *keys_without_effect(config)]
+
+
+def check_evaluation(config: EvaluationConfig) -> None:
+    """Check an evaluation without training. Imports ``reward_modules``.
+
+    Raises:
+        ConfigError: Lists every problem.
+    """
+    problems = list(module_problems(config, ("reward_modules",)))
+    problems = problems or list(_verifier_problems(config))
+    if config.recorded is not None and not config.recorded.is_file():
+        here = f"(looked for in {Path.cwd()})"
+        problems.append(
+            Problem("recorded", f"there is no such file {here}.", "name a file with responses.", str(config.recorded))
+        )
+    if problems:
+        raise ConfigError(problems)
+
+
+def _verifier_problems(config: RLVRConfig) -> Iterator[Problem]:
+    """Make every verifier once, with stand-ins for the models that some grade with."""
+    stand_ins = {name: _stand_in for name in ("judge", "score", "render")}
+    try:
+        build_rubrics(config, stand_ins)
+    except ConfigError as error:
+        yield from error.problems
+
+
+def _stand_in(*_: object) -> None:
+    """Take the place of a model; never called."""

@@ -1,0 +1,89 @@
+"""Models that verifiers grade with: reward models, and the policy itself as a judge."""
+
+from __future__ import annotations
+
+import hashlib
+import itertools
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from roll.config import ConfigError, Problem, RLVRConfig
+from roll.env_managers.records import GenerateCall
+from roll.models.loading import DTYPES, resolve_pretrain
+from roll.pipelines.core import Sampler, device
+from roll.strategies.base import SamplingParams
+from roll.strategies.sequence_classifier import SequenceClassifier
+
+JUDGE_TOKENS = 512
+
+
+def reward_resources(config: RLVRConfig, sampler: Sampler) -> tuple[Mapping[str, Any], Mapping[str, Mapping[str, Any]]]:
+    """Return what the verifiers of all domains may use, and what those of single domains may use.
+
+    Raises:
+        ConfigError: If a reward model cannot be loaded.
+    """
+    by_domain = {
+        domain: _reward_model(config, domain) for domain in config.rewards if _uses(config, domain, "reward_model")
+    }
+    return {"judge": policy_judge(sampler, config.sequence_length)}, by_domain
+
+
+def is_judged_by_policy(config: RLVRConfig) -> bool:
+    """Whether a verifier asks the engine that samples the responses."""
+    terms = (reward.terms(domain).get("llm_judge") for domain, reward in config.rewards.items())
+    return any(term is not None and term.options.get("engine") == "policy" for term in terms)
+
+
+def policy_judge(sampler: Sampler, sequence_length: int) -> Callable[[str], Any]:
+    """Return a judge that answers with the current policy, greedily."""
+    generate = sampler.generation.generator(SamplingParams(max_new_tokens=JUDGE_TOKENS, temperature=0.0))
+    numbers = itertools.count()
+
+    async def judge(prompt: str) -> str:
+        ids = sampler.renderer.initial_ids([{"role": "user", "content": prompt}])
+        room = min(JUDGE_TOKENS, sequence_length - len(ids))
+        if room < 1:
+            raise ValueError(
+                f"the judge's prompt has {len(ids)} tokens and leaves no room for a verdict in sequence_length "
+                f"{sequence_length}: raise it, or shorten the judge's prompt"
+            )
+        completion = await generate(
+            GenerateCall(
+                request_id=f"judge-{next(numbers)}",
+                session=None,
+                prompt_ids=ids,
+                max_new_tokens=room,
+                stop_token_ids=sampler.renderer.stop_token_ids,
+                seed=int.from_bytes(hashlib.blake2b(prompt.encode(), digest_size=8).digest(), "big"),
+                turn=0,
+            )
+        )
+        return sampler.renderer.decode(completion.token_ids)
+
+    return judge
+
+
+def _reward_model(config: RLVRConfig, domain: str) -> dict[str, Any]:
+    """Load the reward model of a domain: its own, else ``reward_pretrain``."""
+    reward = config.rewards[domain]
+    path, key = reward.model_args.model_name_or_path, f"rewards.{domain}.model_args.model_name_or_path"
+    if path is None:
+        path, key = config.reward_pretrain, "reward_pretrain"
+    if path is None:
+        fix = f"set reward_pretrain, or rewards.{domain}.model_args.model_name_or_path."
+        raise ConfigError([Problem(key, f"domain {domain} is graded by a reward model, and none is named.", fix)])
+    try:
+        classifier = SequenceClassifier.load(
+            resolve_pretrain(path),
+            dtype=DTYPES[reward.model_args.dtype],
+            device=str(device()),
+            batch_size=reward.infer_batch_size,
+        )
+    except ValueError as error:
+        raise ConfigError([Problem(key, str(error), "name a sequence classifier.", path)]) from error
+    return {"score": classifier.score, "render": classifier.render, "infer_batch_size": reward.infer_batch_size}
+
+
+def _uses(config: RLVRConfig, domain: str, verifier: str) -> bool:
+    return verifier in config.rewards[domain].terms(domain)

@@ -1,0 +1,130 @@
+"""The RLVR pipeline: prompts -> graded responses; everything after that is shared with the other pipelines."""
+
+from __future__ import annotations
+
+import time
+from typing import Any
+
+from roll.config import RLVRConfig
+from roll.pipelines.base import Pipeline, Rollout, run_pipeline
+from roll.pipelines.core import build_core, load_text
+from roll.pipelines.learner import Learner
+from roll.pipelines.metrics import prefixed, throughput
+from roll.pipelines.preflight.rlvr import check_rlvr
+from roll.pipelines.rlvr_metrics import VERIFIER, domain_metrics, evaluation_metrics
+from roll.pipelines.rlvr_parts import RlvrParts, build_rlvr, load_data
+from roll.pipelines.terminal import say
+from roll.schedulers.prompts import Collected
+from roll.tracking import RunSummary
+
+
+def run_rlvr(config: RLVRConfig) -> RunSummary:
+    """Run the RLVR pipeline to its end and return what came of it.
+
+    Raises:
+        ConfigError: If the configuration asks for what is not there: a file, a verifier, a model, a checkpoint.
+            Nothing has been written then.
+        RunError: If the run cannot go on (nothing can be graded, a gradient is not finite).
+        KeyboardInterrupt: After Ctrl-C. Of either, the last completed step is saved, and the message says how to
+            continue.
+    """
+    return run_pipeline(RlvrPipeline, config, check_rlvr(config))
+
+
+class RlvrPipeline(Pipeline[RLVRConfig]):
+    """Answers prompts of a data set, in groups of responses to the same prompt."""
+
+    parts: RlvrParts
+    reporter = VERIFIER
+
+    def assemble(self) -> None:
+        """Build models, engine, prompts and rubrics."""
+        text = load_text(self.config)
+        prompts = load_data(self.config, text)
+        for line in prompts.train.report.lines():
+            say(self.config, f"  data      {line}")
+        self.core = build_core(self.config, text)
+        self.learner = Learner(self.config, self.core, self.progress)
+        self.parts = build_rlvr(self.config, self.core, prompts)
+        self.position = 0
+        self.position_after = 0
+
+    async def rollout(self, step: int) -> Rollout:
+        """Answer prompts until ``rollout_batch_size`` groups are worth training on."""
+        config, parts = self.config, self.parts
+        before, begun = self.core.generation.sampled_tokens, time.perf_counter()
+
+        def show(done: int, total: int) -> None:
+            self.progress.rollout_progress(done, total, self.core.generation.sampled_tokens - before)
+
+        collected = await parts.train.collect(
+            parts.data.train,
+            self.position,
+            config.rollout_batch_size,
+            config.num_return_sequences_in_group,
+            keep=parts.keep,
+            most=config.rollout_batch_size * config.dynamic_sampling.max_batches if parts.keep else None,
+            additional=config.max_additional_running_prompts if config.is_use_additional_prompts else 0,
+            on_progress=show,
+        )
+        self.position_after = self.position + collected.consumed
+        self._warn(collected, step)
+        sampled, seconds = self.core.generation.sampled_tokens - before, time.perf_counter() - begun
+        metrics = {
+            "rollout/prompts_consumed": float(collected.consumed),
+            "rollout/groups_filtered": float(collected.filtered),
+            "rollout/prompts_aborted": float(collected.aborted),
+            "data/epoch": self.position_after / len(parts.data.train),
+            **prefixed(domain_metrics(collected.groups), "rollout"),
+            **throughput(collected.groups, sampled, seconds),
+        }
+        return Rollout(collected.groups, metrics)
+
+    async def evaluate(self, step: int) -> None:
+        """Answer every validation prompt, with the same sampling noise at every evaluation."""
+        parts = self.parts
+        if parts.val is None:
+            return
+        size = self.config.val_generating.num_return_sequences
+        with self.progress.stage("eval"):
+            groups = await parts.val.answer_all(
+                parts.data.val,
+                size,
+                prefix="val-",
+                at_a_time=self.config.val_batch_size,
+                on_progress=lambda done, total: self.progress.rollout_progress(done, total, 0),
+            )
+        self.report_evaluation(groups, step, evaluation_metrics(groups))
+
+    def complete(self, step: int) -> None:
+        """The prompts of the step are used up."""
+        self.position = self.position_after
+
+    def state(self) -> dict[str, Any]:
+        """Return the position in the data, as JSON."""
+        return {"data": self.parts.data.train.state_dict(self.position)}
+
+    def load_state(self, state: dict[str, Any]) -> None:
+        """Go on behind the last prompt that was trained on.
+
+        Raises:
+            ConfigError: If the data are not those of the checkpoint.
+        """
+        self.position = self.position_after = self.parts.data.resume_position(state["data"])
+
+    async def close(self) -> None:
+        """Stop what grades."""
+        await self.parts.close()
+
+    def _warn(self, collected: Collected, step: int) -> None:
+        """Say when a step has less to learn from than was asked for."""
+        if collected.fallback:
+            self.progress.warning(
+                f"step {step}: none of {collected.consumed} groups passed the filter, so it trains on unfiltered ones. "
+                "The prompts are all too easy or too hard for the policy, or the reward is always the same."
+            )
+        elif len(collected.groups) < self.config.rollout_batch_size:
+            self.progress.warning(
+                f"step {step}: only {len(collected.groups)} of {collected.consumed} groups passed the filter; "
+                "dynamic_sampling.max_batches bounds how many are tried."
+            )

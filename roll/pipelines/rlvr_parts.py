@@ -1,0 +1,204 @@
+"""What the RLVR pipeline samples with: prompts, rubrics, the filter of groups, the schedulers."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+import torch
+
+from roll.algorithms.filters import mean_std_filter, zero_variance_filter
+from roll.config import ConfigError, GeneratingArgs, Problem, RLVRConfig
+from roll.config.worker import DataArgs
+from roll.data.dataset import PromptDataset
+from roll.data.errors import DataError
+from roll.data.loading import load_prompts, validation_prompts
+from roll.data.prompts import Prompt
+from roll.data.templates import with_template
+from roll.pipelines.algorithm_options import needs_baselines
+from roll.pipelines.core import Sampler, Text, sampling_params
+from roll.pipelines.reward_engines import is_judged_by_policy, reward_resources
+from roll.rendering.chat import ChatRenderer
+from roll.rewards.build import build_rubrics
+from roll.rewards.rubric import Rubric
+from roll.schedulers.prompts import AnswerLimits, Keep, PromptScheduler
+from roll.trajectories.model import TrajectoryGroup
+
+_LIMITS = {"threshold_down": "minimum_mean", "threshold_up": "maximum_mean", "std_threshold": "minimum_std"}
+
+
+@dataclass(frozen=True, slots=True)
+class RlvrData:
+    """The prompts of a run.
+
+    Attributes:
+        train: Training prompts, in an endless order.
+        val: Validation prompts, each once.
+    """
+
+    train: PromptDataset
+    val: Sequence[Prompt]
+
+    def resume_position(self, state: Mapping[str, Any]) -> int:
+        """Return the position that a checkpoint holds.
+
+        Raises:
+            ConfigError: If its data were others.
+        """
+        try:
+            return self.train.check_state(state)
+        except DataError as error:
+            raise data_problem("actor_train.data_args", error) from error
+
+
+@dataclass
+class RlvrParts:
+    """What an RLVR run works with beside its models.
+
+    Attributes:
+        data: The prompts.
+        rubrics: What grades the responses of each domain.
+        train: Answers training prompts.
+        val: Answers validation prompts; ``None`` without evaluations.
+        keep: The filter of groups; ``None`` where every group is trained on.
+    """
+
+    data: RlvrData
+    rubrics: Mapping[str, Rubric]
+    train: PromptScheduler
+    val: PromptScheduler | None
+    keep: Keep | None
+
+    async def close(self) -> None:
+        """Stop what grades."""
+        for rubric in self.rubrics.values():
+            await rubric.close()
+
+
+def load_data(config: RLVRConfig, text: Text) -> RlvrData:
+    """Read the training and validation files.
+
+    Raises:
+        ConfigError: If they cannot be used.
+    """
+    data = config.actor_train.data_args
+    tokens = tokenisation(config, text, data, config.actor_infer.generating_args)
+    try:
+        train = load_prompts(data, domain_tags(config), seed=config.seed, **tokens)
+    except DataError as error:
+        raise data_problem("actor_train.data_args", error) from error
+    return RlvrData(train, eval_prompts(config, config.val_data_args, text) if config.validation else [])
+
+
+def eval_prompts(config: RLVRConfig, data: DataArgs, text: Text) -> Sequence[Prompt]:
+    """Read validation files.
+
+    Raises:
+        ConfigError: If they cannot be used.
+    """
+    try:
+        return validation_prompts(data, domain_tags(config), **tokenisation(config, text, data, config.val_generating))
+    except DataError as error:
+        raise data_problem("validation.data_args", error) from error
+
+
+def build_rlvr(config: RLVRConfig, sampler: Sampler, data: RlvrData) -> RlvrParts:
+    """Build rubrics and schedulers.
+
+    Raises:
+        ConfigError: If a verifier cannot be made.
+    """
+    rubrics = build_rubrics(config, *reward_resources(config, sampler))
+    keep = group_filter(config)
+    train, val = config.actor_infer.generating_args, config.val_generating
+    return RlvrParts(
+        data=data,
+        rubrics=rubrics,
+        train=prompt_scheduler(config, sampler, rubrics, train, keep is not None, needs_baselines(config)),
+        val=prompt_scheduler(config, sampler, rubrics, val) if config.validation else None,
+        keep=keep,
+    )
+
+
+def domain_tags(config: RLVRConfig) -> dict[str, list[str]]:
+    """Return the tags of the rows of each domain."""
+    return {domain: reward.tags(domain) for domain, reward in config.rewards.items()}
+
+
+def data_problem(path: str, error: DataError) -> ConfigError:
+    """Make a fault of the data a problem of the keys that name them."""
+    place_and_fault = str(error).partition("\n")[0]
+    return ConfigError([Problem(f"{path}.file_name", place_and_fault, error.fix)])
+
+
+def group_filter(config: RLVRConfig) -> Keep | None:
+    """Return which groups are worth training on, ``None`` if all are."""
+    rules = {domain: _rule(config, domain) for domain in config.rewards}
+    if not any(rules.values()):
+        return None
+
+    def keep(group: TrajectoryGroup) -> bool:
+        scores = torch.tensor(group.scores)
+        return bool(len(scores)) and all(rule(scores) for rule in rules[group.domain])
+
+    return keep
+
+
+def _rule(config: RLVRConfig, domain: str) -> list[Callable[[torch.Tensor], bool]]:
+    """Return the conditions on the scores of a group of ``domain``."""
+    rules: list[Callable[[torch.Tensor], bool]] = []
+    if config.dynamic_sampling.enable:
+        rules.append(lambda scores: zero_variance_filter(scores, [0] * len(scores)).kept == 1)
+    chosen = config.rewards[domain].query_filter_config
+    if chosen.type != "no_filter":
+        limits = {_LIMITS[name]: value for name, value in chosen.filter_args.items()}
+        rules.append(lambda scores: mean_std_filter(scores, [0] * len(scores), **limits).kept == 1)
+    return rules
+
+
+def prompt_scheduler(
+    config: RLVRConfig,
+    sampler: Sampler,
+    rubrics: Mapping[str, Rubric],
+    generating: GeneratingArgs,
+    replacing: bool = False,
+    with_baselines: bool = False,
+) -> PromptScheduler:
+    """Make what answers prompts.
+
+    Args:
+        config: The run.
+        sampler: Policy and engine.
+        rubrics: What grades the responses of each domain.
+        generating: How to sample.
+        replacing: Whether groups are replaced by the grades of their members.
+        with_baselines: Whether each group has a greedy member to compare with.
+    """
+    greedy = replace(sampling_params(generating), temperature=0.0)
+    return PromptScheduler(
+        generate=sampler.generation.generator(sampling_params(generating)),
+        decoder=sampler.renderer,
+        graders=rubrics,
+        limits=AnswerLimits(generating.max_new_tokens, config.sequence_length),
+        run_seed=config.seed,
+        # Grades decide what is sampled next only where groups are replaced; elsewhere the engine need not wait. It
+        # must not wait for a judge that waits for the engine.
+        activity=sampler.activity if replacing and not is_judged_by_policy(config) else None,
+        grade_at_end=config.generate_opt_level == 0,
+        greedy=sampler.generation.generator(greedy) if with_baselines else None,
+    )
+
+
+def tokenisation(config: RLVRConfig, text: Text, data: DataArgs, generating: GeneratingArgs) -> dict[str, Any]:
+    """Return how a data set turns text into tokens and back, and how long a prompt may be."""
+    room = config.sequence_length - generating.max_new_tokens
+    renderer = text.renderer
+    if data.template not in (None, "native"):
+        renderer = ChatRenderer(with_template(text.tokenizer, data.template))
+    return {
+        "encode": renderer.initial_ids,
+        "encode_text": lambda content: text.tokenizer.encode(content, add_special_tokens=False),
+        "decode": text.tokenizer.decode,
+        "prompt_length": config.prompt_length or room,
+    }

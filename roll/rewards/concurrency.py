@@ -1,0 +1,96 @@
+"""Running blocking graders beside a loop, and limits that outlive it."""
+
+from __future__ import annotations
+
+import asyncio
+import contextvars
+import threading
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
+from typing import Any, Generic, TypeVar
+
+T = TypeVar("T")
+
+
+async def run_in_thread(function: Callable[[], T], name: str = "roll-reward") -> T:
+    """Run ``function`` in a daemon thread of its own and return what it returns.
+
+    Unlike ``asyncio.to_thread`` no pool is shared: a call that hangs holds up neither other calls nor the end of the
+    process. A coroutine that is cancelled gives its thread up; Python cannot stop it. A thread takes some 50 µs to
+    start, little beside a verdict that is worth a thread.
+
+    Raises:
+        Exception: What ``function`` raised. ``SystemExit`` and its like, which would steer the loop, arrive as
+            ``RuntimeError``.
+    """
+    loop = asyncio.get_running_loop()
+    future: asyncio.Future[T] = loop.create_future()
+    context = contextvars.copy_context()
+
+    def deliver(result: Any, error: BaseException | None) -> None:
+        if future.done():
+            return
+        if error is None:
+            future.set_result(result)
+        else:
+            future.set_exception(error)
+
+    def work() -> None:
+        result: Any = None
+        error: BaseException | None = None
+        try:
+            result = context.run(function)
+        except BaseException as caught:  # user code may even call sys.exit(); the caller judges
+            error = caught
+            if not isinstance(caught, Exception) or isinstance(caught, StopIteration):
+                error = RuntimeError(f"{type(caught).__name__}: {caught}")
+                error.__cause__ = caught
+        try:
+            loop.call_soon_threadsafe(deliver, result, error)
+        except RuntimeError:
+            if not loop.is_closed():
+                raise
+
+    threading.Thread(target=work, name=name, daemon=True).start()
+    return await future
+
+
+class PerLoop(Generic[T]):
+    """Makes one value per event loop: semaphores and connections cannot move from one loop to the next."""
+
+    def __init__(self, make: Callable[[], T]) -> None:
+        self._make = make
+        self._loop: asyncio.AbstractEventLoop | None = None
+        self._value: T | None = None
+
+    def get(self) -> T:
+        """Return the value of the running loop; one of an earlier loop is forgotten."""
+        loop = asyncio.get_running_loop()
+        if self._value is None or self._loop is not loop:
+            self._loop, self._value = loop, self._make()
+        return self._value
+
+    def take(self) -> T | None:
+        """Return the value if it belongs to the running loop, and forget it."""
+        value = self._value if self._loop is asyncio.get_running_loop() else None
+        self._loop = self._value = None
+        return value
+
+
+class ConcurrencyLimit:
+    """At most so many at a time; 0 is no limit. Works in one event loop after another."""
+
+    def __init__(self, limit: int) -> None:
+        if limit < 0:
+            raise ValueError(f"a limit of {limit}: must be 0 (none) or more")
+        self._limit = limit
+        self._slots = PerLoop(lambda: asyncio.Semaphore(limit))
+
+    @asynccontextmanager
+    async def slot(self) -> AsyncIterator[None]:
+        """Wait for a free slot and hold it."""
+        if not self._limit:
+            yield
+            return
+        async with self._slots.get():
+            yield

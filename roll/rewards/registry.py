@@ -1,0 +1,226 @@
+"""Names of verifiers, what each reads, and the decorator with which users add their own."""
+
+from __future__ import annotations
+
+import importlib
+import inspect
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
+from typing import Any, Final, TypeVar
+
+from roll.config.errors import choose_from, nearest
+from roll.rewards.base import RewardRequest, Verdict, Verifier
+from roll.rewards.functions import FunctionVerifier
+
+Factory = TypeVar("Factory", bound=Callable[..., Any])
+
+_BUILT_IN: Final[Mapping[str, str]] = {
+    "math": "roll.rewards.math_answer",
+    "acc": "roll.rewards.math_answer",
+    "base_acc": "roll.rewards.math_answer",
+    "format": "roll.rewards.formats",
+    "strict_format": "roll.rewards.formats",
+    "step": "roll.rewards.formats",
+    "multiple_choice": "roll.rewards.multiple_choice",
+    "ifeval": "roll.rewards.ifeval",
+    "overlong": "roll.rewards.overlong",
+    "code": "roll.rewards.code",
+    "llm_judge": "roll.rewards.llm_judge",
+    "remote": "roll.rewards.remote",
+    "reward_model": "roll.rewards.reward_model",
+}
+"""The module that registers each built-in verifier; it is imported when the name is first used."""
+
+
+class UnknownVerifierError(ValueError):
+    """No verifier is registered under the name; the message lists the known ones and the nearest."""
+
+
+class VerifierOptionError(ValueError):
+    """A verifier cannot be made from its options, or lacks something the pipeline must give it."""
+
+
+@dataclass(frozen=True, slots=True)
+class VerifierEntry:
+    """One registered verifier.
+
+    Attributes:
+        name: The name the configuration uses.
+        factory: The class, or the function that grades.
+        needs_row: Columns without which it cannot grade; ``ground_truth`` stands for the request's own.
+        uses: Keyword arguments that are objects given at build time, not options of the configuration.
+        options: Options with their defaults (``inspect.Parameter.empty`` where one must be given).
+    """
+
+    name: str
+    factory: Callable[..., Any]
+    needs_row: tuple[str, ...]
+    uses: tuple[str, ...]
+    options: Mapping[str, Any]
+
+    @property
+    def is_function(self) -> bool:
+        """Whether the function itself grades, instead of making a verifier."""
+        return not inspect.isclass(self.factory)
+
+    def check_options(self, given: Iterable[str]) -> None:
+        """Raise :class:`VerifierOptionError` for an unknown option, or a required one that is missing."""
+        given = list(given)
+        for option in given:
+            if option not in self.options:
+                if not self.options:
+                    raise VerifierOptionError(f"verifier {self.name!r} has no options, but got {option!r}.")
+                advice = choose_from(option, self.options)
+                raise VerifierOptionError(f"verifier {self.name!r} has no option {option!r}: {advice}")
+        missing = [
+            name for name, default in self.options.items() if default is inspect.Parameter.empty and name not in given
+        ]
+        if missing:
+            raise VerifierOptionError(f"verifier {self.name!r} needs the option {', '.join(missing)}.")
+
+
+_ENTRIES: dict[str, VerifierEntry] = {}
+
+
+def register_verifier(
+    name: str, *, needs_row: Iterable[str] = (), uses: Iterable[str] = ()
+) -> Callable[[Factory], Factory]:
+    """Register a verifier under ``name``: a class, or a plain function.
+
+    A class is constructed with its options as keywords, and its instances are verifiers. A function takes the request
+    first and its options as keywords, and returns a number, a :class:`~roll.rewards.base.Verdict`, or a mapping with
+    ``score``; if it is no coroutine function, it runs in a thread::
+
+        @register_verifier("short")
+        def short(request, *, limit=100):
+            return float(len(request.response) <= limit)
+
+    Args:
+        name: The name for ``rewards.<domain>.verifiers``.
+        needs_row: Columns a row must have; ``ground_truth`` for the right answer. Without them there is no score.
+        uses: Keyword arguments that the pipeline gives (``judge``, ``score``, …): callables, not configuration.
+
+    Raises:
+        ValueError: Another verifier has this name.
+    """
+
+    def decorate(factory: Factory) -> Factory:
+        present = _ENTRIES.get(name)
+        taken = present is not None and _origin(present.factory) != _origin(factory)
+        if taken or _BUILT_IN.get(name, factory.__module__) != factory.__module__:
+            by = _origin(present.factory) if present is not None else _BUILT_IN[name]
+            raise ValueError(f"verifier {name!r} is already registered by {by}: choose another name.")
+        options = _options(factory, frozenset(uses))
+        _ENTRIES[name] = VerifierEntry(name, factory, tuple(needs_row), tuple(uses), options)
+        return factory
+
+    return decorate
+
+
+def unregister_verifier(name: str) -> None:
+    """Forget ``name`` (for tests and notebooks)."""
+    del _ENTRIES[name]
+
+
+def verifier_names() -> list[str]:
+    """Return the registered names, sorted."""
+    return sorted({*_BUILT_IN, *_ENTRIES})
+
+
+def verifier_entry(name: str) -> VerifierEntry:
+    """Return the entry called ``name``.
+
+    Raises:
+        UnknownVerifierError: There is none.
+    """
+    if name not in _ENTRIES and name in _BUILT_IN:
+        importlib.import_module(_BUILT_IN[name])
+    if name in _ENTRIES:
+        return _ENTRIES[name]
+    close = nearest(str(name), verifier_names())
+    hint = f" Did you mean {close!r}?" if close else ""
+    raise UnknownVerifierError(
+        f"unknown verifier {name!r}.{hint} Known: {', '.join(verifier_names())}. To add your own, decorate it with "
+        f"@register_verifier({str(name)!r}) and name its module in reward_modules."
+    )
+
+
+def make_verifier(
+    name: str, options: Mapping[str, Any] | None = None, resources: Mapping[str, Any] | None = None
+) -> Verifier:
+    """Make the verifier called ``name``.
+
+    Args:
+        name: A registered name.
+        options: Its options, from the configuration.
+        resources: Objects for verifiers that use some, by keyword; those that a verifier does not use are ignored.
+
+    Raises:
+        UnknownVerifierError: There is no such verifier.
+        VerifierOptionError: An option is unknown, missing or has a wrong value.
+        ImportError: It needs a package that is not installed; the message names it.
+    """
+    entry = verifier_entry(name)
+    given = dict(options or {})
+    entry.check_options(given)
+    given |= {use: value for use, value in (resources or {}).items() if use in entry.uses}
+    if entry.is_function:
+        verifier: Verifier = FunctionVerifier(entry.factory, given)
+    else:
+        try:
+            verifier = entry.factory(**given)
+        except (TypeError, ValueError) as error:
+            raise VerifierOptionError(f"verifier {name!r}: {error}") from error
+    return _RowCheck(verifier, name, entry.needs_row) if entry.needs_row else verifier
+
+
+class _RowCheck:
+    """Refuses to grade a row that lacks what the verifier needs."""
+
+    def __init__(self, verifier: Verifier, name: str, columns: tuple[str, ...]) -> None:
+        self._verifier = verifier
+        self._name = name
+        self._columns = columns
+
+    async def __call__(self, request: RewardRequest) -> Verdict:
+        for column in self._columns:
+            value = request.ground_truth if column == "ground_truth" else request.row.get(column)
+            if value is None:
+                have = ", ".join(sorted(map(str, request.row))) or "none"
+                return Verdict(
+                    None,
+                    error=f"{self._name} needs the column {column!r}, which {row_name(request)} lacks; it has: {have}",
+                )
+        return await self._verifier(request)
+
+    async def close(self) -> None:
+        close = getattr(self._verifier, "close", None)
+        if close is not None:
+            await close()
+
+
+def row_name(request: RewardRequest) -> str:
+    """Return how to find the request's row: its id or index, its tag, and the end of its prompt."""
+    row = request.row
+    key = next((f"{name} {row[name]}" for name in ("id", "index", "uid") if row.get(name) is not None), "")
+    tag = f"tag {request.tag!r}" if request.tag else ""
+    prompt = str(request.messages[-1].get("content", "")) if request.messages else ""
+    asked = f"prompt {prompt if len(prompt) <= 60 else '…' + prompt[-60:]!r}" if prompt else ""
+    where = ", ".join(part for part in (key, tag, asked) if part)
+    return f"the row ({where})" if where else "the row"
+
+
+def _options(factory: Callable[..., Any], uses: frozenset[str]) -> dict[str, Any]:
+    """Return the keyword parameters that are options, with their defaults."""
+    parameters = list(inspect.signature(factory).parameters.values())
+    if not inspect.isclass(factory):
+        parameters = parameters[1:]
+    variadic = (inspect.Parameter.VAR_KEYWORD, inspect.Parameter.VAR_POSITIONAL)
+    if any(parameter.kind in variadic for parameter in parameters):
+        raise ValueError(f"{factory.__qualname__}: spell the options out; *args and **kwargs would hide wrong ones.")
+    return {parameter.name: parameter.default for parameter in parameters if parameter.name not in uses}
+
+
+def _origin(factory: Callable[..., Any]) -> str:
+    """Return where a verifier comes from; equal for a module that is imported twice."""
+    return f"{factory.__module__}.{factory.__qualname__}"

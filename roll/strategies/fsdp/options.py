@@ -1,0 +1,56 @@
+"""Options of `fsdp_train` and `fsdp_infer`, the keys of their ``strategy_config``."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import replace
+from typing import Annotated, Any, Literal
+
+from pydantic import Field, ValidationError
+
+from roll.config.base import ConfigModel
+from roll.config.errors import ConfigError
+from roll.config.validation import validation_problems
+
+
+class FsdpOptions(ConfigModel):
+    """How a model is spread over ranks. With one rank only ``torch_compile`` has an effect."""
+
+    fsdp_size: Annotated[int, Field(ge=-1)] = Field(
+        -1,
+        description="Ranks that share one copy of the weights; it divides the number of ranks, and groups of this size "
+        "hold copies of each other. -1 or 0: all ranks.",
+    )
+    reshard_after_forward: bool = Field(
+        True, description="Drop gathered weights after the forward pass and gather them again for the backward pass."
+    )
+    offload_params: bool = Field(
+        False,
+        description="Keep weights, gradients and optimiser states in CPU memory; a layer is on the device only while "
+        "it computes.",
+    )
+    reduce_dtype: Literal["fp32", "bf16"] = Field(
+        "fp32", description="Number format in which gradients are summed over ranks under mixed precision."
+    )
+    meta_init: bool = Field(
+        False, description="Load the weights on rank 0 only; every rank receives its share from there."
+    )
+    torch_compile: bool = Field(False, description="Compile each layer; pays for long runs, needs a C++ compiler.")
+
+    @classmethod
+    def from_mapping(cls, options: Mapping[str, Any] | None, path: str = "strategy_config") -> FsdpOptions:
+        """Check a ``strategy_config``.
+
+        Args:
+            options: The mapping; ``None`` for all defaults.
+            path: The key path of the mapping, for errors.
+
+        Raises:
+            ConfigError: A key is unknown, or its value is none that it can have.
+        """
+        given = dict(options or {})
+        try:
+            return cls.model_validate(given)
+        except ValidationError as error:
+            problems = validation_problems(error, given, cls)
+            raise ConfigError([replace(problem, path=f"{path}.{problem.path}") for problem in problems]) from error

@@ -1,0 +1,571 @@
+"""Every key of every guide has the effect that its row says, in a configuration that was loaded."""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from roll.config import AgenticConfig, ConfigError, ConfigWarning, PipelineConfig, load
+from roll.config.dialects import GUIDES, Row, translate
+from roll.config.rlvr import RLVRConfig
+
+BASE: dict[str, Any] = {
+    "actor_train.data_args.file_name": "x.jsonl",
+    "adv_estimator": "reinforce",
+    "rewards.math_rule.verifiers.math": 1.0,
+}
+"""What an RLVR configuration needs to load; a case leaves out what it sets itself."""
+
+ENGINE = "actor_infer.strategy_args.strategy_config"
+TRAIN = "actor_train.training_args"
+DATA = "actor_train.data_args"
+A, R = "actor_rollout_ref.actor", "actor_rollout_ref.rollout"
+T, P = "models.policy_trainer", "models.policy"
+KL = {"algorithm.use_kl_in_reward": True, "algorithm.kl_ctrl.kl_coef": 0.01}
+ADAPTIVE = {**KL, "algorithm.kl_ctrl.type": "adaptive", "algorithm.kl_ctrl.target_kl": 0.2}
+
+Case = tuple[Any, Mapping[str, Any], Mapping[str, Any]]
+"""The value of the key, other keys beside it, and the native values that follow."""
+
+VERL: dict[str, Case] = {
+    "algorithm.gamma": (0.9, {}, {"gamma": 0.9}),
+    "algorithm.lam": (0.8, {}, {"lambd": 0.8}),
+    "algorithm.adv_estimator": ("gae", {}, {"adv_estimator": "gae"}),
+    "algorithm.use_kl_in_reward": (True, {"algorithm.kl_ctrl.kl_coef": 0.1}, {"add_token_level_kl": True}),
+    "algorithm.kl_penalty": ("k3", KL, {"kl_penalty": "low_var_kl"}),
+    "algorithm.kl_ctrl.type": (
+        "adaptive",
+        {**KL, "algorithm.kl_ctrl.target_kl": 0.2},
+        {"target_kl": 0.2, "init_kl_coef": 0.01},
+    ),
+    "algorithm.kl_ctrl.kl_coef": (0.05, {"algorithm.use_kl_in_reward": True}, {"init_kl_coef": 0.05}),
+    "algorithm.kl_ctrl.horizon": (700, ADAPTIVE, {"kl_horizon": 700}),
+    "algorithm.kl_ctrl.target_kl": (0.3, {**KL, "algorithm.kl_ctrl.type": "adaptive"}, {"target_kl": 0.3}),
+    "algorithm.norm_adv_by_std_in_grpo": (False, {}, {"norm_adv_by_std_in_grpo": False}),
+    "algorithm.filter_groups.enable": (
+        True,
+        {"num_return_sequences_in_group": 4},
+        {"dynamic_sampling.enable": True},
+    ),
+    "algorithm.filter_groups.max_num_gen_batches": (5, {}, {"dynamic_sampling.max_batches": 5}),
+    f"{A}.grad_clip": (0.5, {}, {"max_grad_norm": 0.5}),
+    f"{A}.clip_ratio": (0.1, {}, {"pg_clip": 0.1, "clip_low": 0.1, "clip_high": 0.1}),
+    f"{A}.clip_ratio_low": (0.1, {}, {"pg_clip_low": 0.1}),
+    f"{A}.clip_ratio_high": (0.28, {}, {"pg_clip_high": 0.28}),
+    f"{A}.clip_ratio_c": (5.0, {}, {"dual_clip_loss": 5.0, "dual_clip": 5.0}),
+    f"{A}.entropy_coeff": (0.01, {}, {"entropy_loss_coef": 0.01}),
+    f"{A}.use_kl_loss": (True, {f"{A}.kl_loss_coef": 0.1}, {"use_kl_loss": True, "needs_reference": True}),
+    f"{A}.kl_loss_coef": (0.02, {f"{A}.use_kl_loss": True}, {"kl_loss_coef": 0.02}),
+    f"{A}.kl_loss_type": (
+        "low_var_kl",
+        {f"{A}.use_kl_loss": True, f"{A}.kl_loss_coef": 0.1},
+        {"kl_penalty": "low_var_kl"},
+    ),
+    f"{A}.ppo_epochs": (3, {}, {"ppo_epochs": 3}),
+    f"{A}.loss_agg_mode": ("token-mean", {}, {"loss_agg_mode": "token-mean"}),
+    f"{A}.policy_loss.loss_mode": ("gpg", {}, {"policy_loss": "vanilla"}),
+    f"{A}.tis_imp_ratio_cap": (3.0, {}, {"sampler_correction.mode": "tis", "sampler_correction.cap": 3.0}),
+    f"{A}.ppo_mini_batch_size": (16, {"data.train_batch_size": 64}, {"mini_batches": 4, "rollout_batch_size": 64}),
+    f"{A}.ppo_micro_batch_size_per_gpu": (4, {}, {f"{TRAIN}.per_device_train_batch_size": 4}),
+    f"{A}.use_dynamic_bsz": (
+        True,
+        {f"{A}.ppo_max_token_len_per_gpu": 9000},
+        {f"{TRAIN}.max_tokens_per_microbatch": 9000},
+    ),
+    f"{A}.ppo_max_token_len_per_gpu": (
+        8000,
+        {f"{A}.use_dynamic_bsz": True},
+        {f"{TRAIN}.max_tokens_per_microbatch": 8000},
+    ),
+    f"{A}.strategy": ("megatron", {}, {"actor_train.strategy_args.strategy_name": "megatron_train"}),
+    f"{A}.optim.lr": (3e-6, {}, {f"{TRAIN}.learning_rate": 3e-6}),
+    f"{A}.optim.weight_decay": (0.1, {}, {f"{TRAIN}.weight_decay": 0.1}),
+    f"{A}.optim.lr_warmup_steps_ratio": (0.1, {}, {f"{TRAIN}.warmup_ratio": 0.1}),
+    f"{A}.optim.lr_warmup_steps": (7, {}, {f"{TRAIN}.warmup_steps": 7}),
+    f"{A}.optim.warmup_style": ("cosine", {}, {f"{TRAIN}.lr_scheduler_type": "cosine"}),
+    "critic.cliprange_value": (0.5, {}, {"value_clip": 0.5}),
+    "critic.grad_clip": (0.5, {f"{A}.grad_clip": 0.5}, {"max_grad_norm": 0.5}),
+    "critic.ppo_epochs": (2, {f"{A}.ppo_epochs": 2}, {"ppo_epochs": 2}),
+    "critic.ppo_mini_batch_size": (32, {"data.train_batch_size": 64}, {"mini_batches": 2}),
+    "critic.ppo_micro_batch_size_per_gpu": (4, {}, {"critic.training_args.per_device_train_batch_size": 4}),
+    "critic.forward_micro_batch_size_per_gpu": (4, {}, {"critic.infer_batch_size": 4}),
+    "critic.use_dynamic_bsz": (
+        True,
+        {"critic.ppo_max_token_len_per_gpu": 9000},
+        {"critic.training_args.max_tokens_per_microbatch": 9000},
+    ),
+    "critic.ppo_max_token_len_per_gpu": (
+        8000,
+        {"critic.use_dynamic_bsz": True},
+        {"critic.training_args.max_tokens_per_microbatch": 8000},
+    ),
+    "critic.strategy": ("fsdp2", {}, {"critic.strategy_args.strategy_name": "fsdp_train"}),
+    "critic.optim.lr": (3e-5, {}, {"critic.training_args.learning_rate": 3e-5}),
+    "critic.optim.weight_decay": (0.1, {}, {"critic.training_args.weight_decay": 0.1}),
+    "critic.optim.lr_warmup_steps_ratio": (0.1, {}, {"critic.training_args.warmup_ratio": 0.1}),
+    "critic.optim.lr_warmup_steps": (7, {}, {"critic.training_args.warmup_steps": 7}),
+    "critic.optim.warmup_style": ("cosine", {}, {"critic.training_args.lr_scheduler_type": "cosine"}),
+    "critic.model.path": ("V", {}, {"critic.model_args.model_name_or_path": "V"}),
+    "critic.model.enable_gradient_checkpointing": (
+        False,
+        {},
+        {"critic.model_args.disable_gradient_checkpointing": True},
+    ),
+    "actor_rollout_ref.model.path": ("M", {}, {"pretrain": "M"}),
+    "actor_rollout_ref.model.enable_gradient_checkpointing": (
+        False,
+        {},
+        {"actor_train.model_args.disable_gradient_checkpointing": True},
+    ),
+    "actor_rollout_ref.model.use_remove_padding": (True, {}, {"actor_train.use_remove_padding": True}),
+    "actor_rollout_ref.model.lora_rank": (8, {}, {"actor_train.model_args.lora_rank": 8}),
+    "actor_rollout_ref.model.lora_alpha": (16, {}, {"actor_train.model_args.lora_alpha": 16}),
+    "actor_rollout_ref.model.target_modules": (["q"], {}, {"actor_train.model_args.lora_target": ["q"]}),
+    "actor_rollout_ref.ref.log_prob_micro_batch_size_per_gpu": (4, KL, {"reference.infer_batch_size": 4}),
+    f"{R}.name": ("vllm", {}, {"actor_infer.strategy_args.strategy_name": "vllm"}),
+    f"{R}.temperature": (0.7, {}, {"actor_infer.generating_args.temperature": 0.7}),
+    f"{R}.top_k": (20, {}, {"actor_infer.generating_args.top_k": 20}),
+    f"{R}.top_p": (0.9, {}, {"actor_infer.generating_args.top_p": 0.9}),
+    f"{R}.n": (5, {}, {"num_return_sequences_in_group": 5}),
+    f"{R}.prompt_length": (100, {}, {"prompt_length": 100}),
+    f"{R}.response_length": (200, {}, {"response_length": 200}),
+    **{
+        f"{R}.{name}": (value, {f"{R}.name": "vllm"}, {ENGINE: {name: value}})
+        for name, value in {
+            "dtype": "bfloat16",
+            "gpu_memory_utilization": 0.5,
+            "enforce_eager": True,
+            "load_format": "auto",
+            "tensor_model_parallel_size": 2,
+            "max_num_batched_tokens": 8192,
+            "max_num_seqs": 1024,
+        }.items()
+    },
+    f"{R}.log_prob_micro_batch_size_per_gpu": (4, {}, {"actor_train.infer_batch_size": 4}),
+    "data.train_files": (
+        ["a.parquet"],
+        {},
+        {
+            f"{DATA}.file_name": ["a.parquet"],
+            f"{DATA}.messages": "prompt",
+            f"{DATA}.ground_truth": "reward_model.ground_truth",
+            f"{DATA}.tag": "data_source",
+        },
+    ),
+    "data.val_files": (
+        "v.parquet",
+        {"data.prompt_key": "chat"},
+        {"validation.data_args.file_name": ["v.parquet"], "validation.data_args.messages": "chat"},
+    ),
+    "data.prompt_key": ("chat", {}, {f"{DATA}.messages": "chat"}),
+    "data.max_prompt_length": (100, {}, {"prompt_length": 100, "sequence_length": 1124}),
+    "data.max_response_length": (
+        200,
+        {},
+        {"response_length": 200, "actor_infer.generating_args.max_new_tokens": 200},
+    ),
+    "data.train_batch_size": (64, {}, {"rollout_batch_size": 64}),
+    "data.val_batch_size": (64, {}, {"val_batch_size": 64}),
+    "data.shuffle": (False, {}, {f"{DATA}.shuffle": False}),
+    "data.filter_overlong_prompts": (True, {}, {f"{DATA}.filter_overlong_prompts": True}),
+    "data.truncation": ("left", {}, {f"{DATA}.truncation": "left"}),
+    "data.custom_cls": ({"path": "d.py", "name": "D"}, {}, {f"{DATA}.custom_cls.name": "D"}),
+    "reward_model.overlong_buffer.enable": (True, {}, {"overlong_buffer.enable": True}),
+    "reward_model.overlong_buffer.len": (99, {}, {"overlong_buffer.len": 99}),
+    "reward_model.overlong_buffer.penalty_factor": (0.5, {}, {"overlong_buffer.penalty_factor": 0.5}),
+    "custom_reward_function": (
+        {"path": "f.py", "reward_kwargs": {"k": 1}},
+        {},
+        {"custom_reward_function.name": "compute_score", "custom_reward_function.kwargs": {"k": 1}},
+    ),
+    "trainer.total_training_steps": (9, {}, {"max_steps": 9}),
+    "trainer.experiment_name": ("e", {}, {"exp_name": "e"}),
+    "trainer.nnodes": (2, {}, {"num_nodes": 2}),
+    "trainer.n_gpus_per_node": (8, {}, {"num_gpus_per_node": 8}),
+    "trainer.critic_warmup": (3, {}, {"critic_warmup": 3}),
+    "trainer.default_local_dir": ("c", {}, {"checkpoint_config.output_dir": Path("c")}),
+    "trainer.max_actor_ckpt_to_keep": (5, {}, {"checkpoint_config.keep": 5}),
+    "trainer.ray_wait_register_center_timeout": (300, {}, {"rpc_timeout": 300}),
+    "trainer.save_freq": (-1, {}, {"save_steps": 0}),
+    "trainer.test_freq": (2, {}, {"eval_steps": 2}),
+    "trainer.logger": (["console", "wandb"], {}, {"track_with": ["stdout", "wandb"]}),
+    "trainer.resume_mode": (
+        "resume_path",
+        {"trainer.resume_from_path": "old"},
+        {"resume_from_checkpoint": "old"},
+    ),
+    "trainer.resume_from_path": ("old", {"trainer.resume_mode": "resume_path"}, {"resume_from_checkpoint": "old"}),
+}
+
+CHATLEARN: dict[str, Case] = {
+    f"{T}.pos_clip_ratio": (0.3, {}, {"pg_clip_high": 0.3}),
+    f"{T}.neg_clip_ratio": (0.1, {}, {"pg_clip_low": 0.1}),
+    f"{T}.entropy_coef": (0.01, {}, {"entropy_loss_coef": 0.01}),
+    f"{T}.kl_coef": (
+        0.02,
+        {},
+        {"kl_loss_coef": 0.02, "use_kl_loss": True, "kl_penalty": "low_var_kl", "needs_reference": True},
+    ),
+    f"{T}.use_group_sequence_policy": (True, {}, {"policy_loss": "gspo"}),
+    "runtime_args.train_backend": ("megatron", {}, {"actor_train.strategy_args.strategy_name": "megatron_train"}),
+    "runtime_args.rollout_backend": ("sglang", {}, {"actor_infer.strategy_args.strategy_name": "sglang"}),
+    "runtime_args.exp_name": ("e", {}, {"exp_name": "e"}),
+    "runtime_args.output_dir": ("o", {}, {"output_dir": Path("o")}),
+    "runtime_args.data_path": ("d.jsonl", {}, {f"{DATA}.file_name": ["d.jsonl"]}),
+    "runtime_args.eval_data_path": ("v.jsonl", {}, {"validation.data_args.file_name": ["v.jsonl"]}),
+    "runtime_args.num_episode": (9, {}, {"max_steps": 9}),
+    "runtime_args.save_episode_interval": (7, {}, {"save_steps": 7}),
+    "runtime_args.eval_episode_interval": (5, {}, {"eval_steps": 5}),
+    "runtime_args.data_shuffle": (False, {}, {f"{DATA}.shuffle": False}),
+    "runtime_args.sample_per_episode": (
+        512,
+        {f"{P}.num_inference_per_prompt": 32},
+        {"rollout_batch_size": 16, "num_return_sequences_in_group": 32},
+    ),
+    "runtime_args.train_global_batch_size": (
+        128,
+        {"runtime_args.sample_per_episode": 512, f"{P}.num_inference_per_prompt": 32},
+        {"mini_batches": 4},
+    ),
+    "runtime_args.train_micro_batch_size": (4, {}, {f"{TRAIN}.per_device_train_batch_size": 4}),
+    "runtime_args.log_args_dict.enable_wandb": (True, {}, {"track_with": ["wandb"]}),
+    "runtime_args.log_args_dict.log_dir": ("l", {}, {"logging_dir": Path("l")}),
+    f"{T}.optimizer.lr": (2e-6, {}, {f"{TRAIN}.learning_rate": 2e-6}),
+    f"{T}.optimizer.clip_grad": (2, {}, {"max_grad_norm": 2}),
+    f"{T}.optimizer.weight_decay": (0.1, {}, {f"{TRAIN}.weight_decay": 0.1}),
+    f"{T}.generation_batch_size": (4, {}, {"actor_train.infer_batch_size": 4}),
+    f"{T}.train_micro_batch_size": (4, {}, {f"{TRAIN}.per_device_train_batch_size": 4}),
+    f"{T}.packing": (True, {f"{T}.max_token_in_packing": 9000}, {f"{TRAIN}.max_tokens_per_microbatch": 9000}),
+    f"{T}.max_token_in_packing": (8000, {f"{T}.packing": True}, {f"{TRAIN}.max_tokens_per_microbatch": 8000}),
+    f"{T}.load": ("M", {}, {"pretrain": "M"}),
+    f"{T}.max_prompt_tokens_length": (100, {}, {"prompt_length": 100}),
+    f"{T}.max_response_tokens_length": (200, {}, {"response_length": 200}),
+    f"{T}.seq_length": (700, {}, {"sequence_length": 700}),
+    f"{T}.gradient_checkpointing": (False, {}, {"actor_train.model_args.disable_gradient_checkpointing": True}),
+    f"{T}.bf16": (True, {}, {"actor_train.model_args.dtype": "bf16"}),
+    "models.ref_policy.generation_batch_size": (4, {f"{T}.kl_coef": 0.1}, {"reference.infer_batch_size": 4}),
+    "models.ref_policy.load": ("R", {f"{T}.kl_coef": 0.1}, {"reference.model_args.model_name_or_path": "R"}),
+    "models.ref_policy.bf16": (True, {f"{T}.kl_coef": 0.1}, {"reference.model_args.dtype": "bf16"}),
+    f"{P}.num_inference_per_prompt": (32, {}, {"num_return_sequences_in_group": 32}),
+    f"{P}.max_prompt_tokens_length": (100, {}, {"prompt_length": 100}),
+    f"{P}.max_response_tokens_length": (
+        200,
+        {},
+        {"response_length": 200, "actor_infer.generating_args.max_new_tokens": 200},
+    ),
+    f"{P}.temperature": (0.7, {}, {"actor_infer.generating_args.temperature": 0.7}),
+    f"{P}.top_p": (0.9, {}, {"actor_infer.generating_args.top_p": 0.9}),
+    f"{P}.eval_temperature": (0.6, {}, {"val_generating.temperature": 0.6}),
+    f"{P}.eval_top_p": (0.95, {}, {"val_generating.top_p": 0.95}),
+    f"{P}.eval_top_k": (20, {}, {"val_generating.top_k": 20}),
+    f"{P}.load": ("M", {}, {"pretrain": "M"}),
+    f"{P}.generation_batch_size": (256, {}, {"max_running_requests": 256}),
+    f"{P}.gpu_memory_utilization": (
+        0.8,
+        {"runtime_args.rollout_backend": "vllm"},
+        {ENGINE: {"gpu_memory_utilization": 0.8}},
+    ),
+    f"{P}.tensor_model_parallel_size": (
+        2,
+        {"runtime_args.rollout_backend": "vllm"},
+        {ENGINE: {"tensor_model_parallel_size": 2}},
+    ),
+}
+
+MINDSPEED_ADAPTIVE = {"rl_config.kl_ctrl_type": "adaptive", "rl_config.init_kl_coef": 0.01, "rl_config.kl_target": 0.2}
+
+MINDSPEED: dict[str, Case] = {
+    "rl_config.gamma": (0.9, {}, {"gamma": 0.9}),
+    "rl_config.lam": (0.8, {}, {"lambd": 0.8}),
+    "rl_config.clip_ratio": (0.1, {}, {"pg_clip": 0.1}),
+    "rl_config.entropy_coeff": (0.01, {}, {"entropy_loss_coef": 0.01}),
+    "rl_config.epochs": (2, {}, {"ppo_epochs": 2}),
+    "rl_config.advantage_whiten": (True, {}, {"whiten_advantages": True}),
+    "rl_config.max_prompt_length": (100, {}, {"prompt_length": 100}),
+    "rl_config.adv_estimator": ("group_norm", {"num_return_sequences_in_group": 8}, {"adv_estimator": "grpo"}),
+    "rl_config.kl_penalty": ("low_var_kl", {}, {"kl_penalty": "low_var_kl"}),
+    "rl_config.kl_ctrl_type": (
+        "adaptive",
+        {"rl_config.init_kl_coef": 0.01, "rl_config.kl_target": 0.2},
+        {"target_kl": 0.2, "init_kl_coef": 0.01, "add_token_level_kl": True, "needs_reference": True},
+    ),
+    "rl_config.init_kl_coef": (
+        0.02,
+        {},
+        {"kl_loss_coef": 0.02, "use_kl_loss": True, "needs_reference": True},
+    ),
+    "rl_config.kl_target": (
+        0.3,
+        {"rl_config.kl_ctrl_type": "adaptive", "rl_config.init_kl_coef": 0.01},
+        {"target_kl": 0.3},
+    ),
+    "rl_config.kl_horizon": (700, MINDSPEED_ADAPTIVE, {"kl_horizon": 700}),
+    "rl_config.mini_batch_size": (16, {"megatron_training.global_batch_size": 64}, {"mini_batches": 4}),
+    "rl_config.n_samples_per_prompt": (8, {}, {"num_return_sequences_in_group": 8}),
+    "rl_config.actor_forward_micro_batch_size": (4, {}, {"actor_train.infer_batch_size": 4}),
+    "rl_config.ref_forward_micro_batch_size": (4, {"rl_config.init_kl_coef": 0.1}, {"reference.infer_batch_size": 4}),
+    "rl_config.update_micro_batch_size": (4, {}, {f"{TRAIN}.per_device_train_batch_size": 4}),
+    "rl_config.verifier_function": (["acc"], {}, {"rewards.all.verifier_function": ["acc"]}),
+    "rl_config.verifier_weight": (
+        [0.5],
+        {"rl_config.verifier_function": ["acc"]},
+        {"rewards.all.verifier_weight": [0.5]},
+    ),
+    "rl_config.verifier_parallel": (
+        2,
+        {"rl_config.verifier_function": ["acc"]},
+        {"rewards.all.verifier_parallel": 2},
+    ),
+    "rl_config.verifier_timeout": (
+        5,
+        {"rl_config.verifier_function": ["acc"]},
+        {"rewards.all.verifier_timeout": 5},
+    ),
+    "rl_config.use_tensorboard": (True, {}, {"track_with": ["tensorboard"]}),
+    "rl_config.use_wandb": (True, {"rl_config.use_tensorboard": True}, {"track_with": ["wandb"]}),
+    "megatron_training.global_batch_size": (32, {}, {"rollout_batch_size": 32}),
+    "megatron_training.data_path": ("d", {}, {f"{DATA}.file_name": ["d"]}),
+    "megatron_training.seq_length": (700, {}, {"sequence_length": 700}),
+    "megatron_training.train_iters": (9, {}, {"max_steps": 9}),
+    "megatron_training.save_interval": (7, {}, {"save_steps": 7}),
+    "megatron_training.seed": (7, {}, {"seed": 7}),
+    "megatron_training.bf16": (True, {}, {"actor_train.model_args.dtype": "bf16"}),
+    "actor_config.micro_batch_size": (4, {}, {f"{TRAIN}.per_device_train_batch_size": 4}),
+    "actor_config.lr": (2e-6, {}, {f"{TRAIN}.learning_rate": 2e-6}),
+    "actor_config.weight_decay": (0.1, {}, {f"{TRAIN}.weight_decay": 0.1}),
+    "actor_config.lr_warmup_fraction": (0.1, {}, {f"{TRAIN}.warmup_ratio": 0.1}),
+    "actor_config.adam_beta1": (0.8, {}, {f"{TRAIN}.adam_beta1": 0.8}),
+    "actor_config.adam_beta2": (0.95, {}, {f"{TRAIN}.adam_beta2": 0.95}),
+    "actor_config.lr_decay_style": ("cosine", {}, {f"{TRAIN}.lr_scheduler_type": "cosine"}),
+    "actor_config.clip_grad": (0.5, {}, {"max_grad_norm": 0.5}),
+    "actor_config.load": ("M", {}, {"pretrain": "M"}),
+    "actor_config.save": ("c", {}, {"checkpoint_config.output_dir": Path("c")}),
+    **{
+        f"generate_config.{section}{name}": (value, {}, {f"actor_infer.generating_args.{native}": value})
+        for section in ("", "sampling_config.")
+        for name, native, value in (
+            ("max_tokens", "max_new_tokens", 64),
+            ("top_p", "top_p", 0.9),
+            ("top_k", "top_k", 20),
+            ("temperature", "temperature", 0.7),
+        )
+    },
+    "generate_config.max_num_seqs": (64, {}, {"max_running_requests": 64}),
+    "generate_config.max_model_len": (700, {}, {"sequence_length": 700}),
+}
+
+ALGORITHM = "algorithm"
+TASKS = "buffer.explorer_input.taskset"
+
+TRINITY: dict[str, Case] = {
+    "algorithm.algorithm_type": (
+        "opmd",
+        {"algorithm.repeat_times": 4},
+        {"algorithm_type": "opmd", "adv_estimator": "opmd", "policy_loss": "opmd", "loss_agg_mode": "token-mean"},
+    ),
+    "algorithm.repeat_times": (4, {}, {"num_return_sequences_in_group": 4}),
+    "algorithm.advantage_fn": ("ppo", {}, {"adv_estimator": "gae"}),
+    "algorithm.advantage_fn_args": (
+        {"gamma": 0.9, "lam": 0.8},
+        {},
+        {"gamma": 0.9, "lambd": 0.8},
+    ),
+    "algorithm.policy_loss_fn": ("opmd", {}, {"policy_loss": "opmd"}),
+    "algorithm.policy_loss_fn_args": (
+        {"clip_range_low": 0.1, "tau": 2.0},
+        {"algorithm.policy_loss_fn": "opmd"},
+        {"pg_clip_low": 0.1, "policy_loss_options": {"tau": 2.0}},
+    ),
+    "algorithm.kl_loss_fn": (
+        "k2",
+        {},
+        {"use_kl_loss": True, "kl_penalty": "mse", "kl_loss_coef": 0.001, "needs_reference": True},
+    ),
+    "algorithm.kl_loss_fn_args": ({"kl_coef": 0.02}, {"algorithm.kl_loss_fn": "k2"}, {"kl_loss_coef": 0.02}),
+    "algorithm.kl_penalty_fn": (
+        "k3",
+        {},
+        {"kl_penalty": "low_var_kl", "init_kl_coef": 0.001, "add_token_level_kl": True},
+    ),
+    "algorithm.kl_penalty_fn_args": (
+        {"adaptive": True, "kl_coef": 0.02, "target_kl": 0.2, "horizon": 700},
+        {"algorithm.kl_penalty_fn": "k1"},
+        {"init_kl_coef": 0.02, "target_kl": 0.2, "kl_horizon": 700},
+    ),
+    "algorithm.entropy_loss_fn": (
+        "default",
+        {"algorithm.entropy_loss_fn_args": {"entropy_coef": 0.01}},
+        {"entropy_loss_coef": 0.01},
+    ),
+    "algorithm.entropy_loss_fn_args": ({"entropy_coef": 0.02}, {}, {"entropy_loss_coef": 0.02}),
+    "algorithm.loss_agg_mode": ("token-mean", {"algorithm.repeat_times": 4}, {"loss_agg_mode": "token-mean"}),
+    "algorithm.optimizer.lr": (2e-6, {}, {f"{TRAIN}.learning_rate": 2e-6}),
+    "algorithm.optimizer.weight_decay": (0.1, {}, {f"{TRAIN}.weight_decay": 0.1}),
+    "algorithm.optimizer.lr_warmup_steps": (7, {}, {f"{TRAIN}.warmup_steps": 7}),
+    "algorithm.optimizer.lr_warmup_steps_ratio": (0.1, {}, {f"{TRAIN}.warmup_ratio": 0.1}),
+    "algorithm.optimizer.warmup_style": ("cosine", {}, {f"{TRAIN}.lr_scheduler_type": "cosine"}),
+    "model.model_path": ("M", {}, {"pretrain": "M"}),
+    "model.critic_model_path": (
+        "V",
+        {"algorithm.advantage_fn": "ppo"},
+        {"critic.model_args.model_name_or_path": "V", "adv_estimator": "gae"},
+    ),
+    "model.custom_chat_template": ("{{ x }}", {}, {f"{DATA}.template": "{{ x }}"}),
+    "model.chat_template_path": ("t.jinja", {}, {f"{DATA}.template": "t.jinja"}),
+    "model.max_model_len": (700, {}, {"sequence_length": 700}),
+    "model.max_prompt_tokens": (100, {}, {"prompt_length": 100}),
+    "model.max_response_tokens": (
+        200,
+        {},
+        {"response_length": 200, "actor_infer.generating_args.max_new_tokens": 200},
+    ),
+    "model.repetition_penalty": (1.1, {}, {"actor_infer.generating_args.repetition_penalty": 1.1}),
+    "buffer.batch_size": (32, {}, {"rollout_batch_size": 32}),
+    "buffer.train_batch_size": (
+        64,
+        {"buffer.batch_size": 32, "algorithm.repeat_times": 8},
+        {"mini_batches": 4},
+    ),
+    "buffer.total_steps": (9, {}, {"max_steps": 9}),
+    f"{TASKS}.path": ("d.jsonl", {}, {f"{DATA}.file_name": ["d.jsonl"]}),
+    f"{TASKS}.format.prompt_key": ("question", {}, {f"{DATA}.prompt": "question"}),
+    f"{TASKS}.format.messages_key": ("chat", {}, {f"{DATA}.messages": "chat"}),
+    f"{TASKS}.format.response_key": ("answer", {}, {f"{DATA}.ground_truth": "answer"}),
+    f"{TASKS}.format.system_prompt": ("Be brief.", {}, {f"{DATA}.system_prompt": "Be brief."}),
+    f"{TASKS}.rollout_args.temperature": (0.7, {}, {"actor_infer.generating_args.temperature": 0.7}),
+    "trainer.total_steps": (9, {}, {"max_steps": 9}),
+    "trainer.save_interval": (7, {}, {"save_steps": 7}),
+    "trainer.grad_clip": (0.5, {}, {"max_grad_norm": 0.5}),
+    "trainer.trainer_strategy": ("megatron", {}, {"actor_train.strategy_args.strategy_name": "megatron_train"}),
+    "trainer.use_dynamic_bsz": (
+        True,
+        {"trainer.max_token_len_per_gpu": 9000},
+        {f"{TRAIN}.max_tokens_per_microbatch": 9000},
+    ),
+    "trainer.max_token_len_per_gpu": (
+        8000,
+        {"trainer.use_dynamic_bsz": True},
+        {f"{TRAIN}.max_tokens_per_microbatch": 8000},
+    ),
+    "explorer.eval_interval": (7, {}, {"eval_steps": 7}),
+    "explorer.rollout_model.engine_type": (
+        "vllm_async",
+        {},
+        {"actor_infer.strategy_args.strategy_name": "vllm"},
+    ),
+    "explorer.rollout_model.tensor_parallel_size": (
+        2,
+        {"explorer.rollout_model.engine_type": "vllm"},
+        {ENGINE: {"tensor_model_parallel_size": 2}},
+    ),
+    "synchronizer.sync_interval": (10, {}, {"actor_infer.model_update_frequency": 10}),
+    "name": ("e", {}, {"exp_name": "e"}),
+    "checkpoint_root_dir": ("o", {}, {"output_dir": Path("o")}),
+    "continue_from_checkpoint": (True, {}, {"resume_from_checkpoint": True}),
+    "cluster.node_num": (2, {}, {"num_nodes": 2}),
+    "cluster.gpu_per_node": (8, {}, {"num_gpus_per_node": 8}),
+    "monitor.monitor_type": ("wandb", {}, {"track_with": ["wandb"]}),
+}
+
+CASES = dict(zip([guide.name for guide in GUIDES], (VERL, CHATLEARN, MINDSPEED, TRINITY), strict=True))
+
+SAME_AS_DEFAULT = {
+    "rl_config.use_tensorboard",
+    "continue_from_checkpoint",
+    "critic.strategy",
+    "rl_config.kl_penalty",
+}
+"""Keys of which the value in the case is also what happens without them."""
+
+
+def nested(flat: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the tree of dotted keys."""
+    tree: dict[str, Any] = {}
+    for path, value in flat.items():
+        *parents, last = path.split(".")
+        node = tree
+        for key in parents:
+            node = node.setdefault(key, {})
+        node[last] = value
+    return tree
+
+
+def config(*parts: Mapping[str, Any], without: Mapping[str, Any] = {}) -> RLVRConfig:
+    """Load an RLVR configuration of dotted keys, with what it needs to load unless ``without`` sets that itself."""
+    base = {
+        path: value
+        for path, value in BASE.items()
+        if not any(path == other or (path.startswith("rewards.") and other.startswith("rewards.")) for other in without)
+    }
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", ConfigWarning)
+        return load(nested({**base, **{key: value for part in parts for key, value in part.items()}}), kind=RLVRConfig)
+
+
+def value_at(loaded: PipelineConfig, path: str) -> Any:
+    node: Any = loaded
+    for key in path.split("."):
+        node = node.get(key) if isinstance(node, Mapping) else getattr(node, key, None)
+    return node
+
+
+ROWS = [(guide.name, row) for guide in GUIDES for row in guide.rows]
+SET = [pytest.param(guide, row, id=f"{guide}:{row.key}") for guide, row in ROWS if row.targets]
+CHECKED = [pytest.param(row, id=f"{guide}:{row.key}") for guide, row in ROWS if row.only is not None]
+UNUSED = [
+    pytest.param(row, id=f"{guide}:{row.key}")
+    for guide, row in ROWS
+    if not row.targets and row.only is None and row.convert is None
+]
+
+
+@pytest.mark.parametrize(("guide", "row"), SET)
+def test_a_key_of_a_guide_has_its_effect(guide: str, row: Row) -> None:
+    value, beside, expected = CASES[guide][row.key]
+    loaded = config(beside, {row.key: value}, without=expected)
+    found = {path: value_at(loaded, path) for path in expected}
+    assert found == dict(expected)
+
+
+@pytest.mark.parametrize(("guide", "row"), [p for p in SET if p.values[1].key not in SAME_AS_DEFAULT])
+def test_without_the_key_it_is_otherwise(guide: str, row: Row) -> None:
+    value, beside, expected = CASES[guide][row.key]
+    # Defaults, not the keys beside it: some of them cannot stand alone.
+    loaded = config()
+    assert any(value_at(loaded, path) != native for path, native in expected.items())
+
+
+def test_no_case_is_left_over() -> None:
+    for guide in GUIDES:
+        assert set(CASES[guide.name]) == {row.key for row in guide.rows if row.targets}
+
+
+@pytest.mark.parametrize("row", CHECKED)
+def test_a_value_that_asks_for_something_else_is_refused(row: Row) -> None:
+    assert row.only is not None
+    for value in row.only:
+        config({row.key: value})
+    with pytest.raises(ConfigError) as caught:
+        config({row.key: "something else"})
+    assert [problem.path for problem in caught.value.problems] == [row.key]
+    assert row.note in caught.value.problems[0].fix
+
+
+@pytest.mark.parametrize("row", UNUSED)
+def test_a_key_without_effect_is_reported_with_the_reason(row: Row) -> None:
+    with pytest.warns(ConfigWarning) as caught:
+        load(nested({**BASE, row.key: 12}), kind=RLVRConfig)
+    assert [str(item.message) for item in caught] == [f"{row.key}: no effect here: {row.note}."]
+
+
+@pytest.mark.parametrize("kind", [RLVRConfig, AgenticConfig])
+@pytest.mark.parametrize("value", [{"a": 1}, [{"b": 2}], "text", -1, True, 0, None, []], ids=repr)
+def test_no_value_of_any_key_breaks_the_translation(value: Any, kind: type[PipelineConfig]) -> None:
+    for guide in GUIDES:
+        for row in guide.rows:
+            translate(nested({row.key: value}), kind)
+        translate(nested({row.key: value for row in guide.rows}), kind)

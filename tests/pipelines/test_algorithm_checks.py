@@ -1,0 +1,174 @@
+"""What is wrong with the chosen algorithms is found before a model loads, and what has no effect is said."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from roll.algorithms.registry import ADVANTAGES, LOSSES, register_advantage, register_loss
+from roll.config import AgenticConfig, PipelineConfig, RLVRConfig
+from roll.config.algorithm import ADVANTAGE_ESTIMATORS, POLICY_LOSSES
+from roll.pipelines.not_yet import _OF_AGENTIC, _OF_ALL, _OF_RLVR, _OF_ROLES, keys_without_effect
+from roll.pipelines.preflight.algorithms import algorithm_problems, options_without_effect
+
+KINDS = [AgenticConfig, RLVRConfig]
+
+
+def paths(config: PipelineConfig) -> list[str]:
+    return [problem.path for problem in algorithm_problems(config)]
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("estimator", ADVANTAGE_ESTIMATORS)
+def test_every_estimator_passes_with_what_it_needs(kind: type[PipelineConfig], estimator: str) -> None:
+    critic = {"critic": {}} if estimator == "gae" else {}
+    assert paths(kind(adv_estimator=estimator, **critic)) == []
+
+
+@pytest.mark.parametrize("loss", POLICY_LOSSES)
+def test_every_loss_passes_whose_inputs_are_there(loss: str) -> None:
+    expected = ["policy_loss"] if loss == "mix" else []
+    assert paths(RLVRConfig(policy_loss=loss)) == expected
+
+
+@pytest.mark.parametrize(
+    ("keys", "path", "said"),
+    [
+        ({"adv_estimator": "grop"}, "adv_estimator", "Did you mean 'grpo'"),
+        ({"adv_estimator": "gae"}, "adv_estimator", "add a critic"),
+        ({"adv_estimator": "remax", "reward_norm": "batch"}, "adv_estimator", "leave reward_norm"),
+        ({"advantage_options": {"dof": 0}}, "advantage_options.dof", "did you mean 'ddof'"),
+        ({"advantage_options": {"scale": "none"}}, "advantage_options.scale", "set norm_adv_by_std_in_grpo"),
+        ({"policy_loss_options": {"clip_low": 0.1}}, "policy_loss_options.clip_low", "set pg_clip_low"),
+        ({"policy_loss_options": {"tau": 0.1}}, "policy_loss_options.tau", "has no further options"),
+        (
+            {"policy_loss": "kimi15", "policy_loss_options": {"tau": -1.0}},
+            "policy_loss_options",
+            "tau must not be negative",
+        ),
+        (
+            {"policy_loss": "topr", "policy_loss_options": {"level": "tokn"}},
+            "policy_loss_options",
+            "level must be 'token'",
+        ),
+        ({"kl_penalty": "full", "use_kl_loss": True}, "kl_penalty", "use low_var_kl"),
+        (
+            {"overlong_buffer": {"enable": True, "len": 65}, "response_length": 64, "sequence_length": 128},
+            "overlong_buffer.len",
+            "at most 64",
+        ),
+    ],
+)
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_problem_names_the_key_and_the_fix(
+    kind: type[PipelineConfig], keys: dict[str, Any], path: str, said: str
+) -> None:
+    (problem,) = algorithm_problems(kind(**keys))
+    assert problem.path == path
+    assert said in f"{problem.message} {problem.fix}"
+
+
+@pytest.fixture
+def mine():
+    """An estimator with its own defaults and a required option, and a loss that forgets the token dimension."""
+
+    @register_advantage("mine_for_test", needs=("scores",))
+    def estimator(inputs: Any, *, strength: float, gamma: float = 0.5) -> Any:
+        return strength * gamma * inputs.scores
+
+    @register_loss("flat_for_test")
+    def loss(log_probs: Any, old_log_probs: Any, advantages: Any, mask: Any) -> Any:
+        return log_probs.sum(1), {}
+
+    yield
+    ADVANTAGES.remove("mine_for_test")
+    LOSSES.remove("flat_for_test")
+
+
+@pytest.mark.usefixtures("mine")
+def test_functions_of_the_user_are_tried_before_the_run() -> None:
+    (missing, shape) = algorithm_problems(RLVRConfig(adv_estimator="mine_for_test", policy_loss="flat_for_test"))
+    assert missing.path == "advantage_options" and "needs the option strength" in missing.message
+    assert shape.path == "policy_loss" and "returned shape (4,), expected (4, 3)" in shape.message
+    (only,) = algorithm_problems(
+        RLVRConfig(adv_estimator="mine_for_test", policy_loss="flat_for_test", advantage_options={"strength": 2.0})
+    )
+    assert only.path == "policy_loss"
+
+
+@pytest.mark.parametrize(
+    ("keys", "said"),
+    [
+        ({"gamma": 0.9}, "gamma=0.9 has no effect: adv_estimator=grpo does not read it"),
+        ({"lambd": 0.9}, "lambd=0.9 has no effect: adv_estimator=grpo"),
+        (
+            {"policy_loss": "vanilla", "pg_clip_high": 0.3},
+            "pg_clip_high=0.3 has no effect: policy_loss=vanilla does not read it",
+        ),
+        ({"policy_loss": "cispo", "dual_clip_loss": True}, "dual_clip_loss=True has no effect: policy_loss=cispo"),
+        ({"adv_estimator": "rloo", "norm_adv_by_std_in_grpo": False}, "norm_adv_by_std_in_grpo=False has no effect"),
+        ({"adv_estimator": "gigpo", "reward_norm": "batch"}, "reward_norm=batch has no effect: adv_estimator=gigpo"),
+        ({"reward_shift": True}, "reward_shift=True has no effect: reward_norm is null"),
+        ({"use_reward_norm": True}, "use_reward_norm=True has no effect: it only acts with use_reward_scaling"),
+        ({"reward_norm": "batch", "use_reward_scaling": True}, "use_reward_scaling=True has no effect: reward_norm"),
+        ({"difficulty_low_threshold": 0.2}, "difficulty_low_threshold=0.2 has no effect: difficulty_mask is false"),
+        ({"overlong_buffer": {"len": 9}}, "overlong_buffer has no effect: overlong_buffer.enable is false"),
+        ({"sampler_correction": {"cap": 9.0}}, "sampler_correction has no effect: sampler_correction.mode is null"),
+        (
+            {"sampler_correction": {"mode": "tis"}, "old_log_probs": "sampler"},
+            "sampler_correction has no effect: old_log_probs=sampler",
+        ),
+        ({"target_kl": 0.1}, "target_kl=0.1 has no effect: init_kl_coef is 0"),
+        ({"kl_penalty": "k3"}, "kl_penalty=low_var_kl has no effect: no term uses the divergence"),
+    ],
+)
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_key_that_nothing_reads_is_named_with_the_reason(
+    kind: type[PipelineConfig], keys: dict[str, Any], said: str
+) -> None:
+    (sentence,) = options_without_effect(kind(**keys))
+    assert sentence.startswith(said)
+
+
+@pytest.mark.parametrize(
+    "keys",
+    [
+        {},
+        {"adv_estimator": "step_reinforce", "step_reward_gamma": 0.5},
+        {"reward_norm": "batch", "reward_shift": True},
+        {"use_reward_scaling": True, "use_reward_norm": True},
+        {"sampler_correction": {"mode": "tis"}},
+        {"policy_loss": "gspo", "pg_clip": 0.1},
+    ],
+)
+def test_keys_that_act_are_not_named(keys: dict[str, Any]) -> None:
+    assert list(options_without_effect(AgenticConfig(**keys))) == []
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_every_key_without_effect_exists_and_none_belongs_to_the_algorithm(kind: type[PipelineConfig]) -> None:
+    filled = kind(**dict.fromkeys(("reference", "critic", "reward"), {}), val_generating_args={})
+    if kind is RLVRConfig:
+        filled = kind(val_generating_args={}, validation={"generating_args": {}})
+    listed = {**_OF_ALL, **(_OF_AGENTIC if kind is AgenticConfig else _OF_RLVR)}
+    listed |= {f"actor_train.{key}": reason for key, reason in _OF_ROLES.items()}
+    for path in listed:
+        *parents, key = path.split(".")
+        node: Any = filled
+        for parent in parents:
+            node = getattr(node, parent)
+        assert key in type(node).model_fields, path
+    assert list(keys_without_effect(kind())) == []
+
+
+def test_keys_without_effect_depend_on_the_pipeline() -> None:
+    given: dict[str, Any] = {
+        "is_use_additional_prompts": True,
+        "rpc_timeout": 5.0,
+        "actor_train": {"use_remove_padding": True, "model_args": {"lora_rank": 8}},
+    }
+    shared = ["rpc_timeout", "actor_train.use_remove_padding", "actor_train.model_args.lora_rank"]
+    for kind, expected in ((RLVRConfig, shared), (AgenticConfig, [*shared, "is_use_additional_prompts"])):
+        named = [sentence.partition(" has no effect: ")[0] for sentence in keys_without_effect(kind(**given))]
+        assert sorted(named) == sorted(expected)

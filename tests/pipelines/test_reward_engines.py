@@ -1,0 +1,70 @@
+"""Responses graded by models: a reward model, and the policy as its own judge."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+import torch
+from transformers import Qwen3Config, Qwen3ForSequenceClassification
+
+from roll.config import ConfigError
+from roll.models.loading import load_tokenizer
+from roll.pipelines.rlvr import run_rlvr
+from roll.strategies.sequence_classifier import SequenceClassifier
+from roll.trajectories.model import Status
+from roll.trajectories.store import read_trajectories
+from tests.e2e.rlvr_support import small_config
+
+ONE_STEP = {"max_steps": 1, "eval_steps": 0, "dynamic_sampling__enable": False}
+
+
+@pytest.fixture(scope="module")
+def reward_model(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A sequence classifier with random weights and the toy's tokenizer."""
+    folder = tmp_path_factory.mktemp("reward_model")
+    tokenizer = load_tokenizer("toy")
+    torch.manual_seed(0)
+    config = Qwen3Config(
+        vocab_size=len(tokenizer),
+        hidden_size=32,
+        intermediate_size=32,
+        num_hidden_layers=1,
+        num_attention_heads=2,
+        num_key_value_heads=1,
+        head_dim=16,
+        num_labels=1,
+        pad_token_id=tokenizer.pad_token_id,
+    )
+    Qwen3ForSequenceClassification(config).save_pretrained(folder)
+    tokenizer.save_pretrained(folder)
+    return folder
+
+
+def test_a_reward_model_scores_the_whole_conversation_in_its_own_template(reward_model: Path, tmp_path: Path) -> None:
+    rewards = {"math_rule": {"tag_included": ["arithmetic"], "verifiers": {"reward_model": 2.0}}}
+    run_rlvr(small_config(tmp_path, **ONE_STEP, rewards=rewards, reward_pretrain=str(reward_model)))
+    classifier = SequenceClassifier.load(reward_model)
+    trained = read_trajectories(tmp_path / "trajectories" / "step=000001.parquet")
+    assert len({trajectory.score for trajectory in trained}) > 4
+    for trajectory in trained:
+        answer = {"role": "assistant", "content": trajectory.turns[0].response}
+        expected = classifier.score([classifier.render([*trajectory.messages, answer])])[0]
+        assert trajectory.score == pytest.approx(2 * expected, abs=1e-5)
+
+
+def test_a_reward_model_that_is_not_named_is_a_problem_of_its_key(tmp_path: Path) -> None:
+    rewards = {"math_rule": {"tag_included": ["arithmetic"], "verifiers": {"reward_model": 1.0}}}
+    with pytest.raises(ConfigError, match="reward_pretrain"):
+        run_rlvr(small_config(tmp_path / "out", **ONE_STEP, rewards=rewards))
+    assert not (tmp_path / "out").exists()
+
+
+def test_the_policy_judges_its_own_responses_while_groups_are_replaced(tmp_path: Path) -> None:
+    judge = {"options": {"engine": "policy", "prompt": "{response}", "score_pattern": "(\\d)"}}
+    rewards = {"math_rule": {"tag_included": ["arithmetic"], "verifiers": {"llm_judge": judge, "format": 0.5}}}
+    config = small_config(tmp_path, max_steps=1, eval_steps=0, rewards=rewards, sequence_length=256)
+    run_rlvr(config)
+    trained = read_trajectories(tmp_path / "trajectories" / "step=000001.parquet")
+    graded = [trajectory for trajectory in trained if trajectory.status is not Status.ERROR_REWARD]
+    assert graded and all(0 <= t.turns[0].reward_parts["llm_judge"] <= 1 for t in graded)

@@ -1,0 +1,224 @@
+"""Prompts to graded groups, with a fake engine whose responses take as long as it is told."""
+
+from __future__ import annotations
+
+import asyncio
+import random
+from collections.abc import Callable
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from roll.data.prompts import Prompt
+from roll.env_managers.records import GenerateCall
+from roll.rewards.base import Grade, RewardRequest
+from roll.schedulers.prompts import AnswerLimits, Collected, PromptScheduler
+from roll.strategies.base import Completion
+from roll.trajectories.model import Status, TrajectoryGroup
+
+
+class Numbers:
+    """Prompt ``n`` asks for the number n."""
+
+    def __len__(self) -> int:
+        return 1000
+
+    def at(self, position: int) -> Prompt:
+        question = [{"role": "user", "content": str(position)}]
+        return Prompt(f"numbers:{position}", "numbers", "even", question, [position], str(position), {})
+
+
+class FakeEngine:
+    """Answers after some turns of the event loop; remembers what was asked and what was cancelled."""
+
+    def __init__(self, delay: Callable[[GenerateCall], int] = lambda call: 1, reason: str = "stop") -> None:
+        self.calls: list[GenerateCall] = []
+        self.cancelled: list[str] = []
+        self.running = self.most_running = 0
+        self._delay, self._reason = delay, reason
+
+    async def generate(self, call: GenerateCall) -> Completion:
+        self.calls.append(call)
+        self.running += 1
+        self.most_running = max(self.most_running, self.running)
+        try:
+            for _ in range(self._delay(call)):
+                await asyncio.sleep(0)
+        except asyncio.CancelledError:
+            self.cancelled.append(call.request_id)
+            raise
+        finally:
+            self.running -= 1
+        return Completion([call.prompt_ids[0], call.seed % 7], [-1.0, -2.0], self._reason, (3, 3))
+
+
+class Decoder:
+    stop_token_ids = (9,)
+
+    def decode(self, ids: list[int]) -> str:  # type: ignore[override]
+        return " ".join(map(str, ids))
+
+
+class FakeGrader:
+    """Scores a response by a function of prompt and episode; ``None`` cannot be graded."""
+
+    def __init__(self, score: Callable[[int, str], float | None]) -> None:
+        self.requests: list[RewardRequest] = []
+        self._score = score
+
+    async def grade(self, request: RewardRequest) -> Grade:
+        self.requests.append(request)
+        score = self._score(int(request.ground_truth or -1), request.response)
+        if score is None:
+            return Grade(None, error="the grader broke")
+        return Grade(score, {"fake": score}, {"fake": score}, correct=score >= 1)
+
+
+def scheduler(engine: FakeEngine, grader: FakeGrader | None = None, **options: object) -> PromptScheduler:
+    return PromptScheduler(
+        generate=engine.generate,
+        decoder=Decoder(),
+        graders={"numbers": grader or FakeGrader(lambda number, response: 1.0)},
+        limits=AnswerLimits(max_new_tokens=8, sequence_length=16),
+        run_seed=1,
+        **options,  # type: ignore[arg-type]
+    )
+
+
+def even(group: TrajectoryGroup) -> bool:
+    return int(group.trajectories[0].messages[0]["content"]) % 2 == 0
+
+
+def positions(collected: Collected) -> list[int]:
+    return [int(group.group_id.removeprefix("train-")) for group in collected.groups]
+
+
+def collect(engine: FakeEngine, start: int, wanted: int, **options: object) -> Collected:
+    made = {key: options.pop(key) for key in ("grade_at_end", "grader", "greedy") if key in options}
+    return asyncio.run(scheduler(engine, **made).collect(Numbers(), start, wanted, 3, **options))  # type: ignore[arg-type]
+
+
+def test_without_a_filter_every_prompt_is_one_group_and_nothing_more_is_asked() -> None:
+    engine = FakeEngine()
+    collected = collect(engine, 10, 4, additional=5)
+    assert positions(collected) == [10, 11, 12, 13]
+    assert (collected.consumed, collected.filtered, collected.aborted) == (4, 0, 0)
+    assert len(engine.calls) == 12 and len({call.seed for call in engine.calls}) == 12
+    first = collected.groups[0].trajectories[1]
+    assert first.turns[0].prompt_ids == [10] and first.turns[0].completion_ids[0] == 10
+    assert first.score == 1.0 and first.success and first.status is Status.COMPLETED
+    assert first.turns[0].policy_version == (3, 3) and first.initial_hash == "numbers:10"
+
+
+@given(delays=st.randoms(use_true_random=False), wanted=st.integers(1, 6), additional=st.integers(0, 4))
+@settings(max_examples=60, deadline=None)
+def test_groups_are_the_first_that_pass_in_the_order_of_the_data_whatever_finishes_first(
+    delays: random.Random, wanted: int, additional: int
+) -> None:
+    engine = FakeEngine(lambda call: delays.randrange(30))
+    collected = collect(engine, 5, wanted, keep=even, most=100, additional=additional)
+    assert positions(collected) == [6 + 2 * n for n in range(wanted)]
+    assert collected.consumed == 2 * wanted, "the next step begins behind the last group taken"
+    assert collected.filtered == wanted
+    begun = {call.prompt_ids[0] for call in engine.calls}
+    assert collected.aborted <= len(begun) - collected.consumed
+    assert engine.running == 0, "nothing is left running"
+
+
+def test_long_responses_are_waited_for_so_that_short_ones_have_no_advantage() -> None:
+    slow_first = FakeEngine(lambda call: 200 if call.prompt_ids[0] == 0 else 1)
+    assert positions(collect(slow_first, 0, 2, keep=even, most=50, additional=8)) == [0, 2]
+
+
+def test_prompts_that_are_not_needed_are_aborted_and_come_again() -> None:
+    engine = FakeEngine(lambda call: 500 if call.prompt_ids[0] > 3 else 1)
+    collected = collect(engine, 0, 2, keep=even, most=50, additional=4)
+    assert positions(collected) == [0, 2] and collected.consumed == 3
+    assert collected.aborted > 0 and engine.cancelled
+    assert positions(collect(FakeEngine(), collected.consumed, 2, keep=even, most=50)) == [4, 6]
+
+
+def test_a_search_that_finds_too_little_ends_with_what_there_is() -> None:
+    collected = collect(FakeEngine(), 0, 4, keep=even, most=5)
+    assert positions(collected) == [0, 2, 4] and collected.consumed == 5 and not collected.fallback
+
+
+def test_where_nothing_passes_the_step_trains_on_unfiltered_groups_and_says_so() -> None:
+    collected = collect(FakeEngine(), 0, 3, keep=lambda group: False, most=6)
+    assert positions(collected) == [0, 1, 2] and collected.fallback and collected.consumed == 6
+
+
+def test_no_more_prompts_are_under_way_than_are_missing_and_additional() -> None:
+    engine = FakeEngine(lambda call: 5)
+    collect(engine, 0, 4, keep=even, most=100, additional=2)
+    assert engine.most_running == (4 + 2) * 3
+
+
+def test_grading_at_the_end_begins_when_every_response_is_there() -> None:
+    engine = FakeEngine(lambda call: call.prompt_ids[0] % 5)
+    left: list[int] = []
+    grader = FakeGrader(lambda number, response: left.append(engine.running) or 1.0)
+    collected = collect(engine, 0, 4, keep=even, most=40, grade_at_end=True, grader=grader)
+    assert positions(collected) == [0, 2, 4, 6]
+    assert set(left) == {0}
+
+
+def test_a_response_that_cannot_be_graded_is_an_error_and_not_a_zero() -> None:
+    grader = FakeGrader(lambda number, response: None if number == 1 else 0.0)
+    broken = collect(FakeEngine(), 0, 2, grader=grader).groups[1].trajectories[0]
+    assert broken.status is Status.ERROR_REWARD and broken.score is None
+    assert broken.error == "numbers:1: the grader broke"
+
+
+def test_a_response_that_was_cut_off_says_so() -> None:
+    cut = collect(FakeEngine(reason="length"), 0, 1).groups[0].trajectories[0]
+    assert cut.status is Status.TRUNCATED_LENGTH
+
+
+def test_the_greedy_member_is_the_baseline_and_not_trained_on() -> None:
+    class Greedy(FakeEngine):
+        async def generate(self, call: GenerateCall) -> Completion:
+            return Completion([7], [-0.1], "stop")
+
+    grader = FakeGrader(lambda number, response: 0.25 if response == "7" else 1.0)
+    group = collect(FakeEngine(), 0, 1, grader=grader, greedy=Greedy().generate).groups[0]
+    assert group.baseline == 0.25 and len(group.trajectories) == 3
+    assert {member.score for member in group.trajectories} == {1.0}
+
+
+def test_an_engine_that_fails_ends_the_rollout_with_its_own_error() -> None:
+    class Broken(FakeEngine):
+        async def generate(self, call: GenerateCall) -> Completion:
+            if call.prompt_ids[0] == 2:
+                raise RuntimeError("out of memory")
+            return await super().generate(call)
+
+    for at_end in (False, True):
+        engine = Broken(lambda call: 100)
+        with pytest.raises(RuntimeError, match="out of memory"):
+            collect(engine, 0, 4, grade_at_end=at_end)
+        assert engine.running == 0
+
+
+def test_an_evaluation_answers_all_prompts_in_order_and_only_so_many_at_a_time() -> None:
+    engine = FakeEngine(lambda call: 50 - call.prompt_ids[0])
+    prompts = [Numbers().at(position) for position in range(10)]
+    told: list[tuple[int, int]] = []
+    groups = asyncio.run(
+        scheduler(engine).answer_all(
+            prompts, 2, prefix="val-", at_a_time=3, on_progress=lambda done, total: told.append((done, total))
+        )
+    )
+    assert [group.trajectories[0].messages[0]["content"] for group in groups] == [str(n) for n in range(10)]
+    assert engine.most_running == 6 and told[-1] == (20, 20)
+
+
+def test_the_sampling_noise_depends_on_prompt_and_episode_only() -> None:
+    seeds = []
+    for delay in (1, 40):
+        engine = FakeEngine(lambda call, delay=delay: (call.prompt_ids[0] * delay) % 11)  # type: ignore[misc]
+        collect(engine, 3, 4, keep=even, most=50, additional=delay % 3)
+        seeds.append({call.request_id: call.seed for call in engine.calls})
+    common = seeds[0].keys() & seeds[1].keys()
+    assert len(common) >= 12 and all(seeds[0][name] == seeds[1][name] for name in common)
