@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 from roll.config.agentic import AgenticConfig
 from roll.config.env_manager import EnvManagerConfig
-from roll.config.pipeline import PipelineConfig
+from roll.config.pipeline import DynamicSampling, PipelineConfig
 from roll.config.rlvr import RLVRConfig
 
 
@@ -19,12 +19,14 @@ class RolloutPlan:
         group_size: Environments of a group.
         episodes_per_environment: Episodes that each environment runs.
         trajectories: Episodes in total.
+        most: Groups that may be tried in all; ``None`` where groups are not replaced.
     """
 
     groups: list[tuple[str, int]]
     group_size: int
     episodes_per_environment: int
     trajectories: int
+    most: int | None = None
 
     @property
     def groups_per_rollout(self) -> list[tuple[str, int]]:
@@ -40,7 +42,8 @@ class RolloutPlan:
         count = sum(number for _, number in self.groups)
         tags = ", ".join(f"{tag} {number}" for tag, number in self.groups)
         episodes = f" × {self.episodes_per_environment} episodes" if self.episodes_per_environment > 1 else ""
-        return f"{count} groups ({tags}) × {self.group_size}{episodes} → {self.trajectories} trajectories"
+        refill = f", replacing those without variance from up to {self.most} groups" if self.most else ""
+        return f"{count} groups ({tags}) × {self.group_size}{episodes} → {self.trajectories} trajectories{refill}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -208,13 +211,18 @@ def update_plan(config: PipelineConfig) -> UpdatePlan:
     )
 
 
-def rollout_plan(manager: EnvManagerConfig, batch_size: int) -> RolloutPlan:
+def rollout_plan(
+    manager: EnvManagerConfig, batch_size: int, dynamic_sampling: DynamicSampling | None = None
+) -> RolloutPlan:
     """Return the episodes of a rollout of ``batch_size`` trajectories."""
+    groups = batch_size // manager.group_size
+    replacing = dynamic_sampling is not None and dynamic_sampling.enable
     return RolloutPlan(
         groups=manager.groups_per_tag(),
         group_size=manager.group_size,
         episodes_per_environment=batch_size // manager.environments,
         trajectories=batch_size,
+        most=groups * dynamic_sampling.max_batches if replacing and dynamic_sampling else None,
     )
 
 
@@ -227,7 +235,7 @@ def _agentic_rollouts(config: PipelineConfig) -> tuple[RolloutPlan, RolloutPlan,
         min(limit, tags[tag].max_tokens_per_step or limit) if tag in tags else limit
         for tag in config.train_env_manager.tags
     ]
-    train = rollout_plan(config.train_env_manager, config.rollout_batch_size)
+    train = rollout_plan(config.train_env_manager, config.rollout_batch_size, config.dynamic_sampling)
     return train, rollout_plan(config.val_env_manager, config.val_batch_size), max(responses)
 
 

@@ -207,6 +207,8 @@ def _group_of_one_problems(config: AgenticConfig) -> Iterator[Problem]:
         )
     if config.reward_norm == "group":
         reasons.append(("reward_norm 'group'", "reward_norm: batch"))
+    if config.dynamic_sampling.enable:
+        reasons.append(("dynamic_sampling", "dynamic_sampling.enable: false"))
     for reason, alternative in reasons:
         yield Problem(
             "train_env_manager.group_size",

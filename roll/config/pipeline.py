@@ -32,6 +32,15 @@ class CheckpointConfig(ConfigModel):
     keep: Positive = Field(2, description="Newest checkpoints that are kept.")
 
 
+class DynamicSampling(ConfigModel):
+    """Replacement of groups that teach nothing by further ones."""
+
+    enable: bool = Field(False, description="Groups whose scores are all equal are replaced by new levels or prompts.")
+    max_batches: Positive = Field(
+        8, description="Groups tried per step, in batches; after that the step trains on the groups it has."
+    )
+
+
 class PipelineConfig(AlgorithmConfig):
     """Base of every pipeline's configuration."""
 
@@ -86,6 +95,9 @@ class PipelineConfig(AlgorithmConfig):
         "`response_length`.",
     )
     num_return_sequences_in_group: Positive = Field(1, description="Responses per prompt (RLVR).")
+    dynamic_sampling: DynamicSampling = Field(
+        default_factory=DynamicSampling, description="Replacement of groups without variance."
+    )
     is_num_return_sequences_expand: bool = Field(
         False, description="Repeat a prompt instead of asking for n responses."
     )

@@ -24,9 +24,8 @@ from roll.config.env_manager import (
     ValEnvManagerConfig,
 )
 from roll.config.evaluation import EvaluationConfig
-from roll.config.pipeline import CheckpointConfig, PipelineConfig
+from roll.config.pipeline import CheckpointConfig, DynamicSampling, PipelineConfig
 from roll.config.rlvr import (
-    DynamicSampling,
     QueryFilterConfig,
     RewardConfig,
     RLVRConfig,

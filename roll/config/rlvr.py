@@ -88,15 +88,6 @@ class RewardConfig(WorkerConfig):
         return list(self.tag_included) or [domain]
 
 
-class DynamicSampling(ConfigModel):
-    """Replacement of groups that teach nothing by further prompts."""
-
-    enable: bool = Field(False, description="Groups whose scores are all equal are replaced by new prompts.")
-    max_batches: Positive = Field(
-        8, description="Prompts tried per step, in batches; after that the step trains on the groups it has."
-    )
-
-
 class ValidationConfig(ConfigModel):
     """Evaluation of the RLVR pipeline."""
 
@@ -123,9 +114,6 @@ class RLVRConfig(PipelineConfig):
         default_factory=list, description="Python modules to import that register verifiers of your own."
     )
     validation: ValidationConfig | None = Field(None, description="Evaluation. null: none.")
-    dynamic_sampling: DynamicSampling = Field(
-        default_factory=DynamicSampling, description="Replacement of groups without variance."
-    )
     max_concurrent_rewards: NonNegative = Field(0, description="Responses graded at a time in all; 0 is no limit.")
 
     @property

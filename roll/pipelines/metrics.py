@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Sequence
+from dataclasses import dataclass
 from statistics import fmean, pstdev
 
 import torch
@@ -70,13 +71,26 @@ def _reported(trajectories: Sequence[Trajectory], reporter: str) -> dict[str, fl
     return {f"{reporter}/{name}": fmean(values) for name, values in reported.items()}
 
 
-def throughput(groups: Sequence[TrajectoryGroup], sampled: int, seconds: float) -> dict[str, float]:
-    """Return tokens per second: all tokens of the trajectories (what training processes), and sampled ones."""
-    processed = sum(trajectory.total_tokens for group in groups for trajectory in group.trajectories)
-    return {
-        "throughput/tokens_per_second": processed / seconds,
-        "throughput/sampled_tokens_per_second": sampled / seconds,
-    }
+@dataclass
+class Throughput:
+    """Tokens and seconds of the rollouts of a step."""
+
+    processed: int = 0
+    sampled: int = 0
+    seconds: float = 0.0
+
+    def add(self, groups: Sequence[TrajectoryGroup], sampled: int, seconds: float) -> None:
+        """Count a rollout: the trajectories it gave, the tokens it sampled, the time it took."""
+        self.processed += sum(trajectory.total_tokens for group in groups for trajectory in group.trajectories)
+        self.sampled += sampled
+        self.seconds += seconds
+
+    def report(self) -> dict[str, float]:
+        """Return tokens per second: all tokens of the trajectories (what training processes), and sampled ones."""
+        return {
+            "throughput/tokens_per_second": self.processed / self.seconds,
+            "throughput/sampled_tokens_per_second": self.sampled / self.seconds,
+        }
 
 
 def prefixed(metrics: dict[str, float], prefix: str) -> dict[str, float]:

@@ -9,7 +9,7 @@ from roll.config import RLVRConfig
 from roll.pipelines.base import Pipeline, Rollout, run_pipeline
 from roll.pipelines.core import build_core, load_text
 from roll.pipelines.learner import Learner
-from roll.pipelines.metrics import prefixed, throughput
+from roll.pipelines.metrics import Throughput, prefixed
 from roll.pipelines.preflight.rlvr import check_rlvr
 from roll.pipelines.rlvr_metrics import VERIFIER, domain_metrics, evaluation_metrics
 from roll.pipelines.rlvr_parts import RlvrParts, build_rlvr, load_data
@@ -69,14 +69,15 @@ class RlvrPipeline(Pipeline[RLVRConfig]):
         )
         self.position_after = self.position + collected.consumed
         self._warn(collected, step)
-        sampled, seconds = self.core.generation.sampled_tokens - before, time.perf_counter() - begun
+        measured = Throughput()
+        measured.add(collected.groups, self.core.generation.sampled_tokens - before, time.perf_counter() - begun)
         metrics = {
             "rollout/prompts_consumed": float(collected.consumed),
             "rollout/groups_filtered": float(collected.filtered),
             "rollout/prompts_aborted": float(collected.aborted),
             "data/epoch": self.position_after / len(parts.data.train),
             **prefixed(domain_metrics(collected.groups), "rollout"),
-            **throughput(collected.groups, sampled, seconds),
+            **measured.report(),
         }
         return Rollout(collected.groups, metrics)
 

@@ -2,12 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
+from itertools import chain
 
+import numpy as np
 import torch
 from tensordict import TensorDict
+from torch import Tensor
 
 from roll.trajectories.samples import NO_TURN, Sample
+
+_NUMPY = {torch.int64: np.int64, torch.bool: np.bool_, torch.float32: np.float64}
+"""What lists are read as; numbers are rounded to single precision once."""
 
 
 def collate(samples: Sequence[Sample], pad_token_id: int) -> TensorDict:
@@ -29,22 +35,21 @@ def collate(samples: Sequence[Sample], pad_token_id: int) -> TensorDict:
     if not samples:
         raise ValueError("No sample to train on: every trajectory of the step failed or had no turn.")
     lengths = torch.tensor([len(sample.token_ids) for sample in samples])
-    shape = (len(samples), int(lengths.max()))
+    valid = torch.arange(int(lengths.max())) < lengths.unsqueeze(1)
+    total = int(lengths.sum())
+
+    def padded(lists: Iterable[Sequence[float]], dtype: torch.dtype, fill: float = 0) -> Tensor:
+        # One flat array and one scatter: a tensor per row would take most of the time.
+        flat: np.ndarray = np.fromiter(chain.from_iterable(lists), _NUMPY[dtype], count=total)
+        return torch.full(valid.shape, fill, dtype=dtype).masked_scatter_(valid, torch.from_numpy(flat).to(dtype))
+
     batch = {
-        "input_ids": torch.full(shape, pad_token_id, dtype=torch.int64),
-        "response_mask": torch.zeros(shape, dtype=torch.bool),
-        "sampler_log_probs": torch.zeros(shape),
-        "token_rewards": torch.zeros(shape),
-        "turn_index": torch.full(shape, NO_TURN, dtype=torch.int64),
-        "state_hashes": torch.zeros(shape, dtype=torch.int64),
+        "input_ids": padded((sample.token_ids for sample in samples), torch.int64, pad_token_id),
+        "response_mask": padded((sample.response_mask for sample in samples), torch.bool),
+        "sampler_log_probs": padded((sample.logprobs for sample in samples), torch.float32),
+        "token_rewards": padded((sample.rewards for sample in samples), torch.float32),
+        "turn_index": padded((sample.turn_index for sample in samples), torch.int64, NO_TURN),
+        "state_hashes": padded((sample.state_hash for sample in samples), torch.int64),
+        "lengths": lengths,
     }
-    for row, sample in enumerate(samples):
-        end = len(sample.token_ids)
-        batch["input_ids"][row, :end] = torch.tensor(sample.token_ids)
-        batch["response_mask"][row, :end] = torch.tensor(sample.response_mask, dtype=torch.bool)
-        batch["sampler_log_probs"][row, :end] = torch.tensor(sample.logprobs)
-        batch["token_rewards"][row, :end] = torch.tensor(sample.rewards)
-        batch["turn_index"][row, :end] = torch.tensor(sample.turn_index)
-        batch["state_hashes"][row, :end] = torch.tensor(sample.state_hash)
-    batch["lengths"] = lengths
     return TensorDict(batch, batch_size=[len(samples)])

@@ -286,7 +286,6 @@ def test_the_command_line_is_named_as_the_origin(fails: Fails) -> None:
         ("actor: {use_dynamic_bsz: true}", "actor.use_dynamic_bsz", "token budget"),
         ("actor: {ppo_epochs: 2}\ncritic: {ppo_epochs: 3}", "critic.ppo_epochs", "share ppo_epochs"),
         ("reward_model: {enable: true}", "reward_model.enable", "not here under this name"),
-        ("algorithm: {filter_groups: {enable: true}}", "algorithm.filter_groups.enable", "no key of this pipeline"),
         ("rl_config: {kl_ctrl_type: adaptive, init_kl_coef: 0.1}", "rl_config.kl_ctrl_type", "needs a target"),
         ("algorithm: {algorithm_type: pop}", "algorithm.algorithm_type", "no algorithm has this name"),
     ],

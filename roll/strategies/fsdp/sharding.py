@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any
 
+import numpy as np
 import torch
 from torch import Tensor, nn
 from torch.distributed.checkpoint.state_dict import StateDictOptions, set_model_state_dict
@@ -35,6 +36,7 @@ class Shards:
         full_precision: Modules inside ``model`` that compute in the precision of their weights all the same.
 
     Raises:
+        RuntimeError: This version of torch lacks what is needed.
         ValueError: ``fsdp_size`` does not divide the number of ranks, or the ranks do not hold the same weights.
     """
 
@@ -48,6 +50,10 @@ class Shards:
         mixed_precision: bool = False,
         full_precision: tuple[nn.Module, ...] = (),
     ) -> None:
+        if not hasattr(FSDPModule, "set_reduce_scatter_unused_params"):
+            raise RuntimeError(
+                f"fsdp_train over several ranks needs torch 2.13 or newer, and this is {torch.__version__}."
+            )
         self.ranks = ranks
         self.device = ranks.device
         self.offloaded = options.offload_params
@@ -64,7 +70,8 @@ class Shards:
             fully_shard(
                 module,
                 mesh=mesh,
-                reshard_after_forward=options.reshard_after_forward,
+                # The backward pass begins with the root: its weights would be gathered again at once.
+                reshard_after_forward=options.reshard_after_forward and module is not root,
                 mp_policy=exact if module in full_precision else policy,
                 offload_policy=offload,
             )
@@ -132,9 +139,10 @@ def _check_same_weights(model: PreTrainedModel, ranks: Ranks) -> None:
     """Raise where a rank loaded other weights than rank 0: nothing would ever bring them together."""
     if any(parameter.is_meta for parameter in model.parameters()):
         raise ValueError("The model has no weights on this rank; set meta_init, so that they come from rank 0.")
-    sums = ranks.gather([float(parameter.sum(dtype=torch.float64)) for parameter in model.parameters()])
-    for rank, other in enumerate(sums):
-        if other != sums[0]:
+    norms = ranks.gather([float(torch.linalg.vector_norm(p, dtype=torch.float64)) for p in model.parameters()])
+    for rank, own in enumerate(norms):
+        # Equal weights have nearly equal norms: the order of a sum depends on the number of threads.
+        if not np.allclose(own, norms[0], rtol=1e-9, atol=0.0):
             raise ValueError(
                 f"Rank {rank} holds other weights than rank 0. Load the same checkpoint everywhere, or set meta_init."
             )
