@@ -123,11 +123,14 @@ def build_core(config: PipelineConfig, text: Text) -> Core:
         ConfigError: If a model cannot be loaded.
     """
     sampler = build_sampler(config, text)
+    trainer, reference = build_trainer(config, config.actor_train, sampler.model), _reference(config)
+    if reference is not None and config.kl_penalty == "full":
+        trainer.measure_from(reference.model.get_output_embeddings())
     return Core(
         **{field.name: getattr(sampler, field.name) for field in fields(sampler)},
-        trainer=build_trainer(config, config.actor_train, sampler.model),
+        trainer=trainer,
         critic=_critic(config),
-        reference=_reference(config),
+        reference=reference,
     )
 
 

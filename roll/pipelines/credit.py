@@ -141,7 +141,10 @@ def _rewards(
     controller = state.kl_controller
     if controller is None:
         return rewards, shaped.scores, {}
-    kl = kl_penalty(batch["old_log_probs"], batch["ref_log_probs"], config.kl_penalty) * mask
+    if config.kl_penalty == "full":
+        kl = batch["divergence"] * mask
+    else:
+        kl = kl_penalty(batch["old_log_probs"], batch["ref_log_probs"], config.kl_penalty) * mask
     charged = kl if config.add_token_level_kl else place_on_last_token(kl.sum(1), mask)
     # The coefficient of a batch is the one before its update.
     coefficient, mean_kl = controller.coefficient, float(batch_kl(kl, mask))

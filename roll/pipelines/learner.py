@@ -123,13 +123,16 @@ class Learner:
         return metrics
 
     def _score(self, batch: TensorDict) -> dict[str, float]:
-        """Fill ``old_log_probs`` and, where a term needs them, ``ref_log_probs`` and ``values``.
+        """Fill ``old_log_probs`` and, where a term needs them, ``values`` and what the reference says.
 
         Returns:
             How far recomputed log-probs are from the sampler's; nothing where the sampler's are taken as they are.
         """
         core = self.core
-        if core.reference is not None:
+        if core.reference is not None and self.config.kl_penalty == "full":
+            batch["ref_states"] = core.reference.compute_states(batch)
+            batch["divergence"] = core.trainer.compute_divergence(batch)
+        elif core.reference is not None:
             batch["ref_log_probs"] = core.reference.compute_log_probs(batch)
         if core.critic is not None:
             batch["values"] = core.critic.compute_values(batch)

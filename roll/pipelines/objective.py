@@ -38,7 +38,7 @@ class PolicyObjective:
         max_length: Divisor of ``seq-mean-token-sum-norm``.
         policy_weight: ``rl_loss_coef``.
         entropy_weight: ``entropy_loss_coef``.
-        kl_weight: ``kl_loss_coef``; 0 without ``use_kl_loss``. Reads ``ref_log_probs`` of the batch.
+        kl_weight: ``kl_loss_coef``; 0 without ``use_kl_loss``. Reads ``ref_log_probs`` of the batch, or ``divergence``.
         kl_kind: ``kl_penalty``.
         supervised_weight: ``sft_loss_coef``. Reads ``positive`` ``[batch]`` of the batch.
     """
@@ -125,7 +125,10 @@ class PolicyObjective:
         if self.entropy_weight:
             loss = loss - self.entropy_weight * self._aggregate(entropy, mask, totals)
         if self.kl_weight:
-            divergence = kl_penalty(log_probs, batch["ref_log_probs"], self.kl_kind)
+            if self.kl_kind == "full":
+                divergence = batch["divergence"]
+            else:
+                divergence = kl_penalty(log_probs, batch["ref_log_probs"], self.kl_kind)
             kl = self._aggregate(divergence, mask, totals)
             loss = loss + self.kl_weight * kl
             report["loss/kl"] = kl.detach()

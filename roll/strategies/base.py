@@ -175,8 +175,12 @@ class TrainStrategy(Protocol):
         """Return a critic's value of the state before token t, ``[batch, sequence]``, 0 outside the response mask."""
         ...
 
-    def train_step(self, batch: TensorDict, loss: Loss) -> dict[str, float]:
-        """One optimiser step over ``batch``; returns metrics."""
+    def compute_divergence(self, batch: TensorDict) -> torch.Tensor:
+        """Return the divergence from the reference over the vocabulary, ``[batch, sequence]``; reads ``ref_states``."""
+        ...
+
+    def train_step(self, batch: TensorDict, loss: Loss, totals: BatchTotals | None = None) -> dict[str, float]:
+        """One optimiser step over ``batch`` (this rank's share of it); returns metrics."""
         ...
 
     def named_parameters(self) -> Iterator[tuple[str, torch.Tensor]]:

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import torch
 from tensordict import TensorDict
-from torch import Tensor
+from torch import Tensor, nn
 from transformers import PreTrainedModel, get_scheduler
 
 from roll.strategies.base import EXTREMES, BatchTotals, Loss
@@ -137,6 +137,15 @@ class FsdpTrainStrategy:
         """Return the value of the state before token t under the current weights, ``[batch, sequence]``, 0 outside."""
         self.model.eval()
         return self._scorer.compute_values(batch)
+
+    def measure_from(self, head: nn.Module) -> None:
+        """Let batches with ``ref_states`` have a ``divergence`` from the reference that has this head."""
+        self._scorer.measure_from(head)
+
+    def compute_divergence(self, batch: TensorDict) -> Tensor:
+        """Return the divergence from the reference over the whole vocabulary, ``[batch, sequence]``, 0 outside."""
+        self.model.eval()
+        return self._scorer.compute_divergence(batch)
 
     def train_step(self, batch: TensorDict, loss: Loss, totals: BatchTotals | None = None) -> dict[str, float]:
         """Take one optimiser step on ``batch``.

@@ -21,6 +21,19 @@ class TokenOutputs(NamedTuple):
 
     log_probs: Tensor
     entropy: Tensor | None
+    divergence: Tensor | None = None
+
+
+class Reference(NamedTuple):
+    """The distribution that a divergence is measured from, as states small enough to keep for a whole batch.
+
+    Attributes:
+        states: ``[batch, sequence, hidden]``, of the reference before each token of the mask.
+        head: From states ``[n, hidden]`` to logits ``[n, vocabulary]``.
+    """
+
+    states: Tensor
+    head: Callable[[Tensor], Tensor]
 
 
 def forward_log_probs(
@@ -33,6 +46,7 @@ def forward_log_probs(
     project: Callable[[Tensor], Tensor] | None = None,
     lengths: Tensor | None = None,
     chunk_size: int | None = None,
+    reference: Reference | None = None,
 ) -> TokenOutputs:
     """Run ``model`` over right-padded sequences and return log p(token t | tokens < t) where the mask is 1.
 
@@ -49,6 +63,7 @@ def forward_log_probs(
         project: From hidden states ``[n, hidden]`` to logits ``[n, vocabulary]``; the model's own head by default.
         lengths: ``[batch]``, valid tokens of each row: packs the rows (:func:`roll.strategies.packing.flat_hidden`).
         chunk_size: Most tokens whose logits are held at once; ``None`` for as many as make :data:`MAX_LOGITS`.
+        reference: Also return the divergence from it, summed over the vocabulary.
 
     Returns:
         Tensors aligned with ``input_ids``; position 0 is always 0.
@@ -59,37 +74,62 @@ def forward_log_probs(
     head = project if project is not None else model.get_output_embeddings()  # type: ignore[operator]
     if chunk_size is None:
         chunk_size = max(1, MAX_LOGITS // model.config.get_text_config().vocab_size)  # type: ignore[operator, union-attr]
-    score = partial(_score, head, temperature=temperature, with_entropy=with_entropy)
-    chosen, entropies = _in_chunks(score, before, input_ids[mask], chunk_size)
-    log_probs = torch.zeros(input_ids.shape, dtype=chosen.dtype, device=chosen.device).masked_scatter(mask, chosen)
-    if entropies is None:
-        return TokenOutputs(log_probs, None)
-    return TokenOutputs(log_probs, torch.zeros_like(log_probs).masked_scatter(mask, entropies))
+    ref_head = None if reference is None else reference.head
+    score = partial(_score, head, ref_head, temperature=temperature, with_entropy=with_entropy)
+    # Without a reference nothing reads the third column, which only has to be as long as the others.
+    ref_before = before[:, :0] if reference is None else reference.states[mask]
+    chosen, entropy, divergence = _in_chunks(score, chunk_size, before, input_ids[mask], ref_before)
+
+    def placed(values: Tensor) -> Tensor:
+        return values.new_zeros(mask.shape).masked_scatter(mask, values)
+
+    return TokenOutputs(
+        placed(chosen),
+        None if entropy is None else placed(entropy),
+        None if divergence is None else placed(divergence),
+    )
 
 
 def _score(
-    head: Callable[[Tensor], Tensor], before: Tensor, targets: Tensor, *, temperature: float, with_entropy: bool
-) -> tuple[Tensor, Tensor | None]:
-    """Return log-probs of ``targets`` ``[n]`` and entropies ``[n]`` after hidden states ``[n, hidden]``."""
-    logits = head(before)
+    head: Callable[[Tensor], Tensor],
+    ref_head: Callable[[Tensor], Tensor] | None,
+    before: Tensor,
+    targets: Tensor,
+    ref_before: Tensor,
+    *,
+    temperature: float,
+    with_entropy: bool,
+) -> TokenOutputs:
+    """Return log-probs of ``targets`` ``[n]``, entropies and divergences after hidden states ``[n, hidden]``."""
+    normalised = _log_softmax(head(before), temperature)
+    chosen = normalised.gather(-1, targets.unsqueeze(-1)).squeeze(-1)
+    entropy = -(normalised.exp() * normalised).sum(-1) if with_entropy else None
+    if ref_head is None:
+        return TokenOutputs(chosen, entropy)
+    with torch.no_grad():
+        reference = _log_softmax(ref_head(ref_before), temperature)
+    return TokenOutputs(chosen, entropy, (normalised.exp() * (normalised - reference)).sum(-1))
+
+
+def _log_softmax(logits: Tensor, temperature: float) -> Tensor:
     # The softmax needs at least fp32, whatever the weights are stored in.
     logits = logits.to(torch.promote_types(logits.dtype, torch.float32))
-    if temperature != 1.0:
-        logits = logits / temperature
-    normalised = torch.log_softmax(logits, dim=-1)
-    chosen = normalised.gather(-1, targets.unsqueeze(-1)).squeeze(-1)
-    return chosen, -(normalised.exp() * normalised).sum(-1) if with_entropy else None
+    return torch.log_softmax(logits / temperature if temperature != 1.0 else logits, dim=-1)
 
 
-def _in_chunks(
-    score: Callable[[Tensor, Tensor], tuple[Tensor, Tensor | None]], before: Tensor, targets: Tensor, size: int
-) -> tuple[Tensor, Tensor | None]:
-    if len(targets) <= size:
-        return score(before, targets)
+def _in_chunks(score: Callable[..., TokenOutputs], size: int, *columns: Tensor) -> TokenOutputs:
+    """Apply ``score`` to the rows of ``columns``, ``size`` at a time."""
+    if len(columns[0]) <= size:
+        return score(*columns)
     parts = [
         # Nothing random is in there, so no generator state has to be kept.
-        checkpoint(score, states, ids, use_reentrant=False, preserve_rng_state=False)
-        for states, ids in zip(before.split(size), targets.split(size), strict=True)
+        checkpoint(score, *chunk, use_reentrant=False, preserve_rng_state=False)
+        for chunk in zip(*(column.split(size) for column in columns), strict=True)
     ]
-    entropies = [entropy for _, entropy in parts if entropy is not None]
-    return torch.cat([chosen for chosen, _ in parts]), torch.cat(entropies) if entropies else None
+    entropies = [part.entropy for part in parts if part.entropy is not None]
+    divergences = [part.divergence for part in parts if part.divergence is not None]
+    return TokenOutputs(
+        torch.cat([part.log_probs for part in parts]),
+        torch.cat(entropies) if entropies else None,
+        torch.cat(divergences) if divergences else None,
+    )

@@ -13,7 +13,7 @@ from transformers import PreTrainedModel
 
 from roll.strategies.fsdp.options import FsdpOptions
 from roll.strategies.fsdp.ranks import Ranks
-from roll.strategies.log_probs import forward_log_probs
+from roll.strategies.log_probs import Reference, TokenOutputs, forward_log_probs
 from roll.strategies.micro_batches import iterate_micro_batches, split_by_tokens
 from roll.strategies.packing import PackingProbe, check_packing, flat_hidden, pack_by_tokens, prepare_packing
 from roll.strategies.values import forward_values, value_head
@@ -41,19 +41,28 @@ class Predictor(nn.Module):
         self.temperature = temperature
         self.packed = packed
         self.chunk_size = chunk_size
+        # In a list, for it is not part of what is trained, moved or sharded here.
+        self.reference_head: list[nn.Module] = []
 
     def forward(
-        self, input_ids: Tensor, response_mask: Tensor, lengths: Tensor, with_entropy: bool, probe: bool | None = None
-    ) -> tuple[Tensor, Tensor | None]:
-        """Return predictions and, if asked of a policy, entropies, each ``[batch, sequence]`` like ``input_ids``.
+        self,
+        input_ids: Tensor,
+        response_mask: Tensor,
+        lengths: Tensor,
+        with_entropy: bool,
+        probe: bool | None = None,
+        ref_states: Tensor | None = None,
+    ) -> TokenOutputs:
+        """Return predictions and, of a policy, entropies and divergences if asked, ``[batch, sequence]`` each.
 
         With ``probe``, return hidden states ``[n, hidden]`` instead, of packed rows or not.
         """
         if probe is not None:
-            return flat_hidden(self.model.base_model, input_ids, lengths if probe else None).before(response_mask), None
+            states = flat_hidden(self.model.base_model, input_ids, lengths if probe else None).before(response_mask)
+            return TokenOutputs(states, None)
         packing = lengths if self.packed else None
         if self.predicts == "values":
-            return forward_values(self.model, input_ids, response_mask, lengths=packing), None
+            return TokenOutputs(forward_values(self.model, input_ids, response_mask, lengths=packing), None)
         return forward_log_probs(
             self.model,
             input_ids,
@@ -62,6 +71,7 @@ class Predictor(nn.Module):
             with_entropy=with_entropy,
             lengths=packing,
             chunk_size=self.chunk_size,
+            reference=None if ref_states is None else Reference(ref_states, self.reference_head[0]),
         )
 
 
@@ -153,16 +163,47 @@ class Scorer:
         """Return the value of the state before token t, ``[batch, sequence]`` float32, 0 where the mask is 0."""
         return self._compute(batch, "values")
 
+    def measure_from(self, head: nn.Module) -> None:
+        """Let batches with ``ref_states`` have a ``divergence`` from the reference that has this head."""
+        self.predictor.reference_head = [head]
+
+    @torch.no_grad()
+    def compute_states(self, batch: TensorDict) -> Tensor:
+        """Return the hidden states before each token of the mask, ``[batch, sequence, hidden]``, 0 elsewhere.
+
+        With the model's head they stand for its distributions over the vocabulary, in a fraction of the memory.
+        """
+        result = torch.zeros(*batch["input_ids"].shape, self.model.config.get_text_config().hidden_size)
+        for rows, micro, _ in self.passes(batch):
+            mask = micro["response_mask"].bool().clone()
+            mask[:, 0] = False
+            with self._precision():
+                states = self.predictor(micro["input_ids"], mask, micro["lengths"], False, self.predictor.packed)[0]
+            places, columns = mask.nonzero(as_tuple=True)
+            result[rows[places.cpu()], columns.cpu()] = states.to(result)
+        return result
+
+    def compute_divergence(self, batch: TensorDict) -> Tensor:
+        """Return ``sum_v pi * (log pi - log pi_ref)`` at each token of the mask, ``[batch, sequence]``, 0 elsewhere."""
+        return self._compute(batch, "log_probs", "divergence")
+
     def forward(self, micro: TensorDict, *, with_entropy: bool) -> tuple[Tensor, Tensor | None]:
         """Return the predictions for one micro-batch and, if asked of a policy, the entropies, each like its ids.
 
-        Gradients are recorded if they are enabled.
+        Gradients are recorded if they are enabled. Where there are ``ref_states``, ``divergence`` of the micro-batch
+        becomes that of these predictions.
         """
         with self._precision():
-            outputs: tuple[Tensor, Tensor | None] = self.predictor(
-                micro["input_ids"], micro["response_mask"], micro["lengths"], with_entropy
+            outputs: TokenOutputs = self.predictor(
+                micro["input_ids"],
+                micro["response_mask"],
+                micro["lengths"],
+                with_entropy,
+                ref_states=micro.get("ref_states", None),
             )
-        return outputs
+        if outputs.divergence is not None:
+            micro["divergence"] = outputs.divergence
+        return outputs.log_probs, outputs.entropy
 
     def passes(self, batch: TensorDict) -> Iterator[Pass]:
         """Split a batch into micro-batches; with several ranks all make the same number of passes.
@@ -197,14 +238,16 @@ class Scorer:
             self.shards.reshard()
 
     @torch.no_grad()
-    def _compute(self, batch: TensorDict, wanted: Prediction) -> Tensor:
+    def _compute(self, batch: TensorDict, wanted: Prediction, column: str | None = None) -> Tensor:
+        """Compute predictions of the kind ``wanted``, or the ``column`` that the forward pass leaves in the batch."""
         if wanted != self.predicts:
             raise TypeError(f"{type(self.model).__name__} is used here for its {self.predicts}, not for {wanted}.")
         result = torch.zeros(batch["input_ids"].shape, dtype=torch.float32)
         for rows, micro, _ in self.passes(batch):
             predicted, _ = self.forward(micro, with_entropy=False)
             if len(rows):
-                result[rows, : micro["input_ids"].shape[1]] = predicted.to(result)
+                found = predicted if column is None else micro[column]
+                result[rows, : micro["input_ids"].shape[1]] = found.to(result)
         if self.shards is not None:
             self.shards.reshard()
         return result

@@ -112,9 +112,10 @@ def test_resuming_on_other_data_is_refused(finished: Run, tmp_path: Path) -> Non
         {"adv_estimator": "remax"},
         {"adv_estimator": "gae", "critic": {"training_args": {"learning_rate": 1e-3}}, "critic_warmup": 1},
         {"ppo_epochs": 2, "use_kl_loss": True, "kl_loss_coef": 0.01, "reference": {}},
+        {"kl_penalty": "full", "use_kl_loss": True, "kl_loss_coef": 0.1, "init_kl_coef": 0.1, "reference": {}},
         {"reward_norm": "running", "adv_estimator": "reinforce", "old_log_probs": "recompute"},
     ],
-    ids=["batches", "additional", "remax", "critic", "reference", "running"],
+    ids=["batches", "additional", "remax", "critic", "reference", "full_kl", "running"],
 )
 def test_every_way_to_run_is_reproducible_and_learns(tmp_path: Path, changes: dict[str, Any]) -> None:
     states = []

@@ -52,7 +52,6 @@ def test_every_loss_passes_whose_inputs_are_there(loss: str) -> None:
             "policy_loss_options",
             "level must be 'token'",
         ),
-        ({"kl_penalty": "full", "use_kl_loss": True}, "kl_penalty", "use low_var_kl"),
         (
             {"overlong_buffer": {"enable": True, "len": 65}, "response_length": 64, "sequence_length": 128},
             "overlong_buffer.len",

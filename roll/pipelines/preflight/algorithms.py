@@ -64,13 +64,6 @@ def algorithm_problems(config: PipelineConfig) -> Iterator[Problem]:
     available = ESTIMATOR_INPUTS | ({"values"} if config.critic else set())
     yield from _choice_problems(config, "advantage", "adv_estimator", config.adv_estimator, available)
     yield from _choice_problems(config, "loss", "policy_loss", config.policy_loss_name, LOSS_INPUTS)
-    if config.kl_penalty == "full" and config.needs_reference:
-        yield Problem(
-            "kl_penalty",
-            "full sums over the vocabulary, and this version keeps the log-probs of sampled tokens only.",
-            "use low_var_kl, which estimates the same number with little variance.",
-            "full",
-        )
     limit = response_limit(config)
     if config.overlong_buffer.enable and config.overlong_buffer.len > limit:
         message = f"a response has at most {limit} tokens."

@@ -1,0 +1,108 @@
+"""Where a run's workers live: this process, or Ray."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Mapping
+from contextlib import asynccontextmanager
+from typing import Protocol
+
+from roll.config import PipelineConfig, RunError
+from roll.distributed.local import LocalGroup
+from roll.distributed.placement import ClusterPlan, RolePlan, plan_placement
+from roll.distributed.worker_group import WorkerGroup, WorkerSpec
+
+
+class Cluster(Protocol):
+    """Starts the roles of a run."""
+
+    @property
+    def plan(self) -> ClusterPlan:
+        """Where every worker lives."""
+        ...
+
+    async def start(self, role: str, spec: WorkerSpec) -> WorkerGroup:
+        """Start the workers of a role of the plan.
+
+        Raises:
+            ValueError: If the run has no such role, or its workers are running.
+            WorkerError: If a worker does not start in time, or dies meanwhile.
+            Exception: What a constructor raised, with a note that says which worker.
+        """
+        ...
+
+    async def close(self) -> None:
+        """End all workers."""
+        ...
+
+
+class LocalCluster:
+    """Everything in this process.
+
+    Args:
+        plan: Roles and how many workers each has; machines and devices are not looked at.
+        rpc_timeout: Seconds that a call may take.
+    """
+
+    def __init__(self, plan: ClusterPlan, rpc_timeout: float) -> None:
+        self.plan = plan
+        self._rpc_timeout = rpc_timeout
+        self._groups: dict[str, LocalGroup] = {}
+
+    async def start(self, role: str, spec: WorkerSpec) -> LocalGroup:
+        """Make the workers of a role of the plan."""
+        group = LocalGroup(startable(self.plan, role, self._groups), spec, rpc_timeout=self._rpc_timeout)
+        self._groups[role] = group
+        return group
+
+    async def close(self) -> None:
+        """Let all workers close."""
+        for group in self._groups.values():
+            await group.close()
+        self._groups = {}
+
+
+class _Closable(Protocol):
+    @property
+    def closed(self) -> bool: ...
+
+
+def startable(plan: ClusterPlan, role: str, groups: Mapping[str, _Closable]) -> RolePlan:
+    """Return the plan of a role that may be started now.
+
+    Raises:
+        ValueError: If the run has no such role, or its workers are running.
+    """
+    if role not in plan.roles:
+        raise ValueError(f"This run has no role {role!r}: it has {', '.join(plan.roles)}.")
+    if role in groups and not groups[role].closed:
+        raise ValueError(f"The workers of {role} are running: close that group before starting another.")
+    return plan.roles[role]
+
+
+@asynccontextmanager
+async def open_cluster(config: PipelineConfig) -> AsyncIterator[Cluster]:
+    """Open what ``config.cluster`` asks for, and end all workers afterwards.
+
+    Raises:
+        ConfigError: If the cluster is too small for the run, or a mapping is contradictory.
+        RunError: If Ray is not installed, cannot be reached, or is busy.
+    """
+    cluster: Cluster
+    if config.cluster == "ray":
+        cluster = await _connect(config)
+    else:
+        cluster = LocalCluster(plan_placement(config), config.rpc_timeout)
+    try:
+        yield cluster
+    finally:
+        await cluster.close()
+
+
+async def _connect(config: PipelineConfig) -> Cluster:
+    try:
+        from roll.distributed.ray_cluster import RayCluster
+    except ModuleNotFoundError as error:
+        if error.name != "ray":
+            raise
+        raise RunError("cluster: ray needs the package ray. Fix: pip install 'roll[ray]', or cluster=local.") from error
+    return await RayCluster.connect(config)

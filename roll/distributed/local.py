@@ -1,0 +1,132 @@
+"""Workers that live in this process: nothing is copied, and ``breakpoint()`` works."""
+
+from __future__ import annotations
+
+import asyncio
+import inspect
+from collections.abc import Sequence
+from typing import Any
+
+from roll.distributed.context import WorkerContext, entered
+from roll.distributed.placement import RolePlan
+from roll.distributed.worker_group import WorkerCalls, WorkerSpec, gather_by
+
+
+class LocalGroup:
+    """A :class:`roll.distributed.worker_group.WorkerGroup` whose workers are objects of this process.
+
+    A method that is no coroutine runs at once in the caller's thread, where nothing can interrupt it: its deadline
+    counts only with ``threads``. Environment variables of the role are not set, since the process has other roles too.
+
+    Args:
+        plan: Role and number of workers. More than one is for workers that do not use ``torch.distributed``.
+        spec: How a worker is made.
+        rpc_timeout: Seconds that a call may take.
+        threads: Run methods that are no coroutines in threads, so that the event loop goes on meanwhile.
+
+    Raises:
+        Exception: What the constructor of a worker raised, with a note that says which.
+    """
+
+    def __init__(self, plan: RolePlan, spec: WorkerSpec, *, rpc_timeout: float, threads: bool = False) -> None:
+        self.role = plan.role
+        self._spec = spec
+        self._rpc_timeout = rpc_timeout
+        self._threads = threads
+        self._contexts = [
+            WorkerContext(
+                plan.role,
+                rank=place.rank,
+                size=plan.size,
+                local_rank=place.local_rank,
+                local_size=place.local_size,
+                devices=place.devices,
+            )
+            for place in plan.workers
+        ]
+        self._workers = [self._make(rank) for rank in range(plan.size)]
+
+    @property
+    def size(self) -> int:
+        """Number of workers."""
+        return len(self._contexts)
+
+    def worker(self, rank: int) -> Any:
+        """Return the object behind a rank, for code that knows it is in the same process."""
+        return self._workers[rank]
+
+    def calls(self) -> WorkerCalls:
+        """Return the group itself: whoever calls is in this process too."""
+        return self
+
+    async def all(self, method: str, *args: Any, timeout: float | None = None) -> list[Any]:
+        """Call ``method`` of every worker with the same arguments; results in order of rank."""
+        return await self._gather(method, [args] * self.size, list(range(self.size)), timeout)
+
+    async def each(self, method: str, args: Sequence[tuple[Any, ...]], *, timeout: float | None = None) -> list[Any]:
+        """Call ``method`` of every worker, rank i with ``args[i]``; results in order of rank."""
+        require_one_per_worker(self.role, self.size, method, args)
+        return await self._gather(method, args, list(range(self.size)), timeout)
+
+    async def one(self, rank: int, method: str, *args: Any, timeout: float | None = None) -> Any:
+        """Call ``method`` of one worker."""
+        return (await self._gather(method, [args], [rank], timeout))[0]
+
+    async def restart(self, rank: int | None = None) -> None:
+        """Make one worker again, or all."""
+        for chosen in range(self.size) if rank is None else [rank]:
+            await self._close(chosen)
+            self._workers[chosen] = self._make(chosen)
+
+    @property
+    def closed(self) -> bool:
+        """Whether the workers have ended for good."""
+        return not self._workers
+
+    async def close(self) -> None:
+        """Let the workers close."""
+        for rank in range(len(self._workers)):
+            await self._close(rank)
+        self._workers = []
+
+    async def _gather(
+        self, method: str, args: Sequence[tuple[Any, ...]], ranks: list[int], timeout: float | None
+    ) -> list[Any]:
+        calls = [self._call(rank, method, own) for rank, own in zip(ranks, args, strict=True)]
+        who = [f"rank {rank} (this process)" for rank in ranks]
+        limit = self._rpc_timeout if timeout is None else timeout
+        return await gather_by(calls, role=self.role, who=who, what=method, timeout=limit)
+
+    async def _call(self, rank: int, method: str, args: tuple[Any, ...]) -> Any:
+        with entered(self._contexts[rank]):
+            try:
+                function = getattr(self._workers[rank], method)
+                if self._threads and not inspect.iscoroutinefunction(function):
+                    return await asyncio.to_thread(function, *args)
+                result = function(*args)
+                return await result if inspect.isawaitable(result) else result
+            except Exception as error:
+                error.add_note(f"Raised by {self.role} rank {rank} in {method}.")
+                raise
+
+    def _make(self, rank: int) -> Any:
+        with entered(self._contexts[rank]):
+            try:
+                return self._spec.cls(*self._spec.args, **self._spec.kwargs)
+            except Exception as error:
+                error.add_note(f"Raised by {self.role} rank {rank} while it was made.")
+                raise
+
+    async def _close(self, rank: int) -> None:
+        if hasattr(self._workers[rank], "close"):
+            await self._call(rank, "close", ())
+
+
+def require_one_per_worker(role: str, size: int, method: str, args: Sequence[tuple[Any, ...]]) -> None:
+    """Refuse arguments that are not one tuple per worker.
+
+    Raises:
+        ValueError: If they are not.
+    """
+    if len(args) != size:
+        raise ValueError(f"{role}.{method}: {len(args)} argument tuples for {size} workers; give one for each.")

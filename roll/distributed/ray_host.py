@@ -1,0 +1,198 @@
+"""The Ray actor around one worker: it makes the worker, calls its methods, and carries its exceptions home."""
+
+from __future__ import annotations
+
+import asyncio
+import inspect
+import os
+import pickle
+import socket
+import sys
+import traceback
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import ray
+from ray import cloudpickle
+
+from roll.distributed.context import WorkerContext, entered
+from roll.distributed.errors import WorkerCallError, WorkerError
+from roll.distributed.transport import Packed, pack, unpack
+
+
+@dataclass(frozen=True, slots=True)
+class Home:
+    """Where an actor lives.
+
+    Attributes:
+        pid: Its process.
+        address: Its machine.
+        port: A port that was free there a moment ago.
+    """
+
+    pid: int
+    address: str
+    port: int
+
+
+@dataclass(frozen=True, slots=True)
+class DriverPlace:
+    """What of the driver a worker takes over, so that the same modules and relative paths work in both.
+
+    Attributes:
+        folder: Working directory.
+        module_paths: ``sys.path``.
+    """
+
+    folder: str
+    module_paths: tuple[str, ...]
+
+    @classmethod
+    def here(cls) -> DriverPlace:
+        """Return those of this process."""
+        return cls(os.getcwd(), tuple(path or os.getcwd() for path in sys.path))
+
+    def enter(self) -> None:
+        """Take them over, as far as the folders are on this machine."""
+        if Path(self.folder).is_dir():
+            os.chdir(self.folder)
+        sys.path += [path for path in self.module_paths if path not in sys.path and Path(path).exists()]
+
+
+@dataclass(frozen=True, slots=True)
+class Failure:
+    """An exception on its way home.
+
+    Attributes:
+        pickled: The exception.
+        trace: Its traceback as text.
+    """
+
+    pickled: bytes
+    trace: str
+
+    @classmethod
+    def of(cls, error: BaseException) -> Failure:
+        """Pack ``error``, or a :class:`WorkerCallError` about it where it cannot be carried."""
+        trace = "".join(traceback.format_exception(error))
+        try:
+            pickled = cloudpickle.dumps(error)
+            intact = type(pickle.loads(pickled)) is type(error)
+        except Exception:  # whatever an exception's own constructor raises when it is made again
+            intact = False
+        if not intact:
+            kind = f"{type(error).__module__}.{type(error).__qualname__}"
+            pickled = cloudpickle.dumps(WorkerCallError(kind, str(error)))
+        return cls(pickled, trace)
+
+    def exception(self, worker: str, method: str) -> BaseException:
+        """Return the exception, with notes that say where it comes from."""
+        error: BaseException = pickle.loads(self.pickled)
+        error.add_note(f"Raised by {worker} in {method}.\nThere:\n{self.trace.rstrip()}")
+        return error
+
+
+class _Host:
+    """What both kinds of host do."""
+
+    def __init__(self, context: WorkerContext) -> None:
+        self._context = context
+        self._worker: Any = None
+
+    def __repr__(self) -> str:
+        # Ray writes this before each line that the worker prints.
+        return self._context.name
+
+    def home(self) -> Home:
+        """Return where this actor lives."""
+        with socket.socket() as probe:
+            probe.bind(("", 0))
+            port = probe.getsockname()[1]
+        return Home(os.getpid(), ray.util.get_node_ip_address(), port)
+
+    def _make(self, spec: bytes, driver: DriverPlace, environment: dict[str, str]) -> None:
+        """Make the worker. Its class is unpickled last, since its modules may read what is set before."""
+        os.environ.update(environment)
+        driver.enter()
+        cls, args, kwargs = pickle.loads(spec)
+        self._worker = cls(*args, **kwargs)
+
+    def _function(self, method: str) -> Any:
+        if self._worker is None:
+            raise WorkerError(f"{self._context.role} rank {self._context.rank} is still being made.")
+        return getattr(self._worker, method)
+
+
+class Host(_Host):
+    """Runs a worker whose methods are plain: one call after the other."""
+
+    def make(self, spec: bytes, driver: DriverPlace, environment: dict[str, str]) -> Failure | None:
+        """Make the worker."""
+        with entered(self._context):
+            try:
+                self._make(spec, driver, environment)
+            except Exception as error:
+                return Failure.of(error)
+            return None
+
+    def call(self, method: str, args: Packed) -> Packed | Failure:
+        """Call a method of the worker."""
+        with entered(self._context):
+            try:
+                return pack(self._function(method)(*unpack(args)))
+            except Exception as error:
+                return Failure.of(error)
+
+    def close(self) -> None:
+        """Let the worker close."""
+        with entered(self._context):
+            if hasattr(self._worker, "close"):
+                result = self._worker.close()
+                if inspect.isawaitable(result):
+                    asyncio.run(_finish(result))
+
+
+class AsyncHost(_Host):
+    """Runs a worker whose methods are coroutines: many calls at once in one event loop."""
+
+    def __init__(self, context: WorkerContext) -> None:
+        super().__init__(context)
+        self._made = asyncio.Event()
+
+    async def home(self) -> Home:  # type: ignore[override]
+        """Return where this actor lives."""
+        return super().home()
+
+    async def make(self, spec: bytes, driver: DriverPlace, environment: dict[str, str]) -> Failure | None:
+        """Make the worker, inside the event loop in which it will work."""
+        with entered(self._context):
+            try:
+                self._make(spec, driver, environment)
+                return None
+            except Exception as error:
+                return Failure.of(error)
+            finally:
+                self._made.set()
+
+    async def call(self, method: str, args: Packed) -> Packed | Failure:
+        """Call a method of the worker; a call that comes early waits until the worker is made."""
+        await self._made.wait()
+        with entered(self._context):
+            try:
+                result = self._function(method)(*unpack(args))
+                return pack(await result if inspect.isawaitable(result) else result)
+            except Exception as error:
+                return Failure.of(error)
+
+    async def close(self) -> None:
+        """Let the worker close."""
+        with entered(self._context):
+            if hasattr(self._worker, "close"):
+                result = self._worker.close()
+                if inspect.isawaitable(result):
+                    await result
+
+
+async def _finish(awaitable: Any) -> None:
+    await awaitable

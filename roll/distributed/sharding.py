@@ -1,0 +1,107 @@
+"""Parts of a batch for data-parallel ranks: equal work for each, and the rows back in order afterwards."""
+
+from __future__ import annotations
+
+import heapq
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import torch
+from tensordict import TensorDict
+
+
+@dataclass(frozen=True, slots=True)
+class Shard:
+    """The rows of one rank.
+
+    Attributes:
+        batch: The rows, in the order in which the whole batch has them; batch size ``[rows]``.
+        rows: Their numbers in the whole batch, ``[rows]`` int64, ascending.
+    """
+
+    batch: TensorDict
+    rows: torch.Tensor
+
+
+def shard(batch: TensorDict, lengths: torch.Tensor | Sequence[int], ranks: int) -> list[Shard]:
+    """Split ``batch`` so that every rank has about as many tokens.
+
+    The longest rows are dealt first, each to the rank with the fewest tokens so far (among equals, the fewest rows),
+    which leaves the busiest rank at most a third above the best split (Graham, 1969). The same lengths give the same
+    split.
+
+    Args:
+        batch: Batch size ``[batch]``.
+        lengths: Tokens of each row, ``[batch]``, at least 0.
+        ranks: Number of parts.
+
+    Returns:
+        One shard per rank. With fewer rows than ranks, some are empty.
+
+    Raises:
+        ValueError: If there is not one length per row, one is negative, or ``ranks`` is less than 1.
+    """
+    tokens = torch.as_tensor(lengths).tolist()
+    if len(tokens) != len(batch):
+        raise ValueError(f"{len(tokens)} lengths for {len(batch)} rows; give one for each.")
+    parts = (torch.tensor(rows, dtype=torch.int64) for rows in balanced_rows(tokens, ranks))
+    return [Shard(batch[rows], rows) for rows in parts]
+
+
+def balanced_rows(lengths: Sequence[int], ranks: int) -> list[list[int]]:
+    """Return which rows each rank gets; see :func:`shard`."""
+    if ranks < 1:
+        raise ValueError(f"ranks={ranks}: must be at least 1.")
+    if any(length < 0 for length in lengths):
+        raise ValueError(f"A row has {min(lengths)} tokens; lengths cannot be negative.")
+    parts: list[list[int]] = [[] for _ in range(ranks)]
+    loads = [(0, 0, rank) for rank in range(ranks)]
+    for row in sorted(range(len(lengths)), key=lambda row: -lengths[row]):
+        load, count, rank = loads[0]
+        parts[rank].append(row)
+        heapq.heapreplace(loads, (load + lengths[row], count + 1, rank))
+    return [sorted(part) for part in parts]
+
+
+def unshard(shards: Sequence[Shard], outputs: Sequence[torch.Tensor], fill: float = 0.0) -> torch.Tensor:
+    """Put what the ranks made of their shards back into the order of the whole batch.
+
+    Args:
+        shards: What :func:`shard` returned.
+        outputs: One tensor per shard, ``[rows, ...]``. Further dimensions may differ between ranks.
+        fill: Fills rows behind their end up to the widest.
+
+    Returns:
+        ``[batch, ...]``.
+
+    Raises:
+        ValueError: If outputs and shards do not match in number, or in their rows.
+    """
+    if len(outputs) != len(shards):
+        raise ValueError(f"{len(outputs)} outputs for {len(shards)} shards; give one for each.")
+    for rank, (part, output) in enumerate(zip(shards, outputs, strict=True)):
+        if len(output) != len(part.rows):
+            raise ValueError(f"Rank {rank} returned {len(output)} rows for {len(part.rows)}.")
+    # A rank without rows may not know how wide its result would have been, nor its type.
+    filled = [output for output in outputs if len(output)] or [outputs[0]]
+    widths = [max(sizes) for sizes in zip(*(output.shape[1:] for output in filled), strict=True)]
+    whole = filled[0].new_full((sum(len(part.rows) for part in shards), *widths), fill)
+    for part, output in zip(shards, outputs, strict=True):
+        if len(output):
+            cells: tuple[torch.Tensor | slice, ...] = (part.rows, *(slice(int(size)) for size in output.shape[1:]))
+            whole[cells] = output
+    return whole
+
+
+def unshard_batch(shards: Sequence[Shard], outputs: Sequence[TensorDict], fill: float = 0.0) -> TensorDict:
+    """Do the same with every tensor of a ``TensorDict`` per rank; all have the same keys.
+
+    Raises:
+        ValueError: As :func:`unshard`, or if the keys differ.
+    """
+    keys = list(outputs[0].keys()) if outputs else []
+    for rank, output in enumerate(outputs):
+        if set(output.keys()) != set(keys):
+            raise ValueError(f"Rank {rank} returned {sorted(output.keys())}, rank 0 {sorted(keys)}.")
+    whole = {key: unshard(shards, [output[key] for output in outputs], fill) for key in keys}
+    return TensorDict(whole, batch_size=[sum(len(part.rows) for part in shards)])

@@ -1,0 +1,15 @@
+"""What can go wrong between a trainer and its engines."""
+
+from __future__ import annotations
+
+
+class WeightSyncError(RuntimeError):
+    """New weights did not reach every engine. The connection is then closed: make a new sender and new receivers."""
+
+
+class WeightSyncTimeoutError(WeightSyncError):
+    """Somebody did not answer in time; the message says who."""
+
+
+class WeightMismatchError(WeightSyncError):
+    """What the trainer sends does not fit the model of an engine; nothing was loaded."""

@@ -1,0 +1,278 @@
+"""What ranks and a single process both do, so that the results can be compared."""
+
+from __future__ import annotations
+
+import weakref
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from tensordict import TensorDict
+from torch import Tensor
+from transformers import (
+    PreTrainedModel,
+    Qwen3Config,
+    Qwen3ForCausalLM,
+    Qwen3ForTokenClassification,
+    Qwen3MoeConfig,
+    Qwen3MoeForCausalLM,
+)
+
+from roll.pipelines.objective import PolicyObjective
+from roll.pipelines.value_objective import ValueObjective
+from roll.strategies.base import Loss
+from roll.strategies.fsdp.loading import load_on_first_rank
+from roll.strategies.fsdp.options import FsdpOptions
+from roll.strategies.fsdp.ranks import Ranks
+from roll.strategies.fsdp_train import FsdpTrainStrategy, TrainOptions
+from roll.strategies.scoring import Scorer
+
+VOCABULARY = 61
+LONGEST = 18
+
+
+@dataclass(frozen=True)
+class Case:
+    """A training run.
+
+    Attributes:
+        shares: Rows of each rank; their sum is the number of rows of the whole batch.
+        critic: Train a value model.
+        experts: A mixture of experts.
+        tied: Whether head and embeddings are one parameter.
+        dropout: Of the attention.
+        double: float64 weights: differences are then those of the method, not of rounding.
+        train: Changes to the training options.
+        fsdp: Sharding options.
+        silent: Ranks whose rows have no advantage, so that they contribute nothing.
+    """
+
+    shares: tuple[int, ...] = (4, 4)
+    critic: bool = False
+    experts: bool = False
+    tied: bool = True
+    dropout: float = 0.0
+    double: bool = True
+    train: dict[str, Any] = field(default_factory=dict)
+    fsdp: dict[str, Any] = field(default_factory=dict)
+    silent: tuple[int, ...] = ()
+
+    def model(self, seed: int = 3) -> PreTrainedModel:
+        torch.manual_seed(seed)
+        sizes: dict[str, Any] = dict(
+            vocab_size=VOCABULARY,
+            hidden_size=16,
+            num_hidden_layers=2,
+            num_attention_heads=4,
+            num_key_value_heads=2,
+            head_dim=8,
+            intermediate_size=25,
+            max_position_embeddings=64,
+            initializer_range=0.2,
+            pad_token_id=None,
+            tie_word_embeddings=self.tied,
+            attention_dropout=self.dropout,
+            num_labels=1,
+            classifier_dropout=0.0,
+        )
+        model: PreTrainedModel
+        if self.experts:
+            experts = dict(num_experts=4, num_experts_per_tok=1, moe_intermediate_size=12)
+            model = Qwen3MoeForCausalLM(Qwen3MoeConfig(**sizes, **experts, experts_implementation="eager"))
+        elif self.critic:
+            model = Qwen3ForTokenClassification(Qwen3Config(**sizes))
+        else:
+            model = Qwen3ForCausalLM(Qwen3Config(**sizes))
+        return model.double() if self.double else model
+
+    def trainer(self, seed: int = 3) -> FsdpTrainStrategy:
+        options = dict(
+            learning_rate=1e-2,
+            weight_decay=0.1,
+            epsilon=1e-4,
+            max_grad_norm=0.1,
+            lr_scheduler_type="cosine",
+            total_steps=12,
+            max_tokens_per_microbatch=40,
+        )
+        load = self.model if seed == 3 else lambda: self.model(seed)
+        model = load_on_first_rank(load) if self.fsdp.get("meta_init") else load()
+        return FsdpTrainStrategy(
+            model,
+            TrainOptions(**{**options, **self.train}),
+            predicts="values" if self.critic else "log_probs",
+            fsdp=FsdpOptions.from_mapping(self.fsdp),
+        )
+
+    def loss(self) -> Loss:
+        if self.critic:
+            return ValueObjective(clip=0.2, aggregation="token-mean")
+        options = {"clip_low": 0.2, "clip_high": 0.3}
+        if self.silent:
+            return PolicyObjective(options=options)
+        return PolicyObjective(options=options, entropy_weight=0.01, kl_weight=0.05, aggregation="seq-mean-token-mean")
+
+    def share(self, batch: TensorDict) -> TensorDict:
+        """Return the rows of this rank; all of them where there is one process."""
+        ranks = Ranks()
+        return batch if ranks.size == 1 else batch[self.rows(ranks.rank)]
+
+    def rows(self, rank: int) -> slice:
+        start = sum(self.shares[:rank])
+        return slice(start, start + self.shares[rank])
+
+    def batch(self, seed: int = 0) -> TensorDict:
+        """Rows of unequal length with unequal masks; one without a response."""
+        rows, noise = sum(self.shares), torch.Generator().manual_seed(seed)
+        lengths = torch.randint(4, LONGEST + 1, (rows,), generator=noise)
+        lengths[0] = LONGEST
+        inside = torch.arange(LONGEST).expand(rows, LONGEST) < lengths.unsqueeze(1)
+        ids = torch.randint(1, VOCABULARY, (rows, LONGEST), generator=noise).masked_fill(~inside, 0)
+        # The later a row, the more of it is trained: means of ranks are not the mean of all.
+        dense = torch.linspace(0.1, 0.9, rows).unsqueeze(1)
+        mask = (torch.rand(rows, LONGEST, generator=noise) < dense) & inside
+        mask[:, 0], mask[:, 2], mask[1] = False, True, False
+
+        def random(scale: float) -> Tensor:
+            return scale * torch.randn(rows, LONGEST, generator=noise, dtype=torch.float64) * mask
+
+        columns = {"input_ids": ids, "response_mask": mask, "lengths": lengths, "advantages": random(3.0)}
+        for rank in self.silent:
+            columns["advantages"][self.rows(rank)] = 0.0
+        columns |= {"values": random(0.5), "returns": random(1.0)}
+        old = (-4.0 * mask) + random(0.7)
+        columns |= {"old_log_probs": old, "ref_log_probs": old + random(0.3)}
+        return TensorDict(columns, batch_size=[rows])
+
+
+@dataclass
+class Outcome:
+    """What a run left behind, as NumPy arrays."""
+
+    steps: list[dict[str, float]]
+    outputs: np.ndarray
+    parameters: dict[str, np.ndarray]
+
+
+def outcome(trainer: FsdpTrainStrategy, case: Case, steps: list[dict[str, float]]) -> Outcome:
+    share = case.share(case.batch(77))
+    outputs = trainer.compute_values(share) if case.critic else trainer.compute_log_probs(share)
+    parameters = {name: tensor.numpy().copy() for name, tensor in trainer.named_parameters()}
+    return Outcome(steps, outputs.numpy().copy(), parameters)
+
+
+def take_steps(trainer: FsdpTrainStrategy, case: Case, batches: list[TensorDict]) -> list[dict[str, float]]:
+    return [trainer.train_step(case.share(batch), case.loss()) for batch in batches]
+
+
+def train(case: Case, batches: list[TensorDict], save_to: Path | None = None) -> Outcome:
+    trainer = case.trainer()
+    torch.manual_seed(11 + Ranks().rank)
+    steps = take_steps(trainer, case, batches)
+    if save_to is not None:
+        # Scoring leaves weights gathered, which are not what is to be written.
+        outcome(trainer, case, steps)
+        trainer.save_checkpoint(save_to)
+        trainer.save_hf(save_to / "hf")
+    return outcome(trainer, case, steps)
+
+
+def resume(case: Case, directory: Path, batches: list[TensorDict], steps_before: int = 0) -> Outcome:
+    """Load a checkpoint into other weights, of a trainer that has taken steps of its own, and go on."""
+    trainer = case.trainer(seed=99)
+    torch.manual_seed(1000)
+    take_steps(trainer, case, [case.batch(50 + step) for step in range(steps_before)])
+    outcome(trainer, case, [])
+    trainer.load_checkpoint(directory)
+    return outcome(trainer, case, take_steps(trainer, case, batches))
+
+
+def train_with_given_totals(case: Case, batches: list[TensorDict]) -> Outcome:
+    trainer, loss = case.trainer(), case.loss()
+    steps = [trainer.train_step(case.share(batch), loss, loss.totals(batch)) for batch in batches]
+    return outcome(trainer, case, steps)
+
+
+def train_with_breaks(case: Case, batches: list[TensorDict]) -> Outcome:
+    """Between steps, score, stream the weights, hand the device over and take it back."""
+    trainer, steps = case.trainer(), []
+    for batch in batches:
+        trainer.compute_log_probs(case.share(batch))
+        for _ in trainer.named_parameters():
+            pass
+        trainer.offload()
+        trainer.reload()
+        steps += take_steps(trainer, case, [batch])
+    return outcome(trainer, case, steps)
+
+
+def survive_a_bad_step(case: Case, batches: list[TensorDict]) -> tuple[str, Outcome]:
+    """Take a step, then one that is not finite on the last rank, then the others."""
+    trainer = case.trainer()
+    steps = take_steps(trainer, case, batches[:1])
+    bad = batches[1].clone()
+    bad["advantages"][-1] = float("inf")
+    message = ""
+    try:
+        take_steps(trainer, case, [bad])
+    except FloatingPointError as error:
+        message = str(error)
+    return message, outcome(trainer, case, steps + take_steps(trainer, case, batches[1:]))
+
+
+def score(case: Case, batch: TensorDict) -> np.ndarray:
+    """Score with a frozen model that is only ever scored with."""
+    scorer = Scorer(case.model().requires_grad_(False).eval(), max_tokens_per_microbatch=40, fsdp=FsdpOptions())
+    return scorer.compute_log_probs(case.share(batch)).numpy().copy()
+
+
+def shard_sizes(case: Case) -> tuple[int, int]:
+    """Return how many numbers this rank holds, and how many the model has."""
+    trainer = case.trainer()
+    own = sum(p.to_local().numel() for p in trainer.model.parameters())  # type: ignore[attr-defined]
+    return own, sum(p.numel() for p in trainer.model.parameters())
+
+
+def tensors_alive_while_streaming(case: Case) -> int:
+    """Return how many parameters of a stream exist at once, at most, if the reader keeps none."""
+    seen: list[weakref.ref[Tensor]] = []
+    most = 0
+    for _, tensor in case.trainer().named_parameters():
+        seen.append(weakref.ref(tensor))
+        del tensor
+        most = max(most, sum(reference() is not None for reference in seen))
+    return most
+
+
+def train_in_bf16(case: Case, batch: TensorDict) -> dict[str, Any]:
+    trainer = case.trainer()
+    seen: dict[str, str] = {}
+    heads = {"score": trainer.model.score} if case.critic else {}
+    for name, module in {"mlp": trainer.model.base_model.layers[0].mlp.down_proj, **heads}.items():
+        module.register_forward_hook(lambda *a, name=name: seen.update({name: str(a[2].dtype)}))
+    before = dict(trainer.named_parameters())
+    metrics = take_steps(trainer, case, [batch])[0]
+    after = dict(trainer.named_parameters())
+    moved = all(not torch.equal(after[name], before[name]) for name in before)
+    return {"seen": seen, "loss": metrics["loss"], "moved": moved, "stored": {str(p.dtype) for p in after.values()}}
+
+
+def construction_error(case: Case, other_weights: bool = False) -> str:
+    try:
+        case.trainer(seed=99 if other_weights and Ranks().rank == 1 else 3)
+    except ValueError as error:
+        return str(error)
+    return ""
+
+
+def loading_error() -> str:
+    def load() -> PreTrainedModel:
+        raise OSError("no such folder")
+
+    try:
+        load_on_first_rank(load)
+    except (OSError, RuntimeError) as error:
+        return f"{type(error).__name__}: {error}"
+    return ""
