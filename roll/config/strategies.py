@@ -46,7 +46,7 @@ STRATEGIES: Mapping[str, StrategyInfo] = {
     "vllm": StrategyInfo(_GENERATE, missing="the vLLM engine adapter", instead="hf_infer"),
     "sglang": StrategyInfo(_GENERATE, missing="the SGLang engine adapter", instead="hf_infer"),
     "fsdp_train": StrategyInfo(_SCORE_AND_TRAIN, available=True, max_world_size=1),
-    "fsdp_infer": StrategyInfo(_SCORE, missing="sharded scoring with FSDP2", instead="hf_infer"),
+    "fsdp_infer": StrategyInfo(_SCORE, available=True, max_world_size=1),
     "deepspeed_train": StrategyInfo(_SCORE_AND_TRAIN, missing="the DeepSpeed adapter", instead="fsdp_train"),
     "deepspeed_infer": StrategyInfo(_SCORE, missing="the DeepSpeed adapter", instead="hf_infer"),
     "megatron_train": StrategyInfo(_SCORE_AND_TRAIN, missing="the Megatron-Core adapter", instead="fsdp_train"),

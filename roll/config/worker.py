@@ -160,9 +160,20 @@ class WorkerConfig(ConfigModel):
     num_gpus_per_worker: Positive = Field(1, description="Devices of one worker (an engine with tensor parallelism).")
     model_update_frequency: Positive = Field(1, description="Steps between two weight updates of the role.")
     system_envs: EnvironmentVariables = Field(default_factory=dict, description="Environment of the role's processes.")
-    use_remove_padding: bool = Field(False, description="Drop padding tokens before the forward pass.")
+    use_sequence_packing: bool = Field(
+        False, description="Lay the samples of a pass end to end instead of padding them. Changes no number."
+    )
+    use_remove_padding: bool = Field(False, description="Another name of `use_sequence_packing`.")
+    log_prob_chunk_size: Positive | None = Field(
+        None, description="Most tokens whose logits are held at once. null: as many as make 1 GiB in fp32."
+    )
     use_dynamic_batching_in_train: bool = Field(False, description="Build training passes by length.")
     use_dynamic_batching_in_infer: bool = Field(False, description="Build scoring passes by length.")
+
+    @property
+    def packs(self) -> bool:
+        """Whether the samples of a pass are laid end to end."""
+        return self.use_sequence_packing or self.use_remove_padding
 
     @property
     def workers(self) -> int:

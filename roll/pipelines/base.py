@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import signal
+import threading
 from abc import ABC, abstractmethod
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
@@ -220,18 +222,31 @@ def run_pipeline(kind: type[Pipeline[Config]], config: Config, notes: Sequence[s
     Raises:
         ConfigError: If the configuration asks for what is not there (a model, a checkpoint). Nothing has been written.
         RunError: If the run cannot go on (every episode fails, a gradient is not finite).
-        KeyboardInterrupt: After Ctrl-C. Of either, the last completed step is saved, and the message says how to
-            continue.
+        KeyboardInterrupt: After Ctrl-C or SIGTERM. Of either, the last completed step is saved, and the message says
+            how to continue.
     """
     introduce(config, plan(config), notes)
     with quiet_transformers(), make_progress(config.progress) as progress:
         pipeline = kind(config, progress)
         try:
-            return asyncio.run(pipeline.run())
-        except KeyboardInterrupt:
+            return asyncio.run(_until_stopped(pipeline))
+        except (KeyboardInterrupt, asyncio.CancelledError):
             raise KeyboardInterrupt(f"Stopped. {pipeline.how_to_continue()}") from None
         except (RolloutError, GroupMismatchError, FloatingPointError) as error:
             raise RunError(f"{error}\n{pipeline.how_to_continue()}") from error
+
+
+async def _until_stopped(pipeline: Pipeline[Config]) -> RunSummary:
+    """Run a pipeline; SIGTERM, which a cluster sends before it takes a machine away, stops it as Ctrl-C does."""
+    loop, task = asyncio.get_running_loop(), asyncio.current_task()
+    listening = task is not None and threading.current_thread() is threading.main_thread()
+    if listening and task is not None:
+        loop.add_signal_handler(signal.SIGTERM, task.cancel)
+    try:
+        return await pipeline.run()
+    finally:
+        if listening:
+            loop.remove_signal_handler(signal.SIGTERM)
 
 
 def shown_episodes(groups: Sequence[TrajectoryGroup]) -> list[Trajectory]:

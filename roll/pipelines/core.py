@@ -17,6 +17,7 @@ from roll.rendering.chat import ChatRenderer
 from roll.schedulers.generation import GenerationScheduler
 from roll.strategies.activity import Activity
 from roll.strategies.base import GenerationStrategy, SamplingParams, TrainStrategy, WeightUpdate
+from roll.strategies.fsdp.options import FsdpOptions
 from roll.strategies.fsdp_train import FsdpTrainStrategy, TrainOptions
 from roll.strategies.hf_infer import HfInferStrategy
 from roll.strategies.scoring import Prediction, Scorer
@@ -156,8 +157,11 @@ def build_trainer(
         mixed_precision=worker.model_args.dtype == "bf16",
         gradient_checkpointing=not worker.model_args.disable_gradient_checkpointing,
         temperature=_temperature(config),
+        use_sequence_packing=worker.packs,
+        log_prob_chunk_size=worker.log_prob_chunk_size,
     )
-    return FsdpTrainStrategy(model, options, predicts=predicts)
+    fsdp = FsdpOptions.from_mapping(worker.strategy_args.strategy_config)
+    return FsdpTrainStrategy(model, options, predicts=predicts, fsdp=fsdp)
 
 
 def sampling_params(generating: GeneratingArgs) -> SamplingParams:
@@ -225,6 +229,8 @@ def _reference(config: PipelineConfig) -> Scorer | None:
         max_tokens_per_microbatch=budget,
         max_samples_per_microbatch=None if budget else worker.infer_batch_size,
         mixed_precision=worker.model_args.dtype == "bf16",
+        use_sequence_packing=worker.packs,
+        log_prob_chunk_size=worker.log_prob_chunk_size,
     )
 
 

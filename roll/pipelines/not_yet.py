@@ -19,7 +19,7 @@ _SAMPLING_KEYS: Final = ("num_beams", "repetition_penalty", "stop_strings")
 
 _OF_ROLES: Final[Mapping[str, str]] = {
     **dict.fromkeys(("worker_cls", "system_envs"), _ONE_PROCESS),
-    **dict.fromkeys(("use_remove_padding", "use_dynamic_batching_in_train", "use_dynamic_batching_in_infer"), _PACKING),
+    **dict.fromkeys(("use_dynamic_batching_in_train", "use_dynamic_batching_in_infer"), _PACKING),
     **{f"model_args.{key}": _LORA for key in ("lora_rank", "lora_alpha", "lora_target")},
 }
 """Keys of every role."""

@@ -239,7 +239,7 @@ CHATLEARN: dict[str, Case] = {
     f"{T}.optimizer.weight_decay": (0.1, {}, {f"{TRAIN}.weight_decay": 0.1}),
     f"{T}.generation_batch_size": (4, {}, {"actor_train.infer_batch_size": 4}),
     f"{T}.train_micro_batch_size": (4, {}, {f"{TRAIN}.per_device_train_batch_size": 4}),
-    f"{T}.packing": (True, {f"{T}.max_token_in_packing": 9000}, {f"{TRAIN}.max_tokens_per_microbatch": 9000}),
+    f"{T}.packing": (True, {f"{T}.max_token_in_packing": 9000}, {"actor_train.use_sequence_packing": True}),
     f"{T}.max_token_in_packing": (8000, {f"{T}.packing": True}, {f"{TRAIN}.max_tokens_per_microbatch": 8000}),
     f"{T}.load": ("M", {}, {"pretrain": "M"}),
     f"{T}.max_prompt_tokens_length": (100, {}, {"prompt_length": 100}),

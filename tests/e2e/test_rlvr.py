@@ -90,6 +90,14 @@ def test_a_run_killed_at_three_moments_is_the_run_that_was_never_interrupted(fin
     assert [t.group_id for t in trajectories(resumed, 4)] == [t.group_id for t in trajectories(finished, 4)]
 
 
+def test_a_run_that_is_told_to_end_saves_the_last_completed_step(tmp_path: Path) -> None:
+    words = command(output_dir="out", reward_modules="[sabotage]")
+    done = start(words, tmp_path, ROLL_TEST_KILL="rollout:2", ROLL_TEST_SIGNAL="SIGTERM")
+    assert done.returncode == 130, done.stderr + done.stdout
+    assert "The newest checkpoint is out/checkpoints/step=000001" in done.stderr
+    assert "--config-name rlvr_math" in done.stderr and "resume_from_checkpoint=true" in done.stderr
+
+
 def test_resuming_on_other_data_is_refused(finished: Run, tmp_path: Path) -> None:
     other = tmp_path / "other.jsonl"
     other.write_text("".join((DATA / "arithmetic_train.jsonl").read_text().splitlines(keepends=True)[20:40]))
@@ -113,9 +121,10 @@ def test_resuming_on_other_data_is_refused(finished: Run, tmp_path: Path) -> Non
         {"adv_estimator": "gae", "critic": {"training_args": {"learning_rate": 1e-3}}, "critic_warmup": 1},
         {"ppo_epochs": 2, "use_kl_loss": True, "kl_loss_coef": 0.01, "reference": {}},
         {"kl_penalty": "full", "use_kl_loss": True, "kl_loss_coef": 0.1, "init_kl_coef": 0.1, "reference": {}},
+        {"actor_train__use_sequence_packing": True, "actor_train__log_prob_chunk_size": 64},
         {"reward_norm": "running", "adv_estimator": "reinforce", "old_log_probs": "recompute"},
     ],
-    ids=["batches", "additional", "remax", "critic", "reference", "full_kl", "running"],
+    ids=["batches", "additional", "remax", "critic", "reference", "full_kl", "packing", "running"],
 )
 def test_every_way_to_run_is_reproducible_and_learns(tmp_path: Path, changes: dict[str, Any]) -> None:
     states = []
@@ -176,6 +185,11 @@ MISTAKES = {
     "tag": ({"rewards.math_rule.tag_included": ["algebra"]}, "arithmetic", "algebra"),
     "length": ({"prompt_length": 4}, "arithmetic_train.jsonl, line", "4"),
     "preset": ({"algorithm_type": "dpo"}, "algorithm_type", "preferences"),
+    "strategy": (
+        {"actor_train.strategy_args.strategy_config": {"fsdp_sise": 2}},
+        "actor_train.strategy_args.strategy_config.fsdp_sise",
+        "fsdp_size",
+    ),
     "option": ({"policy_loss_options": {"speed": 2}}, "policy_loss_options.speed", "no such option"),
     "group": ({"num_return_sequences_in_group": 1}, "num_return_sequences_in_group", "nobody to compare with"),
 }

@@ -55,7 +55,7 @@ def _budget(value: Any, look: Look) -> Any:
 def _packing(value: Any, look: Look) -> Any:
     if value is True and look(f"{_TRAINER}.max_token_in_packing") is None:
         raise FixableError("packing needs a token budget.", f"set {_TRAINER}.max_token_in_packing.")
-    return Unused()
+    return value
 
 
 def _reference(value: Any, look: Look) -> Any:
@@ -156,7 +156,7 @@ _TRAINING = (
     Row(f"{_TRAINER}.train_micro_batch_size", "actor_train.training_args.per_device_train_batch_size"),
     Row(
         f"{_TRAINER}.packing",
-        "actor_train.training_args.max_tokens_per_microbatch",
+        "actor_train.use_sequence_packing",
         "needs `max_token_in_packing`",
         _packing,
     ),

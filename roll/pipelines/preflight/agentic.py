@@ -14,7 +14,7 @@ from roll.envs import Tag, get_env_class, get_tag, make, register_tags_from_conf
 from roll.envs.errors import EnvError, UnknownTagError
 from roll.pipelines.not_yet import keys_without_effect
 from roll.pipelines.preflight.algorithms import algorithm_problems, options_without_effect
-from roll.pipelines.preflight.common import module_problems, sentence
+from roll.pipelines.preflight.common import module_problems, sentence, strategy_problems
 
 
 def check_agentic(config: AgenticConfig) -> list[str]:
@@ -30,7 +30,7 @@ def check_agentic(config: AgenticConfig) -> list[str]:
     """
     require_runnable(config)
     problems = list(module_problems(config, ("env_modules", "algorithm_modules")))
-    problems = problems or [*_tag_problems(config), *algorithm_problems(config)]
+    problems = problems or [*_tag_problems(config), *algorithm_problems(config), *strategy_problems(config)]
     if problems:
         raise ConfigError(problems)
     return [*options_without_effect(config), *keys_without_effect(config)]

@@ -7,7 +7,8 @@ import sys
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
-from roll.config import PipelineConfig, Problem
+from roll.config import ConfigError, PipelineConfig, Problem
+from roll.strategies.fsdp.options import FsdpOptions
 
 
 def module_problems(config: PipelineConfig, keys: Sequence[str]) -> Iterator[Problem]:
@@ -24,6 +25,16 @@ def module_problems(config: PipelineConfig, keys: Sequence[str]) -> Iterator[Pro
                 if not (isinstance(error, ModuleNotFoundError) and name.startswith(str(error.name))):
                     fix = f"correct the module; `python -c 'import {name}'` shows where it fails."
                 yield Problem(key, f"cannot import {name}: {type(error).__name__}: {error}.", fix, name)
+
+
+def strategy_problems(config: PipelineConfig) -> Iterator[Problem]:
+    """Yield options that the train strategy of a role does not have."""
+    for role, worker in config.roles():
+        if worker.strategy_args.strategy_name in ("fsdp_train", "fsdp_infer"):
+            try:
+                FsdpOptions.from_mapping(worker.strategy_args.strategy_config, f"{role}.strategy_args.strategy_config")
+            except ConfigError as error:
+                yield from error.problems
 
 
 def sentence(error: BaseException) -> str:
