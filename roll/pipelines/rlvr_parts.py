@@ -22,7 +22,8 @@ from roll.pipelines.reward_engines import is_judged_by_policy, reward_resources
 from roll.rendering.chat import ChatRenderer
 from roll.rewards.build import build_rubrics
 from roll.rewards.rubric import Rubric
-from roll.schedulers.prompts import AnswerLimits, Keep, PromptScheduler
+from roll.schedulers.prompt_search import Keep
+from roll.schedulers.prompts import AnswerLimits, PromptScheduler
 from roll.trajectories.model import TrajectoryGroup
 
 _LIMITS = {"threshold_down": "minimum_mean", "threshold_up": "maximum_mean", "std_threshold": "minimum_std"}

@@ -13,7 +13,8 @@ from hypothesis import strategies as st
 from roll.data.prompts import Prompt
 from roll.env_managers.records import GenerateCall
 from roll.rewards.base import Grade, RewardRequest
-from roll.schedulers.prompts import AnswerLimits, Collected, PromptScheduler
+from roll.schedulers.prompt_search import Collected
+from roll.schedulers.prompts import AnswerLimits, PromptScheduler
 from roll.strategies.base import Completion
 from roll.trajectories.model import Status, TrajectoryGroup
 
