@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import random
 import signal
 import threading
 from abc import ABC, abstractmethod
@@ -250,11 +251,12 @@ async def _until_stopped(pipeline: Pipeline[Config]) -> RunSummary:
 
 
 def shown_episodes(groups: Sequence[TrajectoryGroup]) -> list[Trajectory]:
-    """Return the episodes that get a review page: one of each group, spread evenly over groups where there are many."""
+    """Return the episodes that get a review page; where there are many groups, one each of some, always the same."""
     if len(groups) < PAGES_PER_EVALUATION:
         return list(_trajectories(groups))[:PAGES_PER_EVALUATION]
-    every = len(groups) // PAGES_PER_EVALUATION
-    return [group.trajectories[0] for group in groups[::every]][:PAGES_PER_EVALUATION]
+    # Drawn, not every n-th one: difficulties may come round in turn.
+    chosen = sorted(random.Random(0).sample(range(len(groups)), PAGES_PER_EVALUATION))
+    return [groups[index].trajectories[0] for index in chosen]
 
 
 def _trajectories(groups: Sequence[TrajectoryGroup]) -> Iterator[Trajectory]:
