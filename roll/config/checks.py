@@ -31,7 +31,10 @@ def pipeline_problems(config: PipelineConfig) -> Iterator[Problem]:
 
 def agentic_problems(config: AgenticConfig) -> Iterator[Problem]:
     """Yield the contradictions that only an agentic pipeline can have."""
-    yield from _group_of_one_problems(config)
+    size = config.train_env_manager.group_size
+    yield from group_of_one_problems(
+        config, "train_env_manager.group_size", size, "the members of a group", _group_normalization(config)
+    )
     yield from agentic_batch_problems(config)
     for name, tag in config.tags().items():
         limit = tag.max_tokens_per_step
@@ -191,29 +194,39 @@ def _helper_model_problems(config: PipelineConfig) -> Iterator[Problem]:
         )
 
 
-def _group_of_one_problems(config: AgenticConfig) -> Iterator[Problem]:
-    if config.train_env_manager.group_size > 1:
+def group_of_one_problems(
+    config: PipelineConfig, key: str, size: int, compared: str, others: Iterable[tuple[str, str]] = ()
+) -> Iterator[Problem]:
+    """Yield every choice that compares the members of a group, where groups have one member.
+
+    Args:
+        config: The run.
+        key: The key that says how large groups are.
+        size: Its value.
+        compared: What is compared, for the message.
+        others: Further choices that only this pipeline has, each with its alternative.
+    """
+    if size > 1:
         return
-    normalization = config.reward_normalization
     reasons = []
     if config.adv_estimator in GROUP_ESTIMATORS:
         reasons.append((f"adv_estimator {config.adv_estimator!r}", "adv_estimator: reinforce"))
-    if normalization.grouping == "state" and normalization.method != "identity":
-        reasons.append(
-            (
-                f"reward_normalization {normalization.method!r} over grouping 'state'",
-                "reward_normalization.grouping: batch",
-            )
-        )
+    reasons += others
     if config.reward_norm == "group":
         reasons.append(("reward_norm 'group'", "reward_norm: batch"))
     if config.dynamic_sampling.enable:
         reasons.append(("dynamic_sampling", "dynamic_sampling.enable: false"))
     for reason, alternative in reasons:
         yield Problem(
-            "train_env_manager.group_size",
-            f"{reason} compares the members of a group, and a group of 1 has nobody to compare with: every advantage "
-            "would be 0.",
-            f"set train_env_manager.group_size to 2 or more (8 is usual), or {alternative}.",
-            config.train_env_manager.group_size,
+            key,
+            f"{reason} compares {compared}, and a group of 1 has nobody to compare with: every advantage would be 0.",
+            f"set {key} to 2 or more (8 is usual), or {alternative}.",
+            size,
         )
+
+
+def _group_normalization(config: AgenticConfig) -> Iterator[tuple[str, str]]:
+    normalization = config.reward_normalization
+    if normalization.grouping == "state" and normalization.method != "identity":
+        reason = f"reward_normalization {normalization.method!r} over grouping 'state'"
+        yield reason, "reward_normalization.grouping: batch"

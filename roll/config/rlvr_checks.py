@@ -6,7 +6,7 @@ from collections import defaultdict
 from collections.abc import Iterator
 from typing import Final
 
-from roll.config.algorithm import GROUP_ESTIMATORS
+from roll.config.checks import group_of_one_problems
 from roll.config.errors import Problem, choose_from, nearest
 from roll.config.evaluation import EvaluationConfig
 from roll.config.rlvr import DOMAIN_VERIFIERS, RewardConfig, RLVRConfig
@@ -24,7 +24,8 @@ def rlvr_problems(config: RLVRConfig) -> Iterator[Problem]:
     """Yield the contradictions that only an RLVR pipeline can have."""
     yield from _data_problems(config)
     yield from _domain_problems(config)
-    yield from _group_of_one_problems(config)
+    size = config.num_return_sequences_in_group
+    yield from group_of_one_problems(config, "num_return_sequences_in_group", size, "the responses to one prompt")
     yield from _length_problems(config, "actor_infer.generating_args", config.actor_infer.generating_args)
     if config.validation is not None:
         yield from _length_problems(config, "validation.generating_args", config.val_generating)
@@ -147,26 +148,6 @@ def _filter_problems(domain: str, reward: RewardConfig) -> Iterator[Problem]:
             path = f"rewards.{domain}.query_filter_config.filter_args.{name}"
             fix = f"use {', '.join(known)}." if known else "choose a type: mean_filter or std_filter."
             yield Problem(path, f"{reward.query_filter_config.type} has no such argument.", fix)
-
-
-def _group_of_one_problems(config: RLVRConfig) -> Iterator[Problem]:
-    if config.num_return_sequences_in_group > 1:
-        return
-    reasons = []
-    if config.adv_estimator in GROUP_ESTIMATORS:
-        reasons.append((f"adv_estimator {config.adv_estimator!r}", "adv_estimator: reinforce"))
-    if config.reward_norm == "group":
-        reasons.append(("reward_norm 'group'", "reward_norm: batch"))
-    if config.dynamic_sampling.enable:
-        reasons.append(("dynamic_sampling", "dynamic_sampling.enable: false"))
-    for reason, alternative in reasons:
-        yield Problem(
-            "num_return_sequences_in_group",
-            f"{reason} compares the responses to one prompt, and a group of 1 has nobody to compare with: every "
-            "advantage would be 0.",
-            f"set num_return_sequences_in_group to 2 or more (8 is usual), or {alternative}.",
-            config.num_return_sequences_in_group,
-        )
 
 
 def _length_problems(config: RLVRConfig, path: str, generating: GeneratingArgs) -> Iterator[Problem]:

@@ -24,7 +24,6 @@ from roll.pipelines.metrics import prefixed, rollout_metrics
 from roll.pipelines.run_log import RunLog, is_due, resume, save_checkpoint, summarize
 from roll.pipelines.terminal import algorithm_warnings, headline, introduce, quiet_transformers, say
 from roll.schedulers.rollout import RolloutError
-from roll.strategies.base import WeightUpdate
 from roll.tracking import Progress, RunSummary, make_progress
 from roll.trajectories.model import Trajectory, TrajectoryGroup
 from roll.trajectories.store import Phase, trajectory_path, write_trajectories
@@ -186,7 +185,7 @@ class Pipeline(ABC, Generic[Config]):
         """Load a checkpoint into the learner, the engine and the pipeline."""
         self.learner.restore(path, state)
         self.load_state(state)
-        await self.core.engine.update_weights(WeightUpdate(step, self.core.trainer.named_parameters()))
+        await self.core.publish(step)
 
     def report_failures(self, groups: Sequence[TrajectoryGroup], where: str) -> None:
         """Say how many episodes broke, and why the first of them did."""

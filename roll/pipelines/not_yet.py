@@ -8,6 +8,7 @@ from typing import Final
 from pydantic import BaseModel
 
 from roll.config import AgenticConfig, PipelineConfig
+from roll.pipelines.preflight.algorithms import was_changed
 
 _ONE_PROCESS = "this version runs everything in one process"
 _SAMPLING = "hf_infer samples without beams, penalties and stop texts"
@@ -62,11 +63,5 @@ def keys_without_effect(config: PipelineConfig) -> Iterator[str]:
         node: object = config
         for parent in parents:
             node = getattr(node, parent, None)
-        if isinstance(node, BaseModel) and _was_changed(node, key):
+        if isinstance(node, BaseModel) and was_changed(node, key):
             yield f"{path} has no effect: {reason}"
-
-
-def _was_changed(node: BaseModel, key: str) -> bool:
-    field = type(node).model_fields[key]
-    default = field.get_default(call_default_factory=True)
-    return key in node.model_fields_set and getattr(node, key) != default

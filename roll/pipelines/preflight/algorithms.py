@@ -7,6 +7,7 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 import torch
+from pydantic import BaseModel
 
 from roll.algorithms import advantages, losses
 from roll.algorithms.groups import AlgorithmWarning
@@ -116,12 +117,12 @@ def options_without_effect(config: PipelineConfig) -> Iterator[str]:
             yield _silent(config, key, reason)
 
 
-def was_changed(config: PipelineConfig, key: str) -> bool:
-    """Whether a key was set to something else than its default; a key that the configuration does not have was not."""
-    field = type(config).model_fields.get(key)
-    if field is None or key not in config.model_fields_set:
+def was_changed(section: BaseModel, key: str) -> bool:
+    """Whether a key was set to something else than its default; a key that the section does not have was not."""
+    field = type(section).model_fields.get(key)
+    if field is None or key not in section.model_fields_set:
         return False
-    return bool(getattr(config, key) != field.get_default(call_default_factory=True))
+    return bool(getattr(section, key) != field.get_default(call_default_factory=True))
 
 
 def _dependent_keys(config: PipelineConfig) -> Iterator[tuple[str, str]]:
