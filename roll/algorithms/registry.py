@@ -78,6 +78,10 @@ class Registry(Generic[Function]):
         self.get(name)
         del self._entries[name]
 
+    def added(self) -> tuple[Entry[Function], ...]:
+        """Return what was registered from outside this package."""
+        return tuple(entry for entry in self._entries.values() if not entry.function.__module__.startswith("roll."))
+
     def get(self, name: str) -> Entry[Function]:
         """Return the entry called ``name``.
 

@@ -11,6 +11,7 @@ from pydantic import Field, model_validator
 from roll.config.algorithm import AlgorithmConfig
 from roll.config.base import ConfigModel, EnvironmentVariables, NameList
 from roll.config.errors import Problem
+from roll.config.weight_sync import WeightSyncConfig
 from roll.config.worker import GeneratingArgs, NonNegative, Positive, TrainWorkerConfig, WorkerConfig
 
 TRACKERS: Final = ("tensorboard", "stdout", "jsonl", "wandb", "mlflow", "swanlab")
@@ -106,6 +107,17 @@ class PipelineConfig(AlgorithmConfig):
     cluster: Literal["local", "ray"] = Field("local", description="`local`: everything in this process; `ray`: actors.")
     num_nodes: Positive | None = Field(None, description="Machines. null: as many as the devices in use need.")
     num_gpus_per_node: Positive = Field(1, description="Devices of one machine.")
+    max_recoveries: NonNegative = Field(
+        3,
+        description="Times in a row that a run with `cluster: ray` goes on by itself from its newest checkpoint after "
+        "it lost a train rank or a machine.",
+    )
+    weight_sync: WeightSyncConfig = Field(
+        default_factory=WeightSyncConfig, description="How new weights reach engines in other processes."
+    )
+    enable_ray_timeline: bool = Field(
+        False, description="`cluster: ray`: write what every process did when to `output_dir`/timeline.json."
+    )
     local_rank: int = Field(-1, description="Rank within the machine, set by launchers; -1 outside them.")
 
     # Requests

@@ -13,6 +13,11 @@ _DEFAULTS = {
 }
 
 
+def process_defaults() -> dict[str, str]:
+    """Return the variables of :func:`prepare_process`, for processes that are started on other machines."""
+    return dict(_DEFAULTS)
+
+
 def prepare_process(system_envs: Mapping[str, str] | None = None) -> None:
     """Set environment variables for this process and its children; call it before torch is imported.
 

@@ -32,6 +32,7 @@ from roll.config.rlvr import (
     ValidationConfig,
     VerifierConfig,
 )
+from roll.config.weight_sync import WeightSyncConfig
 from roll.config.worker import (
     CustomClass,
     DataArgs,
@@ -49,6 +50,7 @@ START, END = "<!-- reference:start -->", "<!-- reference:end -->"
 _TITLES: dict[type[ConfigModel], str] = {
     PipelineConfig: "Pipeline",
     CheckpointConfig: "`checkpoint_config`",
+    WeightSyncConfig: "`weight_sync`",
     AlgorithmConfig: "Algorithm (top level)",
     OverlongBuffer: "`overlong_buffer`",
     SamplerCorrection: "`sampler_correction`",

@@ -27,16 +27,14 @@ def require_runnable(config: PipelineConfig) -> None:
 
 def _missing(config: PipelineConfig) -> Iterator[Problem]:
     for role, worker in config.roles():
-        problem = availability_problem(worker.strategy_args.strategy_name, role=role, world_size=worker.workers)
+        problem = availability_problem(
+            worker.strategy_args.strategy_name, role=role, world_size=worker.workers, cluster=config.cluster
+        )
         if problem is not None:
             yield problem
-    if config.cluster != "local":
-        message = "the name is valid, but this version of roll cannot run it yet: the Ray worker group is missing."
-        yield Problem("cluster", message, "set cluster=local.", config.cluster)
-    frequency = config.actor_infer.model_update_frequency
-    if frequency > 1:
-        message = "valid, but in one process sampler and trainer share their weights: they cannot be held back."
-        yield Problem("actor_infer.model_update_frequency", message, "set it to 1.", frequency)
+    if config.cluster == "ray" and find_spec("ray") is None:
+        message = "the Python package ray is not installed."
+        yield Problem("cluster", message, "pip install 'roll[ray]', or set cluster=local.", config.cluster)
     if config.async_generation_ratio > 0:
         message = "valid, but this version of roll samples and trains in turns: asynchronous sampling is missing."
         yield Problem("async_generation_ratio", message, "set async_generation_ratio=0.", config.async_generation_ratio)

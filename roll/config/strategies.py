@@ -25,14 +25,14 @@ class StrategyInfo:
     Attributes:
         abilities: What it is for.
         available: Whether this version can run it.
-        max_world_size: Largest number of workers that can share the role; ``None`` for no limit.
+        spans_processes: Whether the workers of a role hold one model together, which takes a process for each.
         missing: What is missing, for those that cannot run.
         instead: The strategy to use meanwhile.
     """
 
     abilities: frozenset[Ability]
     available: bool = False
-    max_world_size: int | None = None
+    spans_processes: bool = False
     missing: str = ""
     instead: str = ""
 
@@ -42,11 +42,11 @@ _SCORE = frozenset({Ability.SCORE})
 _GENERATE = frozenset({Ability.GENERATE})
 
 STRATEGIES: Mapping[str, StrategyInfo] = {
-    "hf_infer": StrategyInfo(frozenset({Ability.GENERATE, Ability.SCORE}), available=True, max_world_size=1),
+    "hf_infer": StrategyInfo(frozenset({Ability.GENERATE, Ability.SCORE}), available=True),
     "vllm": StrategyInfo(_GENERATE, missing="the vLLM engine adapter", instead="hf_infer"),
     "sglang": StrategyInfo(_GENERATE, missing="the SGLang engine adapter", instead="hf_infer"),
-    "fsdp_train": StrategyInfo(_SCORE_AND_TRAIN, available=True, max_world_size=1),
-    "fsdp_infer": StrategyInfo(_SCORE, available=True, max_world_size=1),
+    "fsdp_train": StrategyInfo(_SCORE_AND_TRAIN, available=True, spans_processes=True),
+    "fsdp_infer": StrategyInfo(_SCORE, available=True, spans_processes=True),
     "deepspeed_train": StrategyInfo(_SCORE_AND_TRAIN, missing="the DeepSpeed adapter", instead="fsdp_train"),
     "deepspeed_infer": StrategyInfo(_SCORE, missing="the DeepSpeed adapter", instead="hf_infer"),
     "megatron_train": StrategyInfo(_SCORE_AND_TRAIN, missing="the Megatron-Core adapter", instead="fsdp_train"),
@@ -69,13 +69,14 @@ def strategies_for(role: str) -> list[str]:
     return [name for name, info in STRATEGIES.items() if ROLE_ABILITY[role] in info.abilities]
 
 
-def availability_problem(name: str, *, role: str, world_size: int = 1) -> Problem | None:
+def availability_problem(name: str, *, role: str, world_size: int = 1, cluster: str = "ray") -> Problem | None:
     """Return what stands in the way of running strategy ``name`` in ``role``, or ``None``.
 
     Args:
         name: A strategy name.
         role: ``actor_train``, ``actor_infer``, ``reference``, ``critic`` or ``reward``.
         world_size: Number of workers of the role.
+        cluster: ``local`` or ``ray``.
     """
     path = f"{role}.strategy_args.strategy_name"
     info = STRATEGIES.get(name)
@@ -87,9 +88,10 @@ def availability_problem(name: str, *, role: str, world_size: int = 1) -> Proble
     if not info.available:
         message = f"the name is valid, but this version of roll cannot run it yet: {info.missing} is missing."
         return Problem(path, message, f"set {path}={info.instead}.", name)
-    if info.max_world_size is not None and world_size > info.max_world_size:
-        message = f"{name} runs with at most {info.max_world_size} worker in this version, and {role} has {world_size}."
-        return Problem(f"{role}.world_size", message, f"set {role}.world_size=1 and one device at most.", world_size)
+    if cluster == "local" and world_size > 1 and (info.spans_processes or role == "reference"):
+        message = f"{role} has {world_size} workers, which need a process each, and cluster: local is one process."
+        fix = f"set cluster=ray, or {role}.world_size=1 and one device at most."
+        return Problem(f"{role}.world_size", message, fix, world_size)
     return None
 
 

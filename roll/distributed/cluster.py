@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager
+from pathlib import Path
 from typing import Protocol
 
 from roll.config import PipelineConfig, RunError
@@ -30,6 +31,10 @@ class Cluster(Protocol):
         """
         ...
 
+    def write_timeline(self, path: Path) -> None:
+        """Write what every process did when, for ``chrome://tracing``, where that is known."""
+        ...
+
     async def close(self) -> None:
         """End all workers."""
         ...
@@ -53,6 +58,9 @@ class LocalCluster:
         group = LocalGroup(startable(self.plan, role, self._groups), spec, rpc_timeout=self._rpc_timeout)
         self._groups[role] = group
         return group
+
+    def write_timeline(self, path: Path) -> None:
+        """Nothing to write: one process has no timeline of its own."""
 
     async def close(self) -> None:
         """Let all workers close."""

@@ -9,7 +9,8 @@ from roll.config import ConfigError, PipelineConfig, Problem
 from roll.config.agentic import AgenticConfig
 from roll.config.device_mapping import format_device_mapping
 from roll.config.env_manager import EnvManagerConfig
-from roll.config.rlvr import RLVRConfig
+from roll.config.process import process_defaults
+from roll.config.rlvr import RewardConfig, RLVRConfig
 from roll.config.worker import WorkerConfig
 
 CPUS_PER_WORKER = 1
@@ -149,14 +150,17 @@ def plan_placement(config: PipelineConfig) -> ClusterPlan:
             problems += _mapping_problems(name, worker, config.num_gpus_per_node)
             places = _device_places(worker, config.num_gpus_per_node)
         else:
-            places = _cpu_places(worker.workers, config.nodes)
+            # Graders of one process gain nothing from being several.
+            alone = config.cluster == "local" and name.startswith("rewards.")
+            places = _cpu_places(1 if alone else worker.workers, config.nodes)
         roles[name] = RolePlan(name, places, dict(worker.system_envs), f"{name}.world_size")
     for name, manager in _environment_roles(config):
-        places = _cpu_places(environment_workers(manager), config.nodes)
+        workers = 1 if config.cluster == "local" else environment_workers(manager)
+        places = _cpu_places(workers, config.nodes)
         roles[name] = RolePlan(name, places, dict(manager.system_envs), f"{name}.max_env_num_per_worker")
     if problems:
         raise ConfigError(problems)
-    return ClusterPlan(roles, config.nodes, config.num_gpus_per_node, dict(config.system_envs))
+    return ClusterPlan(roles, config.nodes, config.num_gpus_per_node, process_defaults() | config.system_envs)
 
 
 def environment_workers(manager: EnvManagerConfig) -> int:
@@ -186,7 +190,7 @@ def _model_roles(config: PipelineConfig) -> Iterator[tuple[str, WorkerConfig]]:
         # Without keys of its own the reference is the policy before training, scored where the policy trains.
         yield "reference", config.reference or config.actor_train
     if isinstance(config, RLVRConfig):
-        for domain, reward in config.rewards.items():
+        for domain, reward in (config.rewards or {"": RewardConfig()}).items():
             yield f"rewards.{domain}", reward
 
 

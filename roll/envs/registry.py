@@ -98,6 +98,17 @@ class Registry:
             self._tags = {key: value for key, value in self._tags.items() if key != name}
             self._types = {key: value for key, value in self._types.items() if key != name}
 
+    def contents(self) -> tuple[Mapping[str, type[gymnasium.Env[Any, Any]] | str], Mapping[str, Tag]]:
+        """Return all types and tags, to be carried to another process."""
+        return self._types, self._tags
+
+    def replace_contents(
+        self, types: Mapping[str, type[gymnasium.Env[Any, Any]] | str], tags: Mapping[str, Tag]
+    ) -> None:
+        """Know exactly these types and tags."""
+        with self._lock:
+            self._types, self._tags = dict(types), dict(tags)
+
     def tag_names(self) -> list[str]:
         """Return all names that :meth:`tag` knows, installed packages included, sorted."""
         return sorted({*self._tags, *_entry_points()})

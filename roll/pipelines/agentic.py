@@ -7,16 +7,19 @@ from typing import Any
 
 from roll.config import AgenticConfig
 from roll.config.batch_plan import rollout_plan
-from roll.pipelines.agentic_parts import build_rollouts
+from roll.distributed import Cluster
+from roll.pipelines.agentic_parts import TRAIN, VAL, Environments, start_environments
+from roll.pipelines.algorithm_options import needs_baselines
 from roll.pipelines.base import Pipeline, Rollout, run_pipeline
-from roll.pipelines.core import build_core, load_text
+from roll.pipelines.core import build_core
 from roll.pipelines.group_search import GroupSearch
 from roll.pipelines.learner import Learner
 from roll.pipelines.metrics import Throughput, rollout_metrics
 from roll.pipelines.preflight.agentic import check_agentic
-from roll.schedulers.rollout import RolloutScheduler, group_specs
+from roll.schedulers.rollout import GroupSpec, RolloutScheduler, group_specs
 from roll.tracking import RunSummary
 from roll.trajectories.model import TrajectoryGroup
+from roll.workers.loading import load_text
 
 VALIDATION_OFFSET = 1 << 40
 """Added to the numbers of validation groups: no training step ever reaches these seeds."""
@@ -38,12 +41,13 @@ def run_agentic(config: AgenticConfig) -> RunSummary:
 class AgenticPipeline(Pipeline[AgenticConfig]):
     """Plays episodes of environments, in groups that share a level."""
 
-    def assemble(self) -> None:
-        """Build models, engine, and the schedulers of training and evaluation."""
+    async def assemble(self, cluster: Cluster) -> None:
+        """Start models, engines and environments."""
         config = self.config
-        self.core = build_core(config, load_text(config))
+        self.core = await build_core(config, load_text(config), cluster)
         self.learner = Learner(config, self.core, self.progress, config.train_env_manager.sample_mode)
-        self.rollouts = build_rollouts(config, self.core)
+        self.environments = await start_environments(config, self.core, TRAIN)
+        self.val_environments = await start_environments(config, self.core, VAL) if config.eval_steps else None
         self.played = rollout_plan(config.train_env_manager, config.rollout_batch_size, config.dynamic_sampling)
         self.position = 0
         self.position_after = 0
@@ -56,7 +60,8 @@ class AgenticPipeline(Pipeline[AgenticConfig]):
         search = GroupSearch(self.played.groups_per_rollout, most=self.played.most)
         position, metrics = self.position, Throughput()
         while missing := search.missing():
-            played = await self._play(self.rollouts.train, missing, self.played.group_size, "train-", position, metrics)
+            specs = group_specs(missing, self.played.group_size, self.config.seed, "train-", first=position)
+            played = await self._play(self.environments, specs, needs_baselines(self.config), metrics)
             position += len(played)
             search.add(played)
         self.position_after = position
@@ -78,35 +83,30 @@ class AgenticPipeline(Pipeline[AgenticConfig]):
 
     async def evaluate(self, step: int) -> None:
         """Play the validation levels, the same at every evaluation."""
+        if self.val_environments is None:
+            return
         played = rollout_plan(self.config.val_env_manager, self.config.val_batch_size)
+        counts, size, seed = played.groups_per_rollout, played.group_size, self.config.seed
         with self.progress.stage("eval"):
-            groups = await self._play(
-                self.rollouts.val, played.groups_per_rollout, played.group_size, "val-", 0, offset=VALIDATION_OFFSET
-            )
+            specs = group_specs(counts, size, seed, "val-", offset=VALIDATION_OFFSET)
+            groups = await self._play(self.val_environments, specs)
         self.report_evaluation(groups, step, rollout_metrics(groups))
-
-    async def close(self) -> None:
-        """Stop the threads of the environments."""
-        self.rollouts.close()
 
     async def _play(
         self,
-        scheduler: RolloutScheduler,
-        counts: list[tuple[str, int]],
-        size: int,
-        prefix: str,
-        first: int,
+        environments: Environments,
+        specs: list[GroupSpec],
+        with_baselines: bool = False,
         measured: Throughput | None = None,
-        offset: int = 0,
     ) -> list[TrajectoryGroup]:
-        """Play so many groups of each tag, showing progress."""
-        specs = group_specs(counts, size, self.config.seed, prefix, first=first, offset=offset)
-        before, begun = self.core.generation.sampled_tokens, time.perf_counter()
+        """Play groups, showing progress."""
+        before, begun = environments.sampled_tokens, time.perf_counter()
 
         def show(done: int, total: int) -> None:
-            self.progress.rollout_progress(done, total, self.core.generation.sampled_tokens - before)
+            self.progress.rollout_progress(done, total, environments.sampled_tokens - before)
 
+        scheduler = RolloutScheduler(play=environments.play, run_seed=self.config.seed, with_baselines=with_baselines)
         groups = await scheduler.collect(specs, show)
         if measured is not None:
-            measured.add(groups, self.core.generation.sampled_tokens - before, time.perf_counter() - begun)
+            measured.add(groups, environments.sampled_tokens - before, time.perf_counter() - begun)
         return groups

@@ -12,17 +12,19 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, ClassVar, Generic, TypeVar
 
-import torch
-
 from roll.config import PipelineConfig, RunError, plan
+from roll.distributed import Cluster, WorkerError, open_cluster
+from roll.distributed.weight_sync import WeightSyncError
 from roll.env_managers.groups import GroupMismatchError
+from roll.pipelines.checkpoint import folder_of, new_checkpoint
 from roll.pipelines.command import resume_command, shown
 from roll.pipelines.core import Core
 from roll.pipelines.folders import make_room
-from roll.pipelines.learner import Learner
+from roll.pipelines.learner import Learner, Lesson
 from roll.pipelines.metrics import prefixed, rollout_metrics
-from roll.pipelines.run_log import RunLog, is_due, resume, save_checkpoint, summarize
-from roll.pipelines.terminal import algorithm_warnings, headline, introduce, quiet_transformers, say
+from roll.pipelines.roles.models import to_its_end
+from roll.pipelines.run_log import RunLog, checkpoint_state, is_due, resume, summarize
+from roll.pipelines.terminal import algorithm_warnings, headline, introduce, one_line, quiet_transformers, say
 from roll.schedulers.rollout import RolloutError
 from roll.tracking import Progress, RunSummary, make_progress
 from roll.trajectories.model import Trajectory, TrajectoryGroup
@@ -30,6 +32,8 @@ from roll.trajectories.store import Phase, trajectory_path, write_trajectories
 from roll.viewer import write_pages
 
 PAGES_PER_EVALUATION = 16
+
+TIMELINE = "timeline.json"
 
 Config = TypeVar("Config", bound=PipelineConfig)
 
@@ -67,10 +71,13 @@ class Pipeline(ABC, Generic[Config]):
         self.saved: Path | None = None
         # The step whose weights the trainer holds, while no checkpoint has them; none while an update is under way.
         self.unsaved: int | None = None
+        # Recoveries since the last checkpoint, and what the next sitting of the run continues from.
+        self.recoveries = 0
+        self.resume_from: bool | str = config.resume_from_checkpoint
 
     @abstractmethod
-    def assemble(self) -> None:
-        """Build the parts: ``core`` and ``learner``, and what the pipeline samples with."""
+    async def assemble(self, cluster: Cluster) -> None:
+        """Start the parts: ``core`` and ``learner``, and what the pipeline samples with."""
 
     @abstractmethod
     async def rollout(self, step: int) -> Rollout:
@@ -90,54 +97,72 @@ class Pipeline(ABC, Generic[Config]):
     def complete(self, step: int) -> None:
         """Take note that ``step`` is trained: what was sampled for it is used up."""
 
-    async def close(self) -> None:
-        """Free what the pipeline holds beside the core."""
-
     async def run(self) -> RunSummary:
-        """Train for ``max_steps`` steps, with evaluations and checkpoints when they are due."""
+        """Train for ``max_steps`` steps; after the loss of a worker that it needs, go on from the newest checkpoint."""
+        while True:
+            try:
+                async with open_cluster(self.config) as cluster:
+                    return await self._sit(cluster)
+            except (WorkerError, WeightSyncError) as error:
+                if self.recoveries >= self.config.max_recoveries:
+                    raise
+                self.recoveries += 1
+                self.resume_from = str(self.saved) if self.saved is not None else False
+                where = f"from {shown(self.saved)}" if self.saved is not None else "from the start"
+                self.progress.warning(f"{one_line(error)} The run goes on {where}.")
+
+    async def _sit(self, cluster: Cluster) -> RunSummary:
+        """Run from the checkpoint to continue from, if any, to the end, with what is due in between."""
         config = self.config
-        self.saved, state = resume(config)
+        self.saved, state = resume(config, self.resume_from)
         first = 0 if state is None else int(state["step"])
-        torch.manual_seed(config.seed)
-        self.assemble()
+        self.unsaved = None
+        await self.assemble(cluster)
         self.begin(state, first)
         try:
-            if state is not None and self.saved is not None:
-                await self.restore(self.saved, first, state)
-            if is_due(first, config.eval_steps, config.max_steps) and self.log.evaluated < first:
-                await self.evaluate(first)
-            for step in range(first + 1, config.max_steps + 1):
-                await self.train(step)
-                if is_due(step, config.eval_steps, config.max_steps):
-                    await self.evaluate(step)
-                if is_due(step, config.save_steps, config.max_steps) or step == config.max_steps:
-                    self.save(step)
+            async with self.core.engines.watched():
+                await self._steps(state, first)
             summary = summarize(config, self.log, max(first, config.max_steps), self.saved)
             self.progress.finish(summary)
             return summary
-        except (asyncio.CancelledError, Exception):
+        except (asyncio.CancelledError, Exception) as error:
             # Ctrl-C arrives while responses are sampled: updates run to their end, so a completed step can be saved.
             if self.unsaved is not None:
-                self.save(self.unsaved)
+                await self._save_at_the_end(self.unsaved, error)
             raise
         finally:
-            await self.close()
-            await self.core.close()
             self.log.trackers.close()
+            if config.enable_ray_timeline:
+                cluster.write_timeline(config.output_dir / TIMELINE)
+
+    async def _steps(self, state: dict[str, Any] | None, first: int) -> None:
+        """Train from the state after step ``first`` to the last step."""
+        config = self.config
+        if state is not None and self.saved is not None:
+            await self.restore(self.saved, first, state)
+        if is_due(first, config.eval_steps, config.max_steps) and self.log.evaluated < first:
+            await self.evaluate(first)
+        for step in range(first + 1, config.max_steps + 1):
+            await self.train(step)
+            if is_due(step, config.eval_steps, config.max_steps):
+                await self.evaluate(step)
+            if is_due(step, config.save_steps, config.max_steps) or step == config.max_steps:
+                await self.save(step)
 
     def begin(self, state: dict[str, Any] | None, first: int) -> None:
         """Open the logs and the display; what an earlier run left in the folders is moved aside."""
         config = self.config
-        if config.resume_from_checkpoint and state is None:
-            say(config, f"No checkpoint in {config.checkpoint_path} to resume from: starting anew.")
-        if 0 < config.max_steps <= first:
-            say(config, f"{self.saved} is complete: set max_steps above {first} to train on.")
-        aside = make_room(config, self.saved)
-        if aside is not None:
-            say(config, f"An earlier run was there: it is in {shown(aside)} now.")
+        if self.recoveries == 0:
+            if config.resume_from_checkpoint and state is None:
+                say(config, f"No checkpoint in {config.checkpoint_path} to resume from: starting anew.")
+            if 0 < config.max_steps <= first:
+                say(config, f"{self.saved} is complete: set max_steps above {first} to train on.")
+            aside = make_room(config, self.saved)
+            if aside is not None:
+                say(config, f"An earlier run was there: it is in {shown(aside)} now.")
+            title, about = config.exp_name, headline(config, self.plan)
+            self.progress.start(config.max_steps, title, about, first_step=first)
         self.log = RunLog(config, self.progress, state)
-        title, about = config.exp_name, headline(config, self.plan)
-        self.progress.start(config.max_steps, title, about, first_step=first)
 
     async def train(self, step: int) -> None:
         """One step: sample, make a batch, learn from it, publish the new weights, report."""
@@ -146,19 +171,26 @@ class Pipeline(ABC, Generic[Config]):
             self.report_failures(rollout.groups, f"step {step}")
             self.store(rollout.groups, step, "train")
         batch = self.learner.make_batch(rollout.groups)
-        self.unsaved = None
-        with algorithm_warnings(self.progress):
-            learned = self.learner.learn(batch, step)
-        with self.progress.stage("update"):
-            await self.core.publish(step)
-        self.complete(step)
+        learned = await to_its_end(lambda: self.update(batch, step))
         described = prefixed(rollout_metrics(rollout.groups, self.reporter), "rollout")
         named = {
             "reward/mean": described.get("rollout/reward", 0.0),
             "env/success": described.get("rollout/success", 0.0),
         }
         self.log.step(step, {**named, **described, **rollout.metrics, **learned})
+
+    async def update(self, batch: Lesson, step: int) -> dict[str, float]:
+        """Learn from a batch and publish the new weights; afterwards ``step`` is complete."""
+        async with self.core.engines.weights_at_rest:
+            self.unsaved = None
+            with algorithm_warnings(self.progress):
+                learned = await self.learner.learn(batch, step)
+            if step % self.config.actor_infer.model_update_frequency == 0:
+                with self.progress.stage("weight_sync"):
+                    learned |= await self.core.engines.publish(step)
+        self.complete(step)
         self.unsaved = step
+        return learned
 
     def report_evaluation(self, groups: Sequence[TrajectoryGroup], step: int, metrics: dict[str, float]) -> None:
         """Store an evaluation, write its review pages and log its metrics."""
@@ -174,18 +206,29 @@ class Pipeline(ABC, Generic[Config]):
             )
         self.log.evaluation(step, prefixed(metrics, "val"))
 
-    def save(self, step: int) -> None:
+    async def save(self, step: int) -> None:
         """Write a checkpoint from which the run continues exactly, with the policy in Hugging Face format beside it."""
+        config = self.config
         self.unsaved = None
         with self.progress.stage("checkpoint"):
-            state = {**self.learner.state(), **self.state()}
-            self.saved = save_checkpoint(self.config, step, self.log, state, self.learner.save)
+            state = checkpoint_state(config, self.log, {**self.learner.state(), **self.state()})
+            root, keep = config.checkpoint_path, config.checkpoint_config.keep
+            with new_checkpoint(root, step, state, keep=keep) as folder:
+                await self.learner.save(folder)
+        self.saved, self.recoveries = folder_of(root, step), 0
+
+    async def _save_at_the_end(self, step: int, error: BaseException) -> None:
+        """Save the last completed step of a run that ends; where the workers are gone too, say so."""
+        try:
+            await to_its_end(lambda: self.save(step))
+        except WorkerError as second:
+            error.add_note(f"Step {step} could not be saved: {second}")
 
     async def restore(self, path: Path, step: int, state: dict[str, Any]) -> None:
         """Load a checkpoint into the learner, the engine and the pipeline."""
-        self.learner.restore(path, state)
+        await self.learner.restore(path, state)
         self.load_state(state)
-        await self.core.publish(step)
+        await self.core.engines.publish(step)
 
     def report_failures(self, groups: Sequence[TrajectoryGroup], where: str) -> None:
         """Say how many episodes broke, and why the first of them did."""
@@ -232,7 +275,7 @@ def run_pipeline(kind: type[Pipeline[Config]], config: Config, notes: Sequence[s
             return asyncio.run(_until_stopped(pipeline))
         except (KeyboardInterrupt, asyncio.CancelledError):
             raise KeyboardInterrupt(f"Stopped. {pipeline.how_to_continue()}") from None
-        except (RolloutError, GroupMismatchError, FloatingPointError) as error:
+        except (RolloutError, GroupMismatchError, FloatingPointError, WorkerError, WeightSyncError) as error:
             raise RunError(f"{error}\n{pipeline.how_to_continue()}") from error
 
 

@@ -14,7 +14,8 @@ import json
 import os
 import re
 import shutil
-from collections.abc import Callable
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -26,29 +27,33 @@ class CheckpointError(RuntimeError):
     """A checkpoint was asked for that is not there, or does not belong to this run."""
 
 
-def save(root: Path, step: int, state: dict[str, Any], write: Callable[[Path], None], *, keep: int) -> Path:
+@contextmanager
+def new_checkpoint(root: Path, step: int, state: Mapping[str, Any], *, keep: int) -> Iterator[Path]:
     """Write the checkpoint of ``step`` atomically and remove the oldest beyond ``keep``.
 
     A process killed at any moment leaves either the whole checkpoint or only a ``.partial`` folder, which the next
-    save removes.
+    one removes::
+
+        with new_checkpoint(root, 20, state, keep=2) as folder:
+            model.save_pretrained(folder)
+        # root/step=000020 is there now
 
     Args:
         root: Folder of all checkpoints.
         step: Completed training steps.
         state: JSON values stored in ``state.json``.
-        write: Called with the folder to fill.
         keep: How many checkpoints stay; 0 keeps all.
 
-    Returns:
-        The folder of the checkpoint.
+    Yields:
+        The folder to fill; nothing is kept if filling it fails.
     """
     root.mkdir(parents=True, exist_ok=True)
     for leftover in root.glob("*.partial"):
         shutil.rmtree(leftover)
-    final = root / f"step={step:06d}"
+    final = folder_of(root, step)
     partial = root / f"{final.name}.partial"
     partial.mkdir()
-    write(partial)
+    yield partial
     content = json.dumps({"format": FORMAT, "step": step, **state}, indent=2, sort_keys=True)
     (partial / "state.json").write_text(content, encoding="utf-8")
     for path in (*partial.rglob("*"), partial):
@@ -61,7 +66,11 @@ def save(root: Path, step: int, state: dict[str, Any], write: Callable[[Path], N
     if keep > 0:
         for _, old in list_checkpoints(root)[:-keep]:
             shutil.rmtree(_set_aside(old))
-    return final
+
+
+def folder_of(root: Path, step: int) -> Path:
+    """Return the folder of the checkpoint of ``step``."""
+    return root / f"step={step:06d}"
 
 
 def list_checkpoints(root: Path) -> list[tuple[int, Path]]:

@@ -1,45 +1,21 @@
-"""The models of a run and the engine that samples from them: what every pipeline is built on."""
+"""The models of a run and the engines that sample from them: what every pipeline is built on."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from contextlib import contextmanager
+import asyncio
 from dataclasses import dataclass, fields
 
-import torch
-from transformers import PreTrainedModel, PreTrainedTokenizerBase
+from transformers import PreTrainedModel
 
-from roll.config import ConfigError, GeneratingArgs, PipelineConfig, Problem, plan
-from roll.config.worker import TrainWorkerConfig
-from roll.models.critic import load_critic
-from roll.models.loading import ModelNotFoundError, load_model, load_tokenizer
-from roll.rendering.chat import ChatRenderer
+from roll.config import PipelineConfig
+from roll.distributed import Cluster, LocalGroup, WorkerSpec
+from roll.pipelines.roles.engines import EngineRole
+from roll.pipelines.roles.models import ScoreRole, TrainRole
 from roll.schedulers.generation import GenerationScheduler
 from roll.strategies.activity import Activity
-from roll.strategies.base import GenerationStrategy, SamplingParams, TrainStrategy, WeightUpdate
-from roll.strategies.fsdp.options import FsdpOptions
-from roll.strategies.fsdp_train import FsdpTrainStrategy, TrainOptions
-from roll.strategies.hf_infer import HfInferStrategy
-from roll.strategies.scoring import Prediction, Scorer
-
-ATTENTION = {"auto": None, "eager": "eager", "sdpa": "sdpa", "fa2": "flash_attention_2"}
-
-
-@dataclass(kw_only=True)
-class Text:
-    """Text to tokens and back; there before any model is loaded, so that data can be checked first.
-
-    Attributes:
-        tokenizer: Of the policy.
-        renderer: Messages to tokens and back.
-    """
-
-    tokenizer: PreTrainedTokenizerBase
-    renderer: ChatRenderer
-
-    def token_text(self, token: int) -> str:
-        """Return the text of one token, for people."""
-        return str(self.tokenizer.decode([token]))
+from roll.workers.classes import worker_class
+from roll.workers.loading import Text
+from roll.workers.setup import Registered
 
 
 @dataclass(kw_only=True)
@@ -47,20 +23,19 @@ class Sampler(Text):
     """What samples from a policy.
 
     Attributes:
-        model: The policy's weights, which the engine samples from.
-        engine: Samples from the policy (``actor_infer``).
-        generation: Routes requests to the engine.
-        activity: Tells the engine when everything is quiet; ``None`` for a run that need not be reproducible.
+        cluster: Where workers live.
+        registered: What user code registered, for workers in other processes.
+        engines: Sample from the policy (``actor_infer``).
+        generation: Routes the driver's own requests to the engines.
+        activity: Tells the engine when everything is quiet; ``None`` for a run that need not be reproducible bit by
+            bit, or cannot be.
     """
 
-    model: PreTrainedModel
-    engine: GenerationStrategy
+    cluster: Cluster
+    registered: Registered
+    engines: EngineRole
     generation: GenerationScheduler
     activity: Activity | None
-
-    async def close(self) -> None:
-        """Stop the engine."""
-        await self.engine.close()
 
 
 @dataclass(kw_only=True)
@@ -68,172 +43,90 @@ class Core(Sampler):
     """The roles of a training run.
 
     Attributes:
-        trainer: The policy being trained (``actor_train``); it updates the very weights that the engine samples from.
+        trainer: The policy being trained (``actor_train``).
         critic: The value model, where the estimator needs one.
         reference: Scores with the frozen policy, where a term needs it.
     """
 
-    trainer: TrainStrategy
-    critic: TrainStrategy | None
-    reference: Scorer | None
-
-    async def publish(self, version: int) -> None:
-        """Give the engine the trainer's weights."""
-        await self.engine.update_weights(WeightUpdate(version, self.trainer.named_parameters()))
+    trainer: TrainRole
+    critic: TrainRole | None
+    reference: ScoreRole | None
 
 
-def load_text(config: PipelineConfig) -> Text:
-    """Load the policy's tokenizer.
+async def build_sampler(
+    config: PipelineConfig, text: Text, cluster: Cluster, trainers: TrainRole | None = None
+) -> Sampler:
+    """Start the engines.
 
-    Raises:
-        ConfigError: If it cannot be loaded.
-    """
-    with readable(config, "actor_train"):
-        tokenizer = load_tokenizer(config.model_path("actor_train"))
-    return Text(tokenizer=tokenizer, renderer=ChatRenderer(tokenizer))
-
-
-def build_sampler(config: PipelineConfig, text: Text) -> Sampler:
-    """Load the policy and start its engine.
+    Args:
+        config: The run.
+        text: Tokenizer and renderer.
+        cluster: Where workers live.
+        trainers: What the engines' weights come from; an engine in the same process samples from the very model.
 
     Raises:
         ConfigError: If the model cannot be loaded.
     """
-    model = _load(config, "actor_train")
-    activity = Activity() if config.deterministic else None
-    engine = HfInferStrategy(
-        model,
-        max_slots=config.max_running_requests,
-        max_length=config.sequence_length,
-        activity=activity,
-    )
+    registered = Registered.here()
+    activity = Activity() if config.deterministic and config.cluster == "local" else None
+    shared = _shared_model(config, trainers)
+    spec = WorkerSpec(cls=worker_class(config, "actor_infer"), args=(config, registered, shared, activity))
+    engines = EngineRole(await cluster.start("actor_infer", spec), None if trainers is None else trainers.group, config)
+    generation = GenerationScheduler(engines.engines.clients())
+
+    async def replace(rank: int) -> None:
+        generation.replace(rank, engines.engines.client(rank))
+
+    engines.on_restart(replace)
     return Sampler(
         tokenizer=text.tokenizer,
         renderer=text.renderer,
-        model=model,
-        engine=engine,
-        generation=GenerationScheduler(engine),
+        cluster=cluster,
+        registered=registered,
+        engines=engines,
+        generation=generation,
         activity=activity,
     )
 
 
-def build_core(config: PipelineConfig, text: Text) -> Core:
-    """Load the models of a configuration that a preflight check has passed.
+async def build_core(config: PipelineConfig, text: Text, cluster: Cluster) -> Core:
+    """Start the models of a configuration that a preflight check has passed.
 
     Raises:
         ConfigError: If a model cannot be loaded.
     """
-    sampler = build_sampler(config, text)
-    trainer, reference = build_trainer(config, config.actor_train, sampler.model), _reference(config)
-    if reference is not None and config.kl_penalty == "full":
-        trainer.measure_from(reference.model.get_output_embeddings())
+    registered = Registered.here()
+
+    async def train_role(role: str) -> TrainRole:
+        spec = WorkerSpec(cls=worker_class(config, role), args=(config, role, registered))
+        return await TrainRole.over(await cluster.start(role, spec))
+
+    async def critic() -> TrainRole | None:
+        return await train_role("critic") if "critic" in cluster.plan.roles else None
+
+    async def reference() -> ScoreRole | None:
+        if not config.needs_reference:
+            return None
+        spec = WorkerSpec(cls=worker_class(config, "reference"), args=(config, registered))
+        return await ScoreRole.over(await cluster.start("reference", spec))
+
+    trainer = await train_role("actor_train")
+    sampler, values, frozen = await asyncio.gather(build_sampler(config, text, cluster, trainer), critic(), reference())
+    if frozen is not None and config.kl_penalty == "full":
+        await trainer.measure_from(frozen)
     return Core(
         **{field.name: getattr(sampler, field.name) for field in fields(sampler)},
         trainer=trainer,
-        critic=_critic(config),
-        reference=reference,
+        critic=values,
+        reference=frozen,
     )
 
 
-def build_trainer(
-    config: PipelineConfig, worker: TrainWorkerConfig, model: PreTrainedModel, predicts: Prediction = "log_probs"
-) -> FsdpTrainStrategy:
-    """Make the train strategy of a role: of a policy, or of a critic, which predicts values."""
-    arguments = worker.training_args
-    total = plan(config).total_optimizer_steps
-    budget = arguments.max_tokens_per_microbatch
-    options = TrainOptions(
-        learning_rate=arguments.learning_rate,
-        weight_decay=arguments.weight_decay,
-        betas=(arguments.adam_beta1, arguments.adam_beta2),
-        epsilon=arguments.adam_epsilon,
-        max_grad_norm=config.max_grad_norm,
-        l2=config.l2,
-        lr_scheduler_type=arguments.lr_scheduler_type,
-        warmup_steps=arguments.warmup_steps or int(arguments.warmup_ratio * total),
-        total_steps=total,
-        max_tokens_per_microbatch=budget,
-        max_samples_per_microbatch=None if budget else arguments.per_device_train_batch_size,
-        mixed_precision=worker.model_args.dtype == "bf16",
-        gradient_checkpointing=not worker.model_args.disable_gradient_checkpointing,
-        temperature=_temperature(config),
-        use_sequence_packing=worker.packs,
-        log_prob_chunk_size=worker.log_prob_chunk_size,
-    )
-    fsdp = FsdpOptions.from_mapping(worker.strategy_args.strategy_config)
-    return FsdpTrainStrategy(model, options, predicts=predicts, fsdp=fsdp)
-
-
-def sampling_params(generating: GeneratingArgs) -> SamplingParams:
-    """Return what the engine is told about sampling."""
-    return SamplingParams(
-        max_new_tokens=generating.max_new_tokens,
-        temperature=generating.temperature,
-        top_p=generating.top_p,
-        top_k=generating.top_k,
-    )
-
-
-def device() -> torch.device:
-    """Return the first accelerator, or the CPU."""
-    return torch.device("cuda" if torch.cuda.is_available() else "cpu")
-
-
-@contextmanager
-def readable(config: PipelineConfig, role: str) -> Iterator[None]:
-    """Make a model that is not there a problem of the key that names it."""
-    try:
-        yield
-    except ModelNotFoundError as error:
-        worker = getattr(config, role)
-        named = worker is not None and worker.model_args.model_name_or_path is not None
-        key = f"{role}.model_args.model_name_or_path" if named else "pretrain"
-        message, _, fix = str(error).partition(" Use ")
-        raise ConfigError([Problem(key, message, f"use {fix}", config.model_path(role))]) from error
-
-
-def _load(config: PipelineConfig, role: str) -> PreTrainedModel:
-    arguments = (getattr(config, role) or config.actor_train).model_args
-    with readable(config, role):
-        return load_model(
-            config.model_path(role),
-            # bf16 is mixed precision: fp32 weights and optimiser states, bf16 arithmetic.
-            dtype="fp32" if arguments.dtype == "bf16" else arguments.dtype,
-            device=str(device()),
-            attn_implementation=ATTENTION[arguments.attn_implementation],
-        )
-
-
-def _critic(config: PipelineConfig) -> TrainStrategy | None:
-    if config.adv_estimator != "gae" or config.critic is None:
+def _shared_model(config: PipelineConfig, trainers: TrainRole | None) -> PreTrainedModel | None:
+    """Return the trainer's own model where an engine can sample from it: one process, one engine, always up to date."""
+    infer, train = config.actor_infer, config.actor_train
+    if trainers is None or not isinstance(trainers.group, LocalGroup) or infer.workers != 1:
         return None
-    arguments = config.critic.model_args
-    with readable(config, "critic"):
-        model = load_critic(
-            config.model_path("critic"),
-            dtype="fp32" if arguments.dtype == "bf16" else arguments.dtype,
-            device=str(device()),
-            attn_implementation=ATTENTION[arguments.attn_implementation],
-        )
-    return build_trainer(config, config.critic, model, "values")
-
-
-def _reference(config: PipelineConfig) -> Scorer | None:
-    if not config.needs_reference:
-        return None
-    worker = config.reference or config.actor_train
-    budget = config.actor_train.training_args.max_tokens_per_microbatch
-    return Scorer(
-        _load(config, "reference").requires_grad_(False),
-        temperature=_temperature(config),
-        max_tokens_per_microbatch=budget,
-        max_samples_per_microbatch=None if budget else worker.infer_batch_size,
-        mixed_precision=worker.model_args.dtype == "bf16",
-        use_sequence_packing=worker.packs,
-        log_prob_chunk_size=worker.log_prob_chunk_size,
-    )
-
-
-def _temperature(config: PipelineConfig) -> float:
-    """Return the temperature whose log-probs are trained; greedy sampling has those of the untempered policy."""
-    return config.actor_infer.generating_args.temperature or 1.0
+    plain = infer.strategy_args.strategy_name == "hf_infer" and train.strategy_args.strategy_name == "fsdp_train"
+    always = infer.model_update_frequency == 1 and config.async_generation_ratio == 0
+    return trainers.group.worker(0).model if plain and always else None

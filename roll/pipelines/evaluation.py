@@ -10,21 +10,21 @@ from pathlib import Path
 from roll.config import ConfigError, EvaluationConfig, Problem
 from roll.config.worker import GeneratingArgs
 from roll.data.prompts import Prompt
+from roll.distributed import open_cluster
 from roll.pipelines.base import shown_episodes
-from roll.pipelines.core import Text, build_sampler, load_text
+from roll.pipelines.core import build_sampler
 from roll.pipelines.folders import EVALUATION, make_room
 from roll.pipelines.preflight.rlvr import check_evaluation
-from roll.pipelines.reward_engines import reward_resources
 from roll.pipelines.rlvr_metrics import evaluation_metrics
-from roll.pipelines.rlvr_parts import eval_prompts, prompt_scheduler
+from roll.pipelines.rlvr_parts import eval_prompts, prompt_scheduler, start_graders
 from roll.pipelines.terminal import quiet_transformers, show_evaluation
-from roll.rewards.build import build_rubrics
 from roll.schedulers.prompts import PromptScheduler
 from roll.strategies.base import Completion
 from roll.tracking import make_progress
 from roll.trajectories.model import Status, TrajectoryGroup
 from roll.trajectories.store import is_trajectory_file, read_trajectories, trajectory_path, write_trajectories
 from roll.viewer import write_pages
+from roll.workers.loading import Text, load_text
 
 Recorded = tuple[Prompt, list[tuple[str, Completion | None]]]
 """A prompt with the responses to it, and their tokens where those were recorded."""
@@ -67,18 +67,14 @@ async def _evaluate(config: EvaluationConfig) -> tuple[list[TrajectoryGroup], Te
     if listed:
         data = data.model_copy(update={"file_name": [str(config.recorded)]})
     prompts = eval_prompts(config, data, text)
-    sampler = build_sampler(config, text)
-    rubrics = build_rubrics(config, *reward_resources(config, sampler))
-    scheduler = prompt_scheduler(config, sampler, rubrics, config.val_generating)
-    try:
-        if config.recorded is None:
-            return await _sample(config, config.val_generating, prompts, scheduler), text
-        recorded = _listed if listed else _stored
-        return await _grade(scheduler, recorded(config.recorded, prompts)), text
-    finally:
-        for rubric in rubrics.values():
-            await rubric.close()
-        await sampler.close()
+    async with open_cluster(config) as cluster:
+        sampler = await build_sampler(config, text, cluster)
+        scheduler = prompt_scheduler(config, sampler, await start_graders(config, sampler), config.val_generating)
+        async with sampler.engines.watched():
+            if config.recorded is None:
+                return await _sample(config, config.val_generating, prompts, scheduler), text
+            recorded = _listed if listed else _stored
+            return await _grade(scheduler, recorded(config.recorded, prompts)), text
 
 
 async def _sample(

@@ -18,13 +18,15 @@ from roll.pipelines.credit import CreditState, assign_credit
 from roll.pipelines.loss_scope import correct_sampler
 from roll.pipelines.metrics import batch_metrics, prefixed
 from roll.pipelines.objective import PolicyObjective, merge_metrics
+from roll.pipelines.roles.models import TrainRole
 from roll.pipelines.value_objective import ValueObjective, critic_metrics, explained_variance
 from roll.schedulers.rollout import RolloutError
-from roll.strategies.base import Loss, TrainStrategy
+from roll.strategies.base import Loss
 from roll.tracking import Progress
 from roll.trajectories.batch import collate
 from roll.trajectories.model import Status, Trajectory, TrajectoryGroup
 from roll.trajectories.samples import Sample, is_trainable, samples_from
+from roll.workers.train import HF
 
 CRITIC = "critic"
 """Folder of the critic's state in a checkpoint."""
@@ -98,11 +100,11 @@ class Learner:
         lesson.batch = collate(lesson.samples, int(self.core.tokenizer.pad_token_id or 0))
         return lesson
 
-    def learn(self, lesson: Lesson, step: int) -> dict[str, float]:
+    async def learn(self, lesson: Lesson, step: int) -> dict[str, float]:
         """Score the batch, assign credit, and take the optimiser steps of training step ``step``."""
         batch = lesson.batch
         with self.progress.stage("log_probs"):
-            metrics = {**batch_metrics(batch), **self._score(batch)}
+            metrics = {**batch_metrics(batch), **await self._score(batch)}
         with self.progress.stage("advantages"):
             metrics |= assign_credit(
                 batch,
@@ -115,14 +117,14 @@ class Learner:
             )
         with self.progress.stage("update"):
             if self.core.critic is not None:
-                metrics |= critic_metrics(self._update(self.core.critic, self.value_objective, batch, step))
+                metrics |= critic_metrics(await self._update(self.core.critic, self.value_objective, batch, step))
                 explained = explained_variance(batch["values"], batch["returns"], batch["response_mask"])
                 metrics |= {} if explained is None else {"critic/explained_variance": explained}
             if self.core.critic is None or step > self.config.critic_warmup:
-                metrics |= prefixed(self._update(self.core.trainer, self.objective, batch, step), "train")
+                metrics |= prefixed(await self._update(self.core.trainer, self.objective, batch, step), "train")
         return metrics
 
-    def _score(self, batch: TensorDict) -> dict[str, float]:
+    async def _score(self, batch: TensorDict) -> dict[str, float]:
         """Fill ``old_log_probs`` and, where a term needs them, ``values`` and what the reference says.
 
         Returns:
@@ -130,22 +132,22 @@ class Learner:
         """
         core = self.core
         if core.reference is not None and self.config.kl_penalty == "full":
-            batch["ref_states"] = core.reference.compute_states(batch)
-            batch["divergence"] = core.trainer.compute_divergence(batch)
+            batch["ref_states"] = await core.reference.compute_states(batch)
+            batch["divergence"] = await core.trainer.compute_divergence(batch)
         elif core.reference is not None:
-            batch["ref_log_probs"] = core.reference.compute_log_probs(batch)
+            batch["ref_log_probs"] = await core.reference.compute_log_probs(batch)
         if core.critic is not None:
-            batch["values"] = core.critic.compute_values(batch)
+            batch["values"] = await core.critic.compute_values(batch)
         if self.config.old_log_probs == "sampler":
             batch["old_log_probs"] = batch["sampler_log_probs"].clone()
             return {}
-        batch["old_log_probs"] = core.trainer.compute_log_probs(batch)
+        batch["old_log_probs"] = await core.trainer.compute_log_probs(batch)
         return correct_sampler(batch, self.config)
 
-    def _update(self, trainer: TrainStrategy, objective: Loss, batch: TensorDict, step: int) -> dict[str, float]:
+    async def _update(self, trainer: TrainRole, objective: Loss, batch: TensorDict, step: int) -> dict[str, float]:
         """Take the optimiser steps of one role; returns metrics over all of them."""
         reports = [
-            trainer.train_step(mini_batch, objective)
+            await trainer.train_step(mini_batch, objective)
             for epoch in range(self.update_plan.epochs)
             for mini_batch in _mini_batches(batch, self.update_plan.mini_batches, (self.config.seed, step, epoch))
         ]
@@ -155,20 +157,18 @@ class Learner:
         """Return what a checkpoint must remember beside the weights, as JSON."""
         return {"credit": self.credit.state_dict()}
 
-    def save(self, directory: Path) -> None:
+    async def save(self, directory: Path) -> None:
         """Write trainer and critic, both in Hugging Face format too, the policy with its tokenizer."""
-        self.core.trainer.save_checkpoint(directory)
-        self.core.trainer.save_hf(directory / "hf")
-        self.core.tokenizer.save_pretrained(directory / "hf")
+        await self.core.trainer.save(directory)
+        self.core.tokenizer.save_pretrained(directory / HF)
         if self.core.critic is not None:
-            self.core.critic.save_checkpoint(directory / CRITIC)
-            self.core.critic.save_hf(directory / CRITIC / "hf")
+            await self.core.critic.save(directory / CRITIC)
 
-    def restore(self, directory: Path, state: dict[str, Any]) -> None:
+    async def restore(self, directory: Path, state: dict[str, Any]) -> None:
         """Load what :meth:`save` wrote."""
-        self.core.trainer.load_checkpoint(directory)
+        await self.core.trainer.load(directory)
         if self.core.critic is not None:
-            self.core.critic.load_checkpoint(directory / CRITIC)
+            await self.core.critic.load(directory / CRITIC)
         self.credit.load_state_dict(state["credit"])
 
 

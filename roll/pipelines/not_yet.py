@@ -10,7 +10,7 @@ from pydantic import BaseModel
 from roll.config import AgenticConfig, PipelineConfig
 from roll.pipelines.preflight.algorithms import was_changed
 
-_ONE_PROCESS = "this version runs everything in one process"
+_ONE_PROCESS = "cluster: local runs everything in one process"
 _SAMPLING = "hf_infer samples without beams, penalties and stop texts"
 _PACKING = "batches are made by length whatever it says (training_args.max_tokens_per_microbatch)"
 _LORA = "this version trains all weights"
@@ -19,14 +19,12 @@ _PROMPTS = "prompts of the agentic pipeline come from environments"
 _SAMPLING_KEYS: Final = ("num_beams", "repetition_penalty", "stop_strings")
 
 _OF_ROLES: Final[Mapping[str, str]] = {
-    **dict.fromkeys(("worker_cls", "system_envs"), _ONE_PROCESS),
     **dict.fromkeys(("use_dynamic_batching_in_train", "use_dynamic_batching_in_infer"), _PACKING),
     **{f"model_args.{key}": _LORA for key in ("lora_rank", "lora_alpha", "lora_target")},
 }
 """Keys of every role."""
 
 _OF_ALL: Final[Mapping[str, str]] = {
-    "rpc_timeout": _ONE_PROCESS,
     "is_num_return_sequences_expand": "responses to one prompt are separate requests that share its prefix",
     **{
         f"{section}.{key}": _SAMPLING
@@ -41,12 +39,17 @@ _OF_AGENTIC: Final[Mapping[str, str]] = {
     "actor_infer.generating_args.num_return_sequences": "an environment takes one response per turn",
     **dict.fromkeys(("is_use_additional_prompts", "max_additional_running_prompts"), _PROMPTS),
     **{f"actor_train.data_args.{key}": _PROMPTS for key in ("file_name", "prompt", "messages")},
+}
+
+_OF_LOCAL: Final[Mapping[str, str]] = {
+    **dict.fromkeys(("rpc_timeout", "max_recoveries", "enable_ray_timeline"), _ONE_PROCESS),
     **{
         f"{manager}.{key}": _ONE_PROCESS
         for manager in ("train_env_manager", "val_env_manager")
-        for key in ("max_env_num_per_worker", "worker_cls", "system_envs")
+        for key in ("max_env_num_per_worker", "system_envs")
     },
 }
+"""Keys that are about several processes."""
 
 _OF_RLVR: Final[Mapping[str, str]] = {
     "actor_infer.generating_args.num_return_sequences": "num_return_sequences_in_group says how many responses",
@@ -58,6 +61,8 @@ def keys_without_effect(config: PipelineConfig) -> Iterator[str]:
     """Yield a sentence for every key that was set to something else than its default and does nothing here."""
     listed = {**_OF_ALL, **(_OF_AGENTIC if isinstance(config, AgenticConfig) else _OF_RLVR)}
     listed |= {f"{role}.{key}": reason for role, _ in config.roles() for key, reason in _OF_ROLES.items()}
+    if config.cluster == "local":
+        listed |= {**_OF_LOCAL, **{f"{role}.system_envs": _ONE_PROCESS for role, _ in config.roles()}}
     for path, reason in listed.items():
         *parents, key = path.split(".")
         node: object = config

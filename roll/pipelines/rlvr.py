@@ -6,8 +6,9 @@ import time
 from typing import Any
 
 from roll.config import RLVRConfig
+from roll.distributed import Cluster
 from roll.pipelines.base import Pipeline, Rollout, run_pipeline
-from roll.pipelines.core import build_core, load_text
+from roll.pipelines.core import build_core
 from roll.pipelines.learner import Learner
 from roll.pipelines.metrics import Throughput, prefixed
 from roll.pipelines.preflight.rlvr import check_rlvr
@@ -16,6 +17,7 @@ from roll.pipelines.rlvr_parts import RlvrParts, build_rlvr, load_data
 from roll.pipelines.terminal import say
 from roll.schedulers.prompt_search import Collected
 from roll.tracking import RunSummary
+from roll.workers.loading import load_text
 
 
 def run_rlvr(config: RLVRConfig) -> RunSummary:
@@ -37,15 +39,16 @@ class RlvrPipeline(Pipeline[RLVRConfig]):
     parts: RlvrParts
     reporter = VERIFIER
 
-    def assemble(self) -> None:
-        """Build models, engine, prompts and rubrics."""
+    async def assemble(self, cluster: Cluster) -> None:
+        """Read the prompts; start models, engines and graders."""
         text = load_text(self.config)
         prompts = load_data(self.config, text)
-        for line in prompts.train.report.lines():
-            say(self.config, f"  data      {line}")
-        self.core = build_core(self.config, text)
+        if self.recoveries == 0:
+            for line in prompts.train.report.lines():
+                say(self.config, f"  data      {line}")
+        self.core = await build_core(self.config, text, cluster)
         self.learner = Learner(self.config, self.core, self.progress)
-        self.parts = build_rlvr(self.config, self.core, prompts)
+        self.parts = await build_rlvr(self.config, self.core, prompts)
         self.position = 0
         self.position_after = 0
 
@@ -112,10 +115,6 @@ class RlvrPipeline(Pipeline[RLVRConfig]):
             ConfigError: If the data are not those of the checkpoint.
         """
         self.position = self.position_after = self.parts.data.resume_position(state["data"])
-
-    async def close(self) -> None:
-        """Stop what grades."""
-        await self.parts.close()
 
     def _warn(self, collected: Collected, step: int) -> None:
         """Say when a step has less to learn from than was asked for."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any
 
 import torch
@@ -16,15 +17,20 @@ from roll.data.errors import DataError
 from roll.data.loading import load_prompts, validation_prompts
 from roll.data.prompts import Prompt
 from roll.data.templates import with_template
+from roll.distributed import WorkerGroup, WorkerSpec
 from roll.pipelines.algorithm_options import needs_baselines
-from roll.pipelines.core import Sampler, Text, sampling_params
-from roll.pipelines.reward_engines import is_judged_by_policy, reward_resources
+from roll.pipelines.core import Sampler
+from roll.pipelines.roles.pool import WorkerPool
 from roll.rendering.chat import ChatRenderer
-from roll.rewards.build import build_rubrics
-from roll.rewards.rubric import Rubric
+from roll.rewards.base import Grade, RewardRequest
+from roll.rewards.concurrency import ConcurrencyLimit
 from roll.schedulers.prompt_search import Keep
-from roll.schedulers.prompts import AnswerLimits, PromptScheduler
+from roll.schedulers.prompts import AnswerLimits, Grader, PromptScheduler
 from roll.trajectories.model import TrajectoryGroup
+from roll.workers.classes import worker_class
+from roll.workers.environment import sampling_params
+from roll.workers.loading import Text
+from roll.workers.reward_engines import is_judged_by_policy
 
 _LIMITS = {"threshold_down": "minimum_mean", "threshold_up": "maximum_mean", "std_threshold": "minimum_std"}
 
@@ -59,22 +65,31 @@ class RlvrParts:
 
     Attributes:
         data: The prompts.
-        rubrics: What grades the responses of each domain.
         train: Answers training prompts.
         val: Answers validation prompts; ``None`` without evaluations.
         keep: The filter of groups; ``None`` where every group is trained on.
     """
 
     data: RlvrData
-    rubrics: Mapping[str, Rubric]
     train: PromptScheduler
     val: PromptScheduler | None
     keep: Keep | None
 
-    async def close(self) -> None:
-        """Stop what grades."""
-        for rubric in self.rubrics.values():
-            await rubric.close()
+
+class PooledGrader:
+    """Grades in the workers of a domain; see :class:`roll.schedulers.prompts.Grader`.
+
+    Args:
+        pool: The workers.
+    """
+
+    def __init__(self, pool: WorkerPool) -> None:
+        self.pool = pool
+
+    async def grade(self, request: RewardRequest) -> Grade:
+        """Return the grade of one response; if its worker dies, another one grades it."""
+        grade: Grade = await self.pool.call("grade", request)
+        return grade
 
 
 def load_data(config: RLVRConfig, text: Text) -> RlvrData:
@@ -104,22 +119,44 @@ def eval_prompts(config: RLVRConfig, data: DataArgs, text: Text) -> Sequence[Pro
         raise data_problem("validation.data_args", error) from error
 
 
-def build_rlvr(config: RLVRConfig, sampler: Sampler, data: RlvrData) -> RlvrParts:
-    """Build rubrics and schedulers.
+async def build_rlvr(config: RLVRConfig, sampler: Sampler, data: RlvrData) -> RlvrParts:
+    """Start what grades, and build the schedulers.
 
     Raises:
         ConfigError: If a verifier cannot be made.
     """
-    rubrics = build_rubrics(config, *reward_resources(config, sampler))
+    graders = await start_graders(config, sampler)
     keep = group_filter(config)
     train, val = config.actor_infer.generating_args, config.val_generating
     return RlvrParts(
         data=data,
-        rubrics=rubrics,
-        train=prompt_scheduler(config, sampler, rubrics, train, keep is not None, needs_baselines(config)),
-        val=prompt_scheduler(config, sampler, rubrics, val) if config.validation else None,
+        train=prompt_scheduler(config, sampler, graders, train, keep is not None, needs_baselines(config)),
+        val=prompt_scheduler(config, sampler, graders, val) if config.validation else None,
         keep=keep,
     )
+
+
+async def start_graders(config: RLVRConfig, sampler: Sampler) -> dict[str, Grader]:
+    """Start the reward workers of every domain.
+
+    Raises:
+        ConfigError: If a verifier cannot be made.
+    """
+    local = config.cluster == "local"
+    limit = ConcurrencyLimit(config.max_concurrent_rewards) if local else None
+    text = sampler if local else None
+    graders: dict[str, Grader] = {}
+    for domain in config.rewards or [""]:
+        arguments = (config, domain, sampler.registered, sampler.engines.engines, text, limit)
+        role = f"rewards.{domain}"
+        group = await sampler.cluster.start(role, WorkerSpec(cls=worker_class(config, role), args=arguments))
+        graders[domain] = PooledGrader(WorkerPool(group))
+        sampler.engines.on_restart(partial(_tell, group))
+    return graders
+
+
+async def _tell(group: WorkerGroup, rank: int) -> None:
+    await group.all("engine_restarted", rank)
 
 
 def domain_tags(config: RLVRConfig) -> dict[str, list[str]]:
@@ -161,7 +198,7 @@ def _rule(config: RLVRConfig, domain: str) -> list[Callable[[torch.Tensor], bool
 def prompt_scheduler(
     config: RLVRConfig,
     sampler: Sampler,
-    rubrics: Mapping[str, Rubric],
+    graders: Mapping[str, Grader],
     generating: GeneratingArgs,
     replacing: bool = False,
     with_baselines: bool = False,
@@ -171,7 +208,7 @@ def prompt_scheduler(
     Args:
         config: The run.
         sampler: Policy and engine.
-        rubrics: What grades the responses of each domain.
+        graders: What grades the responses of each domain.
         generating: How to sample.
         replacing: Whether groups are replaced by the grades of their members.
         with_baselines: Whether each group has a greedy member to compare with.
@@ -180,7 +217,7 @@ def prompt_scheduler(
     return PromptScheduler(
         generate=sampler.generation.generator(sampling_params(generating)),
         decoder=sampler.renderer,
-        graders=rubrics,
+        graders=graders,
         limits=AnswerLimits(generating.max_new_tokens, config.sequence_length),
         run_seed=config.seed,
         # Grades decide what is sampled next only where groups are replaced; elsewhere the engine need not wait. It

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -72,14 +72,18 @@ def is_due(step: int, every: int, last: int) -> bool:
     return every > 0 and (step % every == 0 or step == last)
 
 
-def resume(config: PipelineConfig) -> tuple[Path | None, dict[str, Any] | None]:
+def resume(config: PipelineConfig, wanted: bool | str) -> tuple[Path | None, dict[str, Any] | None]:
     """Return the checkpoint to continue from and its state, or ``(None, None)``.
+
+    Args:
+        config: The run.
+        wanted: ``resume_from_checkpoint``.
 
     Raises:
         ConfigError: If a checkpoint was named that is not there, or belongs to a run with another seed or policy.
     """
     try:
-        path = checkpoint.find(config.resume_from_checkpoint, config.checkpoint_path)
+        path = checkpoint.find(wanted, config.checkpoint_path)
         state = None if path is None else checkpoint.load_state(path)
     except checkpoint.CheckpointError as error:
         fix = "name a checkpoint, or set resume_from_checkpoint=false."
@@ -124,9 +128,6 @@ def summarize(config: PipelineConfig, log: RunLog, steps: int, saved: Path | Non
     )
 
 
-def save_checkpoint(
-    config: PipelineConfig, step: int, log: RunLog, state: Mapping[str, Any], write: Callable[[Path], None]
-) -> Path:
-    """Write the checkpoint of ``step`` (see :func:`roll.pipelines.checkpoint.save`)."""
-    whole = {**identity(config), **log.state(), **state}
-    return checkpoint.save(config.checkpoint_path, step, whole, write, keep=config.checkpoint_config.keep)
+def checkpoint_state(config: PipelineConfig, log: RunLog, state: Mapping[str, Any]) -> dict[str, Any]:
+    """Return everything a checkpoint remembers beside the weights, as JSON."""
+    return {**identity(config), **log.state(), **state}

@@ -15,6 +15,7 @@ from transformers.utils import logging as transformers_logging
 
 from roll.algorithms.groups import AlgorithmWarning
 from roll.config import BatchPlan, PipelineConfig
+from roll.models.quiet import quiet_deepspeed
 from roll.pipelines.command import shown
 from roll.pipelines.folders import TRAJECTORIES
 from roll.tracking import Progress
@@ -41,9 +42,15 @@ def headline(config: PipelineConfig, batch_plan: BatchPlan) -> str:
     return f"{policy}, {config.adv_estimator}, {batch_plan.train.short()}"
 
 
+def one_line(error: BaseException) -> str:
+    """Return the message of an error in one line."""
+    return " ".join(str(error).split()) or type(error).__name__
+
+
 @contextmanager
 def quiet_transformers() -> Iterator[None]:
     """Switch the progress bars and notices of transformers off for a while: the run has a display of its own."""
+    quiet_deepspeed()
     verbosity, bars = transformers_logging.get_verbosity(), transformers_logging.is_progress_bar_enabled()
     transformers_logging.set_verbosity_error()
     transformers_logging.disable_progress_bar()

@@ -19,7 +19,8 @@ from roll.rewards.rubric import Rubric, Term
 def build_rubrics(
     config: RLVRConfig,
     resources: Mapping[str, Any] | None = None,
-    domain_resources: Mapping[str, Mapping[str, Any]] | None = None,
+    *,
+    limit: ConcurrencyLimit | None = None,
 ) -> dict[str, Rubric]:
     """Return the rubric of each domain of ``config.rewards``.
 
@@ -29,7 +30,7 @@ def build_rubrics(
         config: The run.
         resources: Objects for verifiers that use some: ``judge`` (``llm_judge`` with ``engine: policy``), ``score``
             and ``render`` (``reward_model``).
-        domain_resources: The same for single domains; they come first.
+        limit: Responses graded at a time in all; ``None`` makes one of ``max_concurrent_rewards``.
 
     Raises:
         ConfigError: Everything that is wrong: unknown verifiers, wrong options, packages or modules that are missing.
@@ -37,7 +38,7 @@ def build_rubrics(
     problems: list[Problem] = []
     _import_modules(config, problems)
     custom = _custom_verifier(config, problems)
-    shared_limit = ConcurrencyLimit(config.max_concurrent_rewards)
+    shared_limit = limit or ConcurrencyLimit(config.max_concurrent_rewards)
     rewards = dict(config.rewards)
     if not rewards and config.custom_reward_function is not None:
         rewards[""] = RewardConfig()
@@ -47,8 +48,7 @@ def build_rubrics(
         )
     rubrics = {}
     for domain, reward in rewards.items():
-        given = {**(resources or {}), **(domain_resources or {}).get(domain, {})}
-        terms = _terms(domain, reward, config, custom, given, problems)
+        terms = _terms(domain, reward, config, custom, resources or {}, problems)
         if terms:
             rubrics[domain] = Rubric(
                 terms,

@@ -122,6 +122,16 @@ def unregister_verifier(name: str) -> None:
     del _ENTRIES[name]
 
 
+def registered_verifiers() -> dict[str, VerifierEntry]:
+    """Return what was registered so far, to be carried to another process."""
+    return dict(_ENTRIES)
+
+
+def restore_verifiers(entries: Mapping[str, VerifierEntry]) -> None:
+    """Register what :func:`registered_verifiers` returned in another process."""
+    _ENTRIES.update(entries)
+
+
 def verifier_names() -> list[str]:
     """Return the registered names, sorted."""
     return sorted({*_BUILT_IN, *_ENTRIES})

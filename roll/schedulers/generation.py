@@ -1,34 +1,78 @@
-"""Turns what env managers ask for into requests to a generation engine."""
+"""Turns what env managers ask for into requests to generation engines."""
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable
+import asyncio
+import time
+from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import replace
 
 from roll.env_managers.records import GenerateCall
-from roll.strategies.base import Completion, GenerationRequest, GenerationStrategy, SamplingParams
+from roll.schedulers.generation_metrics import GenerationMeter
+from roll.schedulers.replicas import GenerationClient, Replica, ReplicaDown, ReplicaPool
+from roll.strategies.base import Completion, GenerationRequest, SamplingParams
 
 Generate = Callable[[GenerateCall], Awaitable[Completion]]
 
+_ABORT_SECONDS = 5.0
+"""How long an engine may take to confirm that a request is over before it is believed to hang."""
+
 
 class GenerationScheduler:
-    """Routes calls to one engine, with the sampling parameters of their phase.
+    """Routes calls to engine replicas, with the sampling parameters of their phase.
+
+    A request goes to the least loaded replica, and every later one of its trajectory to the same, which has its prefix
+    (:class:`~roll.schedulers.replicas.ReplicaPool`). Where all are full, requests wait, oldest group first.
+
+    A request that takes longer than ``timeout`` is aborted and tried on another replica. A replica that raises
+    :class:`~roll.schedulers.replicas.ReplicaDown` gets no more requests until :meth:`mark_up` or :meth:`replace`, and
+    those that it had move at once. Every other exception of an engine reaches the caller unchanged.
 
     Args:
-        engine: The generation strategy.
+        replicas: One engine, or several with the same weights.
+        max_running_requests: Most requests at a time per replica; ``None`` leaves the bound to the engines. Leave it
+            where a run is to be reproducible bit for bit: an engine that knows when everything is quiet admits in an
+            order of its own, and here it is the order of arrival that breaks ties.
+        timeout: Seconds that a request may take at a replica, and that it waits while no replica is up.
+        retries: How often a request is tried again.
+        prefix: Put before request ids and sessions, so that several schedulers can share engines.
+        clock: Seconds, for metrics.
+
+    Raises:
+        ValueError: If there is no replica, or a bound is not positive.
     """
 
-    def __init__(self, engine: GenerationStrategy) -> None:
-        self.engine = engine
+    def __init__(
+        self,
+        replicas: GenerationClient | Sequence[GenerationClient],
+        *,
+        max_running_requests: int | None = None,
+        timeout: float | None = None,
+        retries: int = 3,
+        prefix: str = "",
+        clock: Callable[[], float] = time.perf_counter,
+    ) -> None:
+        _check(max_running_requests, timeout, retries)
+        clients = list(replicas) if isinstance(replicas, Sequence) else [replicas]
         self.sampled_tokens = 0
+        self._pool = ReplicaPool(clients, max_running_requests, timeout)
+        self._timeout = timeout
+        self._retries = retries
+        self._prefix = prefix
+        self._meter = GenerationMeter(clock)
 
     def generator(self, sampling: SamplingParams) -> Generate:
-        """Return the function that env managers call; limits and stop tokens of a call override ``sampling``'s."""
+        """Return the function that env managers call; limits and stop tokens of a call override ``sampling``'s.
+
+        It raises :class:`~roll.schedulers.replicas.ReplicaDown` if no replica came back in time, or one after the
+        other went down with the request. A request that took too long every time comes back with
+        ``finish_reason="abort"`` and without tokens: its trajectory ends, the run goes on.
+        """
 
         async def generate(call: GenerateCall) -> Completion:
             stop = tuple(dict.fromkeys((*call.stop_token_ids, *sampling.stop_token_ids)))
             request = GenerationRequest(
-                request_id=call.request_id,
+                request_id=self._prefix + call.request_id,
                 prompt_ids=call.prompt_ids,
                 sampling=replace(
                     sampling,
@@ -36,15 +80,136 @@ class GenerationScheduler:
                     stop_token_ids=stop,
                 ),
                 seed=call.seed,
-                session=call.session,
+                session=None if call.session is None else self._prefix + call.session,
                 priority=call.priority,
             )
-            completion = await self.engine.generate(request)
+            begun = self._meter.clock()
+            completion = await self._serve(request)
             self.sampled_tokens += len(completion.token_ids)
+            self._meter.finished(len(request.prompt_ids), completion, self._meter.clock() - begun)
             return completion
 
         return generate
 
     async def release(self, session: str) -> None:
-        """Let the engine forget the prefix of a finished trajectory."""
-        await self.engine.release(session)
+        """Let the engines forget the prefix of a finished trajectory."""
+        session = self._prefix + session
+        for replica in self._pool.forget(session):
+            try:
+                await replica.client.release(session)
+            except ReplicaDown:
+                self._pool.mark_down(replica)
+
+    def metrics(self) -> dict[str, float]:
+        """Return what happened since the last call.
+
+        Returns:
+            ``queue`` and ``running`` now and ``…_max``; ``replicas_up``; ``requests``; ``tokens_per_second`` sampled;
+            ``prefix_cache_hit_rate`` (prompt tokens that were cached); ``latency_mean``, ``_p50``, ``_p95``, ``_max``
+            of a turn in seconds, waiting included, and ``wait_mean``; ``retries``, ``timeouts``, ``given_up``; with
+            several replicas ``replica_<rank>/running`` and ``/served`` (since the start).
+        """
+        return self._meter.report(self._pool.replicas, self._pool.waiting)
+
+    def mark_down(self, rank: int) -> None:
+        """Give a replica no more requests; those that it has move to another one."""
+        self._pool.mark_down(self._pool.replicas[rank])
+
+    def mark_up(self, rank: int) -> None:
+        """Give requests to a replica that was down; it must have the current weights."""
+        self._pool.mark_up(rank)
+
+    def replace(self, rank: int, client: GenerationClient) -> None:
+        """Put another engine, with the current weights, in the place of a replica."""
+        self._pool.replace(rank, client)
+
+    def pause(self) -> None:
+        """Hand no more requests to replicas until :meth:`resume`; those they have go on."""
+        self._pool.pause()
+
+    def resume(self) -> None:
+        """Hand out requests again, never more than the replicas take at a time."""
+        self._pool.resume()
+
+    async def _serve(self, request: GenerationRequest) -> Completion:
+        """Return the completion, from the first replica that gives one."""
+        attempt, failed = 0, None
+        while True:
+            replica = await self._place(request, failed)
+            # A replica may still know the attempt before.
+            tried = replace(request, request_id=f"{request.request_id}#{attempt}") if attempt else request
+            completion = await self._attempt(replica, tried)
+            if completion is not None:
+                return completion
+            attempt, failed = attempt + 1, replica
+            if attempt > self._retries:
+                return self._give_up(request, replica)
+            self._meter.counts["retries"] += 1
+
+    async def _place(self, request: GenerationRequest, failed: Replica | None) -> Replica:
+        replica = self._pool.take(request.session, failed)
+        if replica is not None:
+            self._meter.placed(self._pool.running, 0.0)
+            return replica
+        begun = self._meter.clock()
+        self._meter.queued(self._pool.waiting + 1)
+        replica = await self._pool.wait(request.session, request.priority, failed)
+        self._meter.placed(self._pool.running, self._meter.clock() - begun)
+        return replica
+
+    async def _attempt(self, replica: Replica, request: GenerationRequest) -> Completion | None:
+        """Return what a replica makes of a request whose place is taken; ``None`` if it is to be tried elsewhere."""
+        try:
+            async with asyncio.timeout(self._timeout) as limit:
+                replica.attempts.add(limit)
+                try:
+                    completion = await replica.client.generate(request)
+                finally:
+                    replica.attempts.discard(limit)
+            replica.timeouts = 0
+            replica.served += 1
+            return completion
+        except ReplicaDown:
+            self._pool.mark_down(replica)
+        except TimeoutError:
+            if not limit.expired():
+                raise
+            if replica.up:
+                replica.timeouts += 1
+                self._meter.counts["timeouts"] += 1
+                await self._abort(replica, request.request_id)
+        except asyncio.CancelledError:
+            await self._abort(replica, request.request_id)
+            raise
+        finally:
+            self._pool.give_back(replica)
+        return None
+
+    async def _abort(self, replica: Replica, request_id: str) -> None:
+        """End a request at its replica; one that does not answer has hung and is left alone."""
+        try:
+            async with asyncio.timeout(_ABORT_SECONDS) as limit:
+                await replica.client.abort(request_id)
+        except ReplicaDown:
+            self._pool.mark_down(replica)
+        except TimeoutError:
+            if not limit.expired():
+                raise
+
+    def _give_up(self, request: GenerationRequest, replica: Replica) -> Completion:
+        self._meter.counts["given_up"] += 1
+        if replica.up:
+            return Completion([], [], "abort")
+        raise ReplicaDown(
+            f"Request {request.request_id!r} was tried {self._retries + 1} times, and the last replica went down with "
+            f"it; {self._pool.describe()}"
+        )
+
+
+def _check(max_running_requests: int | None, timeout: float | None, retries: int) -> None:
+    if max_running_requests is not None and max_running_requests < 1:
+        raise ValueError(f"max_running_requests={max_running_requests}: must be at least 1, or None for no bound")
+    if timeout is not None and not timeout > 0:
+        raise ValueError(f"timeout={timeout}: must be greater than 0 seconds, or None for no limit")
+    if retries < 0:
+        raise ValueError(f"retries={retries}: must be at least 0")

@@ -4,15 +4,16 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Protocol
 
 from roll.data.prompts import Prompt, PromptSource
 from roll.env_managers.records import Activity, GenerateCall, generation_seed
 from roll.rewards.base import Grade, RewardRequest
 from roll.schedulers.generation import Generate
+from roll.schedulers.members import Spares, cancel, play_group
 from roll.schedulers.prompt_search import Collected, Keep, PromptSearch
 from roll.strategies.base import Completion
 from roll.trajectories.model import Status, Trajectory, TrajectoryGroup, Turn
@@ -64,6 +65,7 @@ class PromptScheduler:
         activity: Told while responses are graded, where what is sampled next depends on the grades.
         grade_at_end: Grade when all responses of a round are there, instead of each as it is finished.
         greedy: Samples greedily: gives each group a ``baseline``. ``None`` for groups without.
+        spares: Responses beyond the size of a group, in place of those that break.
     """
 
     def __init__(
@@ -77,6 +79,7 @@ class PromptScheduler:
         activity: Activity | None = None,
         grade_at_end: bool = False,
         greedy: Generate | None = None,
+        spares: Spares | None = None,
     ) -> None:
         self._generate = generate
         self._decoder = decoder
@@ -86,6 +89,7 @@ class PromptScheduler:
         self._activity: Activity = activity or _NoActivity()
         self._grade_at_end = grade_at_end
         self._greedy = greedy
+        self._spares = spares or Spares()
 
     async def collect(
         self,
@@ -128,7 +132,7 @@ class PromptScheduler:
 
         async def answer(position: int, together: asyncio.Barrier | None) -> int:
             prompt = source.at(position)
-            group = await self._group(prompt, f"train-{position:07d}", size, position, count, together)
+            group = await self._group(prompt, _train_id(position), size, position, count, together)
             search.finish(position, group)
             # The engine is to wait until the prompts that replace this one, if any, are under way.
             self._activity.enter_env()
@@ -138,7 +142,7 @@ class PromptScheduler:
         try:
             while not search.complete:
                 begun = search.admit(len(running), additional)
-                responses = len(begun) * (size + (self._greedy is not None))
+                responses = len(begun) * (size + self._spares.count + (self._greedy is not None))
                 together = asyncio.Barrier(responses) if self._grade_at_end and begun else None
                 running |= {asyncio.create_task(answer(position, together)) for position in begun}
                 if not running:
@@ -149,7 +153,7 @@ class PromptScheduler:
                     task.result()
                     self._activity.leave_env()
         finally:
-            await _cancel(running)
+            await cancel(running)
         return search.result(aborted=len(running))
 
     async def answer_all(
@@ -190,7 +194,11 @@ class PromptScheduler:
         try:
             return list(await asyncio.gather(*tasks))
         finally:
-            await _cancel(tasks)
+            await cancel(tasks)
+
+    async def answer_group(self, source: PromptSource, position: int, size: int) -> TrajectoryGroup:
+        """Answer one training prompt with ``size`` responses; positions that come first are served first."""
+        return await self._group(source.at(position), _train_id(position), size, position, lambda _: None)
 
     async def grade_recorded(
         self, prompt: Prompt, response: str, group_id: str, episode: int, completion: Completion | None = None
@@ -207,22 +215,16 @@ class PromptScheduler:
         on_graded: Callable[[Trajectory], None],
         together: asyncio.Barrier | None = None,
     ) -> TrajectoryGroup:
-        async def one(episode: int, generate: Generate) -> Trajectory:
+        async def one(episode: int, is_greedy: bool) -> Trajectory:
+            generate = self._greedy if is_greedy and self._greedy is not None else self._generate
             trajectory = await self._answer(prompt, group_id, episode, priority, generate, together)
-            if episode < size:
+            if not is_greedy:
                 on_graded(trajectory)
             return trajectory
 
-        members: list[asyncio.Task[Trajectory]] = []
-        try:
-            members = [asyncio.create_task(one(episode, self._generate)) for episode in range(size)]
-            if self._greedy is not None:
-                members.append(asyncio.create_task(one(size, self._greedy)))
-            answered = list(await asyncio.gather(*members))
-        finally:
-            await _cancel(members)
-        baseline = answered[size].score if self._greedy is not None else None
-        return TrajectoryGroup(group_id, prompt.tag, answered[:size], domain=prompt.domain, baseline=baseline)
+        played = await play_group(one, size, self._spares, self._greedy is not None)
+        baseline = None if played.baseline is None else played.baseline.score
+        return TrajectoryGroup(group_id, prompt.tag, played.members, domain=prompt.domain, baseline=baseline)
 
     async def _answer(
         self,
@@ -274,6 +276,10 @@ class PromptScheduler:
         trajectory = _trajectory(prompt, group_id, episode, completion, response, grade)
         trajectory.turns[0].seconds.update(generate=seconds, reward=time.perf_counter() - begun)
         return trajectory
+
+
+def _train_id(position: int) -> str:
+    return f"train-{position:07d}"
 
 
 def _trajectory(
@@ -330,11 +336,3 @@ def _outside_the_engine(activity: Activity) -> Iterator[None]:
         yield
     finally:
         activity.leave_env()
-
-
-async def _cancel(tasks: Iterable[asyncio.Task[Any]]) -> None:
-    """Stop tasks that are no longer needed and wait until they are gone; finished ones are left alone."""
-    unfinished = [task for task in tasks if not task.done()]
-    for task in unfinished:
-        task.cancel()
-    await asyncio.gather(*unfinished, return_exceptions=True)

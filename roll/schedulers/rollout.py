@@ -3,16 +3,18 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Iterator, Mapping
+from collections import Counter
+from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass
-from functools import partial
-from typing import Any
+from itertools import accumulate
+from typing import Any, Protocol
 
 from roll.env_managers.groups import check_group
 from roll.env_managers.records import EpisodeSpec
 from roll.env_managers.trajectory import TrajectoryEnvManager
 from roll.envs import env_seed
 from roll.schedulers.generation import GenerationScheduler
+from roll.schedulers.members import Spares, play_group
 from roll.trajectories.model import Trajectory, TrajectoryGroup
 
 OnProgress = Callable[[int, int], None]
@@ -25,41 +27,63 @@ class RolloutError(RuntimeError):
 
 @dataclass(frozen=True, slots=True)
 class GroupSpec:
-    """One group to roll out: which tag, under which name and seed, and how many members."""
+    """One group to roll out: which tag, under which name and seed, how many members, and its number in the run."""
 
     tag: str
     group_id: str
     seed: int
     size: int
+    number: int = 0
+
+
+class PlayEpisode(Protocol):
+    """Plays one episode, here or in another process; whoever plays it also releases its session."""
+
+    def __call__(self, spec: EpisodeSpec, greedy: bool, /) -> Awaitable[Trajectory]:
+        """Play the episode to its end, greedily if so asked."""
+        ...
 
 
 class RolloutScheduler:
     """Runs every group of a step and returns them in the order they were asked for, whoever finishes first.
 
-    Synchronous: a step's episodes all start together and all end before the next step.
-
     Args:
-        managers: The env manager of each tag.
+        managers: The env manager of each tag. With ``make_env``, ``generation`` and ``greedy`` another way to say
+            ``play``, for episodes that are played in this process.
         make_env: The environment factory of each tag.
         generation: Told when a trajectory is over, so that its prefix can be forgotten.
         run_seed: Seed of the run; keys levels and sampling noise.
         greedy: The env manager of each tag that plays greedily: gives each group a ``baseline``. ``None`` for groups
             without.
+        play: Plays one episode.
+        with_baselines: Whether each group has a greedy member, whose score is its ``baseline``.
+        spares: Members beyond the size of a group, in place of those that break.
+
+    Attributes:
+        member_counts: Members so far that were ``replaced`` by spares because they broke, and ``stragglers`` given up.
     """
 
     def __init__(
         self,
-        managers: Mapping[str, TrajectoryEnvManager],
-        make_env: Mapping[str, Callable[[], Any]],
-        generation: GenerationScheduler,
-        run_seed: int,
+        managers: Mapping[str, TrajectoryEnvManager] | None = None,
+        make_env: Mapping[str, Callable[[], Any]] | None = None,
+        generation: GenerationScheduler | None = None,
+        run_seed: int = 0,
         greedy: Mapping[str, TrajectoryEnvManager] | None = None,
+        *,
+        play: PlayEpisode | None = None,
+        with_baselines: bool = False,
+        spares: Spares | None = None,
     ) -> None:
-        self._managers = managers
-        self._make_env = make_env
-        self._generation = generation
+        if play is None:
+            if managers is None or make_env is None or generation is None:
+                raise TypeError("RolloutScheduler needs play=, or managers, make_env and generation")
+            play, with_baselines = _player(managers, make_env, generation, greedy), greedy is not None
+        self._play = play
         self._run_seed = run_seed
-        self._greedy = greedy
+        self._with_baselines = with_baselines
+        self._spares = spares or Spares()
+        self.member_counts: Counter[str] = Counter()
 
     async def collect(self, specs: list[GroupSpec], on_progress: OnProgress | None = None) -> list[TrajectoryGroup]:
         """Run all episodes of ``specs`` concurrently.
@@ -81,49 +105,65 @@ class RolloutScheduler:
         finished = 0
         total = sum(spec.size for spec in specs)
 
-        async def play(spec: GroupSpec, episode: int) -> Trajectory:
+        def count(is_baseline: bool) -> None:
             nonlocal finished
-            is_baseline = episode == spec.size
-            trajectory = await self._play(spec, episode, self._greedy if is_baseline else None)
             finished += not is_baseline
             if on_progress is not None:
-                on_progress(finished, total)
-            return trajectory
+                on_progress(min(finished, total), total)
 
-        extra = 0 if self._greedy is None else 1
-
-        running: list[list[asyncio.Task[Trajectory]]] = []
+        running: list[asyncio.Task[TrajectoryGroup]] = []
         failure: BaseException | None = None
         try:
             async with asyncio.TaskGroup() as tasks:
-                running = [[tasks.create_task(play(spec, k)) for k in range(spec.size + extra)] for spec in specs]
+                running = [tasks.create_task(self._group(spec, count)) for spec in specs]
         except ExceptionGroup as failures:
             # The first failure cancelled the other episodes; the caller is to see it as it was raised.
             failure = failures.exceptions[0]
         if failure is not None:
             raise failure
-        groups = [
-            _group(spec, [task.result() for task in members]) for spec, members in zip(specs, running, strict=True)
-        ]
+        groups = [task.result() for task in running]
         _check(groups)
         return groups
 
-    async def _play(
-        self, spec: GroupSpec, episode: int, managers: Mapping[str, TrajectoryEnvManager] | None = None
-    ) -> Trajectory:
-        manager = (managers or self._managers)[spec.tag]
-        what = EpisodeSpec(spec.tag, spec.group_id, episode, spec.seed, self._run_seed)
+    async def run_group(self, spec: GroupSpec) -> TrajectoryGroup:
+        """Run the episodes of one group; episodes that fail are returned with their error status.
+
+        Raises:
+            GroupMismatchError: If its members started from different observations.
+        """
+        group = await self._group(spec, lambda is_baseline: None)
+        _check_members(group)
+        return group
+
+    async def _group(self, spec: GroupSpec, count: Callable[[bool], None]) -> TrajectoryGroup:
+        async def play(episode: int, is_greedy: bool) -> Trajectory:
+            what = EpisodeSpec(spec.tag, spec.group_id, episode, spec.seed, self._run_seed)
+            trajectory = await self._play(what, is_greedy)
+            count(is_greedy)
+            return trajectory
+
+        played = await play_group(play, spec.size, self._spares, self._with_baselines, self.member_counts)
+        greedy = played.baseline
+        baseline = greedy.score if greedy is not None and not greedy.status.is_error else None
+        return TrajectoryGroup(spec.group_id, spec.tag, played.members, baseline=baseline)
+
+
+def _player(
+    managers: Mapping[str, TrajectoryEnvManager],
+    make_env: Mapping[str, Callable[[], Any]],
+    generation: GenerationScheduler,
+    greedy: Mapping[str, TrajectoryEnvManager] | None,
+) -> PlayEpisode:
+    """Return what plays episodes in this process."""
+
+    async def play(spec: EpisodeSpec, is_greedy: bool) -> Trajectory:
+        manager = (greedy if is_greedy and greedy is not None else managers)[spec.tag]
         try:
-            return await manager.run(what, self._make_env[spec.tag])
+            return await manager.run(spec, make_env[spec.tag])
         finally:
-            await self._generation.release(what.trajectory_id)
+            await generation.release(spec.trajectory_id)
 
-
-def _group(spec: GroupSpec, played: list[Trajectory]) -> TrajectoryGroup:
-    """Return the group of a spec; an episode beyond its size is the greedy one."""
-    greedy = played[spec.size :]
-    baseline = greedy[0].score if greedy and not greedy[0].status.is_error else None
-    return TrajectoryGroup(spec.group_id, spec.tag, played[: spec.size], baseline=baseline)
+    return play
 
 
 def group_specs(
@@ -139,9 +179,32 @@ def group_specs(
         first: Number of the first group: steps count on, so that every step has levels of its own.
         offset: Added to the number for the seed: keeps evaluation levels apart from training levels.
     """
-    numbered: Iterator[tuple[int, str]] = enumerate((tag for tag, count in groups for _ in range(count)), start=first)
-    named = partial("{}{:07d}".format, prefix)
-    return [GroupSpec(tag, named(n), env_seed(run_seed, tag, offset + n, 0), size) for n, tag in numbered]
+    tags = [tag for tag, count in groups for _ in range(count)]
+    return [_spec(tag, number, size, run_seed, prefix, offset) for number, tag in enumerate(tags, start=first)]
+
+
+def endless_specs(
+    groups: list[tuple[str, int]], size: int, run_seed: int, prefix: str
+) -> dict[str, Callable[[int], GroupSpec]]:
+    """Return for each tag the group of each number: its n-th group of the run, for streams that never end.
+
+    The first groups are those that :func:`group_specs` gives steps with these counts, under the same names.
+    """
+    per_step = sum(count for _, count in groups)
+
+    def source(tag: str, begin: int, count: int) -> Callable[[int], GroupSpec]:
+        def spec(number: int) -> GroupSpec:
+            step, index = divmod(number, count)
+            return _spec(tag, step * per_step + begin + index, size, run_seed, prefix, 0)
+
+        return spec
+
+    begins = list(accumulate((count for _, count in groups), initial=0))
+    return {tag: source(tag, begin, count) for (tag, count), begin in zip(groups, begins, strict=False)}
+
+
+def _spec(tag: str, number: int, size: int, run_seed: int, prefix: str, offset: int) -> GroupSpec:
+    return GroupSpec(tag, f"{prefix}{number:07d}", env_seed(run_seed, tag, offset + number, 0), size, number)
 
 
 def _check(groups: list[TrajectoryGroup]) -> None:
@@ -150,4 +213,8 @@ def _check(groups: list[TrajectoryGroup]) -> None:
     if everything and len(failed) == len(everything):
         raise RolloutError(f"Every one of the {len(failed)} episodes failed. The first: {failed[0].error}")
     for group in groups:
-        check_group(t for t in group.trajectories if not t.status.is_error)
+        _check_members(group)
+
+
+def _check_members(group: TrajectoryGroup) -> None:
+    check_group(member for member in group.trajectories if not member.status.is_error)

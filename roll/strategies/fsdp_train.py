@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
+from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -11,11 +12,13 @@ from tensordict import TensorDict
 from torch import Tensor, nn
 from transformers import PreTrainedModel, get_scheduler
 
+from roll.strategies.adapters import adapted_layers, adapters_disabled, merged_named_parameters, save_adapters
 from roll.strategies.base import EXTREMES, BatchTotals, Loss
 from roll.strategies.fsdp import checkpoint
 from roll.strategies.fsdp.checkpoint import CHECKPOINT_FILE
 from roll.strategies.fsdp.options import FsdpOptions
 from roll.strategies.fsdp.ranks import Ranks
+from roll.strategies.parking import Parking
 from roll.strategies.scoring import Prediction, Scorer
 
 __all__ = ["CHECKPOINT_FILE", "FsdpTrainStrategy", "TrainOptions"]
@@ -109,6 +112,7 @@ class FsdpTrainStrategy:
         )
         self.device = self._scorer.device
         self._ranks, self._shards = Ranks(), self._scorer.shards
+        self._parking, self._parked_gradients, self._optimizer_handed_over = Parking(), Parking(), False
         # Only now: sharding replaces parameters.
         trained = [parameter for parameter in model.parameters() if parameter.requires_grad]
         self._matrices = [parameter for parameter in trained if parameter.ndim >= 2]
@@ -127,6 +131,21 @@ class FsdpTrainStrategy:
             num_warmup_steps=options.warmup_steps,
             num_training_steps=max(options.total_steps, 1),
         )
+
+    @property
+    def data_rank(self) -> int:
+        """Which share of a batch this rank computes, below :attr:`data_size`."""
+        return self._scorer.data_rank
+
+    @property
+    def data_size(self) -> int:
+        """Into how many shares a batch is dealt; ranks with the same :attr:`data_rank` get the same rows."""
+        return self._scorer.data_size
+
+    @property
+    def speaks(self) -> bool:
+        """Whether this rank's outputs count: true on one of the ranks that share rows, and all of them have them."""
+        return self._scorer.speaks
 
     def compute_log_probs(self, batch: TensorDict) -> Tensor:
         """Return log p(token t | tokens < t) under the current weights, ``[batch, sequence]``, 0 outside the mask."""
@@ -163,8 +182,9 @@ class FsdpTrainStrategy:
         Raises:
             FloatingPointError: If the gradient is not finite, on every rank; the weights are left as they were.
         """
+        self._must_be_here()
         if totals is None:
-            totals = self._ranks.total(loss.totals(batch))
+            totals = self._ranks.total(loss.totals(batch) if self.speaks else BatchTotals(0, 0, 0))
         self.model.train()
         self.optimizer.zero_grad(set_to_none=True)
         sums = self._merge(self._backward(_contributing(batch, loss), loss, totals))
@@ -188,16 +208,22 @@ class FsdpTrainStrategy:
     def named_parameters(self) -> Iterator[tuple[str, Tensor]]:
         """Yield every parameter under its Hugging Face name, detached: in one process without a copy.
 
-        Of a sharded model one parameter at a time is gathered, on every rank, so every rank must iterate to the end.
+        Of a sharded model one parameter at a time is gathered, on every rank, so every rank must iterate to the end. Of
+        a model with LoRA adapters come the merged weights, one matrix at a time; the training weights stay apart.
         """
-        for name, parameter in self.model.named_parameters():
-            yield name, parameter.detach() if self._shards is None else self._shards.full(parameter)
+        self._must_be_here()
+        yield from merged_named_parameters(self.model, self._gather)
+
+    def adapters_disabled(self) -> AbstractContextManager[None]:
+        """Score with the base model inside this context: the reference of a policy with LoRA adapters."""
+        return adapters_disabled(self.model)
 
     def save_checkpoint(self, directory: Path) -> None:
         """Write weights, optimiser, schedule and random state to ``directory``; loading them continues exactly.
 
         Several ranks write a folder of shards, which must be on a file system that all of them see.
         """
+        self._must_be_here()
         if self._shards is None:
             checkpoint.save_file(directory, self.model, self.optimizer, self.scheduler, self.device)
         else:
@@ -211,11 +237,13 @@ class FsdpTrainStrategy:
         Raises:
             FileNotFoundError: If ``directory`` holds no training state.
         """
+        self._must_be_here()
         checkpoint.load(directory, self.model, self.optimizer, self.scheduler, self.device, self._ranks)
 
     def save_hf(self, directory: Path) -> None:
-        """Write weights and config in Hugging Face format; of several ranks the first one writes."""
-        if self._shards is None:
+        """Write weights, adapters merged, and config in Hugging Face format; of several ranks the first one writes."""
+        if self._shards is None and not adapted_layers(self.model):
+            self._must_be_here()
             self.model.save_pretrained(directory)
             return
         first = self._ranks.rank == 0
@@ -226,37 +254,66 @@ class FsdpTrainStrategy:
             self.model.save_pretrained(directory, state_dict=whole)
         self._ranks.gather(None)
 
+    def save_adapters(self, directory: Path) -> None:
+        """Write the LoRA adapters in the format of peft; of several ranks the first one writes.
+
+        Raises:
+            ValueError: The model has no adapters.
+        """
+        self._must_be_here()
+        save_adapters(self.model, directory, self._gather, write=self._ranks.rank == 0)
+        self._ranks.gather(None)
+
+    @property
+    def offloaded(self) -> bool:
+        """Whether weights or optimiser states are handed over, so that no step can be taken."""
+        return self._scorer.offloaded or self._optimizer_handed_over
+
     def offload(self, *, weights: bool = True, optimizer: bool = True) -> None:
-        """Move weights and optimiser states to CPU memory and free gradients, so that others can use the device.
+        """Move weights, gradients and optimiser states to CPU memory, so that others can use the device.
+
+        On the CPU everything stays where it is. Until :meth:`reload`, what needs it raises ``RuntimeError``.
 
         Args:
-            weights: Whether to move the weights (in one process also those of an engine that samples from them).
+            weights: Whether to move weights and gradients (in one process also those that an engine samples from).
             optimizer: Whether to move the optimiser states.
         """
-        self._move(torch.device("cpu"), weights=weights, optimizer=optimizer)
+        on_cpu = self.device.type != "cuda" or (self._shards is not None and self._shards.offloaded)
+        if optimizer and not on_cpu and not self._optimizer_handed_over:
+            self._parking.park(
+                value
+                for state in self.optimizer.state.values()
+                for value in state.values()
+                # AdamW counts its steps on the CPU.
+                if isinstance(value, Tensor) and value.device.type == "cuda"
+            )
+        if weights and not on_cpu and not self._scorer.offloaded:
+            self._parked_gradients.park(p.grad for p in self.model.parameters() if p.grad is not None)
+        self._optimizer_handed_over |= optimizer
+        if weights:
+            self._scorer.offload()
+        if not on_cpu:
+            torch.cuda.empty_cache()
 
     def reload(self, *, weights: bool = True, optimizer: bool = True) -> None:
-        """Move weights and optimiser states back to the device."""
-        self._move(self.device, weights=weights, optimizer=optimizer)
-
-    def _move(self, device: torch.device, *, weights: bool, optimizer: bool) -> None:
-        self.optimizer.zero_grad(set_to_none=True)
-        if self._shards is not None and self._shards.offloaded:
-            return
+        """Take back what :meth:`offload` moved, exactly as it was."""
         if weights:
-            self._scorer.predictor.to(device)
+            self._scorer.reload()
+            self._parked_gradients.restore()
         if optimizer:
-            for state in self.optimizer.state.values():
-                for name, value in state.items():
-                    # AdamW counts its steps on the CPU.
-                    if isinstance(value, Tensor) and value.ndim:
-                        state[name] = value.to(device)
-        if device.type == "cpu" and self.device.type == "cuda":
-            torch.cuda.empty_cache()
+            self._parking.restore()
+            self._optimizer_handed_over = False
+
+    def _must_be_here(self) -> None:
+        if self.offloaded:
+            raise RuntimeError("Weights or optimiser states were handed over by offload(). Call reload() before this.")
+
+    def _gather(self, parameter: Tensor) -> Tensor:
+        return parameter.detach() if self._shards is None else self._shards.full(parameter)
 
     def _backward(self, batch: TensorDict, loss: Loss, totals: BatchTotals) -> dict[str, float]:
         """Add the gradient of ``loss`` over this rank's rows and return its metrics."""
-        sums: dict[str, float] = {}
+        shares: list[Mapping[str, Tensor]] = []
         for rows, micro, last in self._scorer.passes(batch):
             if self._shards is not None:
                 self._shards.set_last(last)
@@ -267,13 +324,17 @@ class FsdpTrainStrategy:
                 continue
             value, metrics = loss(outputs, entropy, micro, totals)
             value.backward()
-            _accumulate(sums, {"loss": value.detach(), **metrics})
+            shares.append({"loss": value.detach(), **metrics})
+        # Read only now: on a GPU reading a number waits for all work before it.
+        sums: dict[str, float] = {}
+        for share in shares:
+            _accumulate(sums, share)
         return sums
 
     def _merge(self, sums: dict[str, float]) -> dict[str, float]:
         """Return the metrics of all ranks as one."""
         merged: dict[str, float] = {}
-        for share in self._ranks.gather(sums):
+        for share in self._ranks.gather(sums if self.speaks else {}):
             _accumulate(merged, share)
         return merged
 

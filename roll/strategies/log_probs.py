@@ -11,6 +11,7 @@ from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint
 
 from roll.strategies.packing import flat_hidden
+from roll.strategies.ulysses import SequenceRanks
 
 MAX_LOGITS = 2**28
 """Most logits held at once where no chunk size is given: 1 GiB in fp32."""
@@ -47,6 +48,7 @@ def forward_log_probs(
     lengths: Tensor | None = None,
     chunk_size: int | None = None,
     reference: Reference | None = None,
+    ranks: SequenceRanks | None = None,
 ) -> TokenOutputs:
     """Run ``model`` over right-padded sequences and return log p(token t | tokens < t) where the mask is 1.
 
@@ -64,13 +66,16 @@ def forward_log_probs(
         lengths: ``[batch]``, valid tokens of each row: packs the rows (:func:`roll.strategies.packing.flat_hidden`).
         chunk_size: Most tokens whose logits are held at once; ``None`` for as many as make :data:`MAX_LOGITS`.
         reference: Also return the divergence from it, summed over the vocabulary.
+        ranks: Those that each compute a part of the same sequences; every one of them gets all results.
 
     Returns:
         Tensors aligned with ``input_ids``; position 0 is always 0.
     """
     mask = response_mask.bool().clone()
     mask[:, 0] = False
-    before = flat_hidden(model.get_decoder(), input_ids, lengths).before(mask)  # type: ignore[operator]
+    hidden = flat_hidden(model.get_decoder(), input_ids, lengths, ranks)  # type: ignore[operator]
+    mask = hidden.own(mask)
+    before = hidden.before(mask)
     head = project if project is not None else model.get_output_embeddings()  # type: ignore[operator]
     if chunk_size is None:
         chunk_size = max(1, MAX_LOGITS // model.config.get_text_config().vocab_size)  # type: ignore[operator, union-attr]
@@ -81,7 +86,7 @@ def forward_log_probs(
     chosen, entropy, divergence = _in_chunks(score, chunk_size, before, input_ids[mask], ref_before)
 
     def placed(values: Tensor) -> Tensor:
-        return values.new_zeros(mask.shape).masked_scatter(mask, values)
+        return hidden.together(values.new_zeros(mask.shape).masked_scatter(mask, values))
 
     return TokenOutputs(
         placed(chosen),

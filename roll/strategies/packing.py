@@ -9,12 +9,10 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor, nn
 from transformers import AttentionInterface, AttentionMaskInterface, PreTrainedModel
-from transformers.integrations.sdpa_attention import sdpa_attention_forward
 from transformers.masking_utils import sdpa_mask
 
-ATTENTION = "roll_packed_attention"
-REPLACED = ("sdpa", "eager")
-"""Attention implementations that pay for every pair of packed tokens, and are replaced by :data:`ATTENTION`."""
+from roll.strategies.packed_attention import ATTENTION, REPLACED, PackingPlan, packed_attention
+from roll.strategies.ulysses import ULYSSES, SequencePart, SequenceRanks, padded_width
 
 _TOLERANCE = 1e-3
 _TOLERANCE_HALF = 0.1
@@ -24,63 +22,50 @@ class FlatHidden(NamedTuple):
     """Hidden states of a micro-batch without its rows.
 
     Attributes:
-        states: ``[tokens, hidden]``.
-        starts: ``[batch]``: where each row begins in ``states``.
+        states: ``[tokens, hidden]``; with ``part`` those that this rank holds.
+        starts: ``[batch]``: where each row begins in the states of all ranks together.
+        part: What this rank holds, where sequences are spread over ranks; ``None`` if it holds all.
     """
 
     states: Tensor
     starts: Tensor
+    part: SequencePart | None = None
+
+    def own(self, mask: Tensor) -> Tensor:
+        """Return which tokens of ``mask`` ``[batch, sequence]`` come after a state that this rank holds."""
+        if self.part is None:
+            return mask
+        rows, columns = mask.nonzero(as_tuple=True)
+        own = torch.zeros_like(mask)
+        own[rows, columns] = self.part.holds(self.starts[rows] + columns - 1)
+        return own
 
     def before(self, mask: Tensor) -> Tensor:
         """Return the states one token before each token of ``mask`` ``[batch, sequence]``, row by row: ``[n, hidden]``.
 
-        No token of the first column may be in the mask: nothing is before it.
+        No token of the first column may be in the mask: nothing is before it. This rank must hold them all.
         """
         rows, columns = mask.nonzero(as_tuple=True)
-        return self.states.index_select(0, self.starts[rows] + columns - 1)
+        places = self.starts[rows] + columns - 1
+        return self.states.index_select(0, places if self.part is None else self.part.local(places))
+
+    def all_before(self, mask: Tensor) -> Tensor:
+        """Return the same as :meth:`before` with the states of all ranks."""
+        if self.part is None:
+            return self.before(mask)
+        own = self.own(mask)
+        states = self.states.new_zeros(int(mask.sum()), self.states.shape[-1])
+        states[own[mask]] = self.before(own)
+        return self.together(states)
+
+    def together(self, own: Tensor) -> Tensor:
+        """Return what all ranks have found, from what this one has, with 0 where it has nothing."""
+        return own if self.part is None else self.part.ranks.sum(own)
 
 
-@dataclass(frozen=True, eq=False)
-class PackingPlan:
-    """How the attention of packed sequences is computed: by groups of sequences of similar length.
-
-    Attributes:
-        groups: For each group, ``[sequences, longest]``: the place of each of its tokens in the packed row. A sequence
-            that is shorter repeats its last token, which none of its own tokens sees.
-        places: ``[tokens]``: where the output of each packed token is in the outputs of all groups, laid end to end.
-    """
-
-    groups: list[Tensor]
-    places: Tensor
-
-    @classmethod
-    def of(cls, lengths: Tensor) -> PackingPlan:
-        """Plan for sequences of ``lengths`` ``[batch]``. No sequence is padded to more than twice its length."""
-        starts = lengths.cumsum(0) - lengths
-        sizes = lengths.tolist()
-        order = sorted((row for row in range(len(sizes)) if sizes[row]), key=lambda row: -sizes[row])
-        members: list[list[int]] = []
-        for row in order:
-            if not members or 2 * sizes[row] < sizes[members[-1][0]]:
-                members.append([])
-            members[-1].append(row)
-        groups = []
-        places = torch.empty(sum(sizes), dtype=torch.int64, device=lengths.device)
-        offset = 0
-        for rows in members:
-            longest = sizes[rows[0]]
-            columns = torch.arange(longest, device=lengths.device).unsqueeze(0)
-            index = torch.tensor(rows, device=lengths.device)
-            ends = lengths[index].unsqueeze(1)
-            group = starts[index].unsqueeze(1) + torch.minimum(columns, ends - 1)
-            inside = columns < ends
-            places[group[inside]] = offset + inside.flatten().nonzero().squeeze(1)
-            groups.append(group)
-            offset += group.numel()
-        return cls(groups, places)
-
-
-def flat_hidden(decoder: nn.Module, input_ids: Tensor, lengths: Tensor | None = None) -> FlatHidden:
+def flat_hidden(
+    decoder: nn.Module, input_ids: Tensor, lengths: Tensor | None = None, ranks: SequenceRanks | None = None
+) -> FlatHidden:
     """Run the decoder over right-padded sequences.
 
     With right padding and causal attention no valid token can see a padding token, so no attention mask is built and
@@ -88,25 +73,48 @@ def flat_hidden(decoder: nn.Module, input_ids: Tensor, lengths: Tensor | None = 
     again at 0 for each sequence.
 
     Args:
-        decoder: A Hugging Face decoder without its head (for packing, see :func:`prepare_packing`).
+        decoder: A Hugging Face decoder without its head (for packing, see :func:`prepare_packing`; for ``ranks``,
+            :func:`roll.strategies.ulysses.prepare_ulysses`).
         input_ids: ``[batch, sequence]`` int64, padded on the right.
         lengths: ``[batch]``, valid tokens of each row; packs. ``None`` runs the padded rows.
+        ranks: Those that compute parts of the same sequences; ``None`` computes them here.
     """
     rows, width = input_ids.shape
-    if lengths is None:
+    if lengths is None and ranks is None:
         states = decoder(input_ids=input_ids, use_cache=False).last_hidden_state
         return FlatHidden(states.flatten(0, 1), torch.arange(rows, device=input_ids.device) * width)
     columns = torch.arange(width, device=input_ids.device).expand(rows, width)
-    inside = columns < lengths.unsqueeze(1)
-    given: dict[str, Any] = {"attention_mask": None}
-    if decoder.config._attn_implementation == ATTENTION:  # type: ignore[union-attr]
-        # transformers takes a mask of four dimensions for a finished one, and builds none of tokens x tokens itself.
-        finished = torch.zeros(1, 1, 1, 1, dtype=torch.bool, device=input_ids.device)
-        given = {"attention_mask": finished, "packing_plan": PackingPlan.of(lengths)}
-    states = decoder(
-        input_ids=input_ids[inside].unsqueeze(0), position_ids=columns[inside].unsqueeze(0), use_cache=False, **given
-    ).last_hidden_state
-    return FlatHidden(states.squeeze(0), lengths.cumsum(0) - lengths)
+    if lengths is None:
+        ids, positions, starts = input_ids, columns, None
+    else:
+        inside = columns < lengths.unsqueeze(1)
+        ids, positions = input_ids[inside].unsqueeze(0), columns[inside].unsqueeze(0)
+        starts = lengths.cumsum(0) - lengths
+    part, given = None, _packed_options(decoder, lengths)
+    if ranks is not None:
+        whole = padded_width(ids.shape[1], ranks.size)
+        extra = whole - ids.shape[1]
+        ids, positions = (torch.nn.functional.pad(columns, (0, extra)) for columns in (ids, positions))
+        # What is added at the end of a packed row is a sequence of its own.
+        plan = None if lengths is None else PackingPlan.of(torch.cat((lengths, lengths.new_tensor([extra]))))
+        part = SequencePart(ranks, whole, plan)
+        ids, positions = part.cut(ids), part.cut(positions)
+        given = {"attention_mask": _finished(input_ids.device), "sequence_part": part}
+        starts = torch.arange(rows, device=input_ids.device) * whole if starts is None else starts
+    assert starts is not None
+    states = decoder(input_ids=ids, position_ids=positions, use_cache=False, **given).last_hidden_state
+    return FlatHidden(states.flatten(0, 1), starts, part)
+
+
+def _packed_options(decoder: nn.Module, lengths: Tensor | None) -> dict[str, Any]:
+    if lengths is not None and decoder.config._attn_implementation in (ATTENTION, ULYSSES):  # type: ignore[union-attr, operator]
+        return {"attention_mask": _finished(lengths.device), "packing_plan": PackingPlan.of(lengths)}
+    return {"attention_mask": None}
+
+
+def _finished(device: torch.device) -> Tensor:
+    # transformers takes a mask of four dimensions for a finished one, and builds none of tokens x tokens itself.
+    return torch.zeros(1, 1, 1, 1, dtype=torch.bool, device=device)
 
 
 def prepare_packing(model: PreTrainedModel) -> None:
@@ -121,92 +129,40 @@ def prepare_packing(model: PreTrainedModel) -> None:
         model.set_attn_implementation(ATTENTION)
 
 
-def packed_attention(
-    module: nn.Module,
-    query: Tensor,
-    key: Tensor,
-    value: Tensor,
-    attention_mask: Tensor | None,
-    dropout: float = 0.0,
-    scaling: float | None = None,
-    packing_plan: PackingPlan | None = None,
-    sliding_window: int | None = None,
-    **options: Any,
-) -> tuple[Tensor, None]:
-    """Attention function in the form of transformers' ``AttentionInterface``, causal within each packed sequence.
-
-    Args:
-        module: The attention layer.
-        query: ``[1, heads, tokens, size]``; of rows that are not packed ``[batch, heads, sequence, size]``.
-        key: The same, of the key heads.
-        value: The same, of the key heads.
-        attention_mask: Only for rows that are not packed.
-        dropout: Share of attention weights dropped.
-        scaling: Factor of the scores.
-        packing_plan: Where the sequences are; ``None`` for rows that are not packed.
-        sliding_window: Tokens that a token sees, itself included.
-        options: Whatever else the model hands on.
-
-    Returns:
-        ``[1, tokens, heads, size]``, and no attention weights.
-
-    Raises:
-        NotImplementedError: If the model asks for something this attention does not compute.
-    """
-    for name in ("softcap", "s_aux", "position_bias", "head_mask"):
-        if options.get(name) is not None:
-            raise NotImplementedError(f"packed attention has no {name!r}")
-    if packing_plan is None:
-        return sdpa_attention_forward(module, query, key, value, attention_mask, dropout=dropout, scaling=scaling)
-    outputs = []
-    for group in packing_plan.groups:
-        rows, keys, values = (_take(states, group) for states in (query, key, value))
-        window = _window(group.shape[1], sliding_window, query.device)
-        output, _ = sdpa_attention_forward(module, rows, keys, values, window, dropout=dropout, scaling=scaling)
-        outputs.append(output.flatten(0, 1))
-    return torch.cat(outputs).index_select(0, packing_plan.places).unsqueeze(0), None
-
-
-def _take(states: Tensor, group: Tensor) -> Tensor:
-    """Cut a group's rows out of ``[1, heads, tokens, size]``: ``[sequences, heads, longest, size]``."""
-    heads = states.shape[1]
-    taken = states[0].index_select(1, group.flatten())
-    return taken.view(heads, *group.shape, -1).transpose(0, 1)
-
-
-def _window(length: int, sliding_window: int | None, device: torch.device) -> Tensor | None:
-    """Return which keys each query sees, ``[1, 1, length, length]``; ``None`` for all that are not later."""
-    if sliding_window is None or sliding_window >= length:
-        return None
-    positions = torch.arange(length, device=device)
-    distance = positions.unsqueeze(1) - positions
-    return ((distance >= 0) & (distance < sliding_window))[None, None]
-
-
-def check_packing(model: PreTrainedModel, states: Callable[[PackingProbe, bool], Tensor], probe: PackingProbe) -> None:
+def check_packing(
+    model: PreTrainedModel,
+    states: Callable[[PackingProbe, bool], Tensor],
+    probe: PackingProbe,
+    *,
+    option: str = "use_sequence_packing",
+) -> None:
     """Raise unless sequences that are packed are computed as if each were alone.
 
     Args:
         model: The model, for messages and its precision.
         states: From a micro-batch, and whether to pack it, to the hidden states of its tokens ``[n, hidden]``.
         probe: The micro-batch.
+        option: What packs, or spreads sequences over ranks; for messages.
 
     Raises:
         ValueError: Packed sequences see each other, or the model cannot run them.
     """
+    what, off = ("packed", "off") if option == "use_sequence_packing" else ("spread", "to 1")
     apart = states(probe, False)
     try:
         packed = states(probe, True)
     except (NotImplementedError, TypeError, ValueError) as error:
-        reason = f"it cannot run packed sequences ({error})"
+        reason = f"it cannot run {what} sequences ({error})"
     else:
         difference = float((packed - apart).norm() / apart.norm())
         if difference <= probe.tolerance:
             return
-        reason = f"packed sequences see each other (hidden states change by {difference:.2g}, relative)"
+        reason = f"{what} sequences see each other (hidden states change by {difference:.2g}, relative)"
+        if what == "spread":
+            reason = f"sequences that are spread over ranks give other hidden states (by {difference:.2g}, relative)"
     raise ValueError(
-        f"use_sequence_packing: {type(model).__name__} with attn_implementation={model.config._attn_implementation}: "
-        f"{reason}. Switch use_sequence_packing off, or use another attn_implementation."
+        f"{option}: {type(model).__name__} with attn_implementation={model.config._attn_implementation}: "
+        f"{reason}. Switch {option} {off}, or set attn_implementation to sdpa."
     )
 
 

@@ -11,14 +11,29 @@ from tensordict import TensorDict
 from torch import Tensor, nn
 from transformers import PreTrainedModel
 
+from roll.strategies.balance import spread
 from roll.strategies.fsdp.options import FsdpOptions
 from roll.strategies.fsdp.ranks import Ranks
 from roll.strategies.log_probs import Reference, TokenOutputs, forward_log_probs
 from roll.strategies.micro_batches import iterate_micro_batches, split_by_tokens
 from roll.strategies.packing import PackingProbe, check_packing, flat_hidden, pack_by_tokens, prepare_packing
+from roll.strategies.parking import Parking
+from roll.strategies.ulysses import SequenceRanks, prepare_ulysses
 from roll.strategies.values import forward_values, value_head
 
 Prediction = Literal["log_probs", "values"]
+
+
+class Layout(NamedTuple):
+    """How the rows of a forward pass are laid out.
+
+    Attributes:
+        packed: End to end instead of padded.
+        spread: A part of each on every rank that shares them.
+    """
+
+    packed: bool
+    spread: bool
 
 
 class Predictor(nn.Module):
@@ -41,6 +56,7 @@ class Predictor(nn.Module):
         self.temperature = temperature
         self.packed = packed
         self.chunk_size = chunk_size
+        self.sequence_ranks: SequenceRanks | None = None
         # In a list, for it is not part of what is trained, moved or sharded here.
         self.reference_head: list[nn.Module] = []
 
@@ -50,19 +66,21 @@ class Predictor(nn.Module):
         response_mask: Tensor,
         lengths: Tensor,
         with_entropy: bool,
-        probe: bool | None = None,
+        probe: Layout | None = None,
         ref_states: Tensor | None = None,
     ) -> TokenOutputs:
         """Return predictions and, of a policy, entropies and divergences if asked, ``[batch, sequence]`` each.
 
-        With ``probe``, return hidden states ``[n, hidden]`` instead, of packed rows or not.
+        With ``probe``, return hidden states ``[n, hidden]`` instead, of rows in that layout.
         """
         if probe is not None:
-            states = flat_hidden(self.model.base_model, input_ids, lengths if probe else None).before(response_mask)
-            return TokenOutputs(states, None)
-        packing = lengths if self.packed else None
+            packing, ranks = lengths if probe.packed else None, self.sequence_ranks if probe.spread else None
+            hidden = flat_hidden(self.model.base_model, input_ids, packing, ranks)
+            return TokenOutputs(hidden.all_before(response_mask), None)
+        packing, ranks = lengths if self.packed else None, self.sequence_ranks
         if self.predicts == "values":
-            return TokenOutputs(forward_values(self.model, input_ids, response_mask, lengths=packing), None)
+            values = forward_values(self.model, input_ids, response_mask, lengths=packing, ranks=ranks)
+            return TokenOutputs(values, None)
         return forward_log_probs(
             self.model,
             input_ids,
@@ -72,6 +90,7 @@ class Predictor(nn.Module):
             lengths=packing,
             chunk_size=self.chunk_size,
             reference=None if ref_states is None else Reference(ref_states, self.reference_head[0]),
+            ranks=ranks,
         )
 
 
@@ -137,6 +156,12 @@ class Scorer:
         )
         self.ranks = Ranks() if fsdp is not None else None
         self.shards = None
+        self._parking = Parking()
+        self._handed_over = False
+        ulysses = 1 if fsdp is None else fsdp.ulysses_size
+        if ulysses > 1:
+            self.predictor.sequence_ranks = SequenceRanks.of(ulysses)
+            prepare_ulysses(model, ulysses)
         if fsdp is not None and fsdp.torch_compile:
             compile_layers(model)
         if fsdp is not None and self.ranks is not None and self.ranks.size > 1:
@@ -152,8 +177,46 @@ class Scorer:
                 full_precision=(value_head(model),) if predicts == "values" else (),
             )
         self.device = self.shards.device if self.shards is not None else next(model.parameters()).device
-        if use_sequence_packing:
-            self._check_packing()
+        if use_sequence_packing or ulysses > 1:
+            self._check_layout()
+
+    @property
+    def data_rank(self) -> int:
+        """Which share of a batch this rank computes, below :attr:`data_size`."""
+        return 0 if self.ranks is None else self.ranks.rank // self._share_size
+
+    @property
+    def data_size(self) -> int:
+        """Into how many shares a batch is dealt; ranks with the same :attr:`data_rank` get the same rows."""
+        return 1 if self.ranks is None else self.ranks.size // self._share_size
+
+    @property
+    def speaks(self) -> bool:
+        """Whether this rank's outputs count: true on one of the ranks that share rows, and all of them have them."""
+        return self.predictor.sequence_ranks is None or self.predictor.sequence_ranks.rank == 0
+
+    @property
+    def _share_size(self) -> int:
+        return 1 if self.predictor.sequence_ranks is None else self.predictor.sequence_ranks.size
+
+    @property
+    def offloaded(self) -> bool:
+        """Whether the weights have been handed over, so that nothing can be computed."""
+        return self._handed_over
+
+    def offload(self) -> None:
+        """Move the weights to CPU memory, so that others can use the device; on the CPU they stay where they are."""
+        if self.shards is not None:
+            self.shards.reshard()
+        if self.device.type == "cuda" and not self._handed_over and not (self.shards and self.shards.offloaded):
+            self._parking.park([*self.predictor.parameters(), *self.predictor.buffers()])
+            torch.cuda.empty_cache()
+        self._handed_over = True
+
+    def reload(self) -> None:
+        """Take the weights back to the device, exactly as they were."""
+        self._parking.restore()
+        self._handed_over = False
 
     def compute_log_probs(self, batch: TensorDict) -> Tensor:
         """Return log p(token t | tokens < t), ``[batch, sequence]`` float32, 0 where the response mask is 0."""
@@ -178,7 +241,7 @@ class Scorer:
             mask = micro["response_mask"].bool().clone()
             mask[:, 0] = False
             with self._precision():
-                states = self.predictor(micro["input_ids"], mask, micro["lengths"], False, self.predictor.packed)[0]
+                states = self.predictor(micro["input_ids"], mask, micro["lengths"], False, self._layout)[0]
             places, columns = mask.nonzero(as_tuple=True)
             result[rows[places.cpu()], columns.cpu()] = states.to(result)
         return result
@@ -211,10 +274,17 @@ class Scorer:
         Ranks gather the weights of a layer together, so one that has no rows left must go through the layers with the
         others all the same.
         """
-        lengths = batch["lengths"].tolist()
-        packed = self.predictor.packed
+        if self._handed_over:
+            raise RuntimeError("The weights have been handed over by offload(). Call reload() before computing.")
+        lengths, packed = batch["lengths"].tolist(), self.predictor.packed
         groups = (pack_by_tokens if packed else split_by_tokens)(lengths, self.max_tokens, self.max_samples)
-        count = max(self.ranks.gather(len(groups))) if self.shards is not None and self.ranks else len(groups)
+        count = len(groups)
+        if self.shards is not None and self.ranks is not None:
+            shares = self.ranks.gather((count, sum(lengths), int(batch["input_ids"].sum())))
+            self._check_shares(shares)
+            count = max(groups for groups, *_ in shares)
+            caps = {"max_tokens": self.max_tokens, "max_samples": self.max_samples}
+            groups = spread(groups, lengths, count, packed=packed, **caps)
         for number, group in enumerate(groups, start=1):
             rows = torch.tensor(group)
             order, micro = next(iterate_micro_batches(batch[rows], self.device, max_tokens=None))
@@ -222,17 +292,35 @@ class Scorer:
         for number in range(len(groups) + 1, count + 1):
             yield Pass(torch.empty(0, dtype=torch.int64), _no_response(self.device), number == count)
 
+    def _check_shares(self, shares: list[tuple[int, int, int]]) -> None:
+        """Raise where ranks that compute parts of the same rows were given different ones."""
+        size = self._share_size
+        for rank, share in enumerate(shares):
+            first = rank - rank % size
+            if share != shares[first]:
+                raise ValueError(
+                    f"Ranks {first} and {rank} share rows (ulysses_size={size}) and were given different ones. "
+                    "Deal batches by data_rank and data_size, not by rank."
+                )
+
+    @property
+    def _layout(self) -> Layout:
+        return Layout(self.predictor.packed, self.predictor.sequence_ranks is not None)
+
     @torch.no_grad()
-    def _check_packing(self) -> None:
-        def states(probe: PackingProbe, packed: bool) -> Tensor:
+    def _check_layout(self) -> None:
+        def states(probe: PackingProbe, as_computed: bool) -> Tensor:
+            layout = self._layout if as_computed else Layout(packed=False, spread=False)
             with self._precision():
-                result: Tensor = self.predictor(probe.input_ids, probe.mask, probe.lengths, False, packed)[0]
+                result: Tensor = self.predictor(probe.input_ids, probe.mask, probe.lengths, False, layout)[0]
             return result.float()
 
         training = self.model.training
         self.model.eval()
         probe = PackingProbe.of(self.model, self.device, mixed_precision=self.mixed_precision)
-        check_packing(self.model, states, probe)
+        check_packing(
+            self.model, states, probe, option="use_sequence_packing" if self.predictor.packed else "ulysses_size"
+        )
         self.model.train(training)
         if self.shards is not None:
             self.shards.reshard()

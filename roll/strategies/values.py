@@ -7,6 +7,7 @@ from torch import Tensor, nn
 from transformers import PreTrainedModel
 
 from roll.strategies.packing import flat_hidden
+from roll.strategies.ulysses import SequenceRanks
 
 HEADS = ("score", "classifier")
 
@@ -31,7 +32,12 @@ def value_head(model: PreTrainedModel) -> nn.Linear:
 
 
 def forward_values(
-    model: PreTrainedModel, input_ids: Tensor, response_mask: Tensor, *, lengths: Tensor | None = None
+    model: PreTrainedModel,
+    input_ids: Tensor,
+    response_mask: Tensor,
+    *,
+    lengths: Tensor | None = None,
+    ranks: SequenceRanks | None = None,
 ) -> Tensor:
     """Run a critic over right-padded sequences and return the value of the state before each token of the mask.
 
@@ -43,6 +49,7 @@ def forward_values(
         input_ids: ``[batch, sequence]`` int64, padded on the right.
         response_mask: ``[batch, sequence]`` bool or 0/1, aligned with the token it describes; 0 on padding.
         lengths: ``[batch]``, valid tokens of each row: packs the rows (:func:`roll.strategies.packing.flat_hidden`).
+        ranks: Those that each compute a part of the same sequences; every one of them gets all values.
 
     Returns:
         ``[batch, sequence]``, 0 outside the mask; position 0 is always 0.
@@ -50,9 +57,11 @@ def forward_values(
     head = value_head(model)
     mask = response_mask.bool().clone()
     mask[:, 0] = False
-    before = flat_hidden(model.base_model, input_ids, lengths).before(mask)
+    hidden = flat_hidden(model.base_model, input_ids, lengths, ranks)
+    mask = hidden.own(mask)
+    before = hidden.before(mask)
     # The head keeps the precision of its weights: bf16 has three digits, too few for the small differences of values.
     with torch.autocast(before.device.type, enabled=False):
         values = head(before.to(head.weight.dtype)).squeeze(-1)
     values = values.to(torch.promote_types(values.dtype, torch.float32))
-    return torch.zeros(input_ids.shape, dtype=values.dtype, device=values.device).masked_scatter(mask, values)
+    return hidden.together(values.new_zeros(mask.shape).masked_scatter(mask, values))

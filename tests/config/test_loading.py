@@ -200,9 +200,11 @@ def test_a_strategy_of_later_says_what_is_missing_and_what_to_use(name: str) -> 
     assert STRATEGIES[problem.fix.partition("=")[2].rstrip(".")].available
 
 
-def test_more_workers_than_this_version_can_run_are_refused() -> None:
-    with pytest.raises(ConfigError, match="at most 1 worker"):
-        require_available("fsdp_train", role="actor_train", world_size=2)
+def test_ranks_that_hold_one_model_need_processes(loads: Loads) -> None:
+    require_runnable(loads("cluster: ray\nactor_train: {world_size: 2}\nactor_infer: {world_size: 2}"))
+    with pytest.raises(ConfigError, match=r"actor_train\.world_size(.|\n)*cluster=ray"):
+        require_runnable(loads("actor_train: {world_size: 2}"))
+    require_runnable(loads("actor_infer: {world_size: 2}"))
 
 
 def test_unknown_and_unfit_strategies_are_refused_when_used() -> None:
@@ -215,7 +217,7 @@ def test_unknown_and_unfit_strategies_are_refused_when_used() -> None:
 def test_everything_that_cannot_run_is_listed_at_once(loads: Loads) -> None:
     require_runnable(loads("{}"))
     config = loads(
-        "cluster: ray\nasync_generation_ratio: 1\nactor_infer: {strategy_args: {strategy_name: vllm}}\n"
+        "async_generation_ratio: 1\nactor_infer: {strategy_args: {strategy_name: vllm}}\n"
         "actor_train: {strategy_args: {strategy_name: deepspeed_train}}"
     )
     with pytest.raises(ConfigError) as caught:
@@ -223,7 +225,6 @@ def test_everything_that_cannot_run_is_listed_at_once(loads: Loads) -> None:
     assert [problem.path for problem in caught.value.problems] == [
         "actor_train.strategy_args.strategy_name",
         "actor_infer.strategy_args.strategy_name",
-        "cluster",
         "async_generation_ratio",
     ]
 
@@ -234,9 +235,10 @@ def test_a_tracker_whose_package_is_missing_is_reported(loads: Loads, monkeypatc
         require_runnable(loads("track_with: wandb"))
 
 
-def test_weights_that_are_shared_cannot_be_held_back(loads: Loads) -> None:
-    with pytest.raises(ConfigError, match=r"actor_infer\.model_update_frequency(.|\n)*set it to 1"):
-        require_runnable(loads("actor_infer: {model_update_frequency: 2}"))
+def test_ray_that_is_not_installed_is_reported(loads: Loads, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("roll.config.runnable.find_spec", lambda name: None)
+    with pytest.raises(ConfigError, match=r"cluster(.|\n)*roll\[ray\]"):
+        require_runnable(loads("cluster: ray\ntrack_with: [jsonl]"))
 
 
 def test_importing_the_configuration_loads_no_engine() -> None:

@@ -93,7 +93,7 @@ def test_a_reference_without_keys_lives_where_the_policy_trains() -> None:
 @pytest.mark.parametrize(("most", "workers"), [(0, 1), (128, 1), (100, 2), (16, 8), (1, 128)])
 def test_environments_are_shared_by_as_many_workers_as_the_limit_asks_for(most: int, workers: int) -> None:
     manager = {"env_groups": 16, "group_size": 8, "max_env_num_per_worker": most}
-    config = AgenticConfig.model_validate({"train_env_manager": manager, "rollout_batch_size": 128})
+    config = AgenticConfig.model_validate({"cluster": "ray", "train_env_manager": manager, "rollout_batch_size": 128})
     assert plan_placement(config).roles["train_env_manager"].size == workers
 
 
@@ -103,7 +103,9 @@ def test_without_evaluation_there_are_no_workers_for_it() -> None:
 
 
 def test_each_reward_domain_is_a_role() -> None:
-    config = RLVRConfig.model_validate({"rewards": {"math_rule": {"world_size": 2, "system_envs": {"A": "1"}}}})
+    config = RLVRConfig.model_validate(
+        {"cluster": "ray", "rewards": {"math_rule": {"world_size": 2, "system_envs": {"A": "1"}}}}
+    )
     role = plan_placement(config).roles["rewards.math_rule"]
     assert role.size == 2
     assert role.env == {"A": "1"}

@@ -5,11 +5,18 @@ import os
 import shutil
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from roll.pipelines import checkpoint
-from roll.pipelines.checkpoint import CheckpointError, find, list_checkpoints, load_state, save
+from roll.pipelines.checkpoint import CheckpointError, find, list_checkpoints, load_state, new_checkpoint
+
+
+def save(root: Path, step: int, state: dict[str, Any], write: Callable[[Path], object], *, keep: int) -> Path:
+    with new_checkpoint(root, step, state, keep=keep) as folder:
+        write(folder)
+    return checkpoint.folder_of(root, step)
 
 
 class Killed(BaseException):

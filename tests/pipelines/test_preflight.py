@@ -6,10 +6,10 @@ from roll.config import AgenticConfig, ConfigError, load
 from roll.env_managers.threads import EnvThreads
 from roll.env_managers.trajectory import TrajectoryEnvManager
 from roll.envs import get_tag, register_tag, unregister
-from roll.pipelines.agentic_parts import _threads
 from roll.pipelines.not_yet import keys_without_effect
 from roll.pipelines.preflight.agentic import check_agentic as check
-from roll.pipelines.preflight.agentic import manager_class
+from roll.workers.classes import worker_class
+from roll.workers.environment import EnvironmentWorker, manager_class, threads_of
 
 
 class PoliteManager(TrajectoryEnvManager):
@@ -34,16 +34,34 @@ def test_a_key_without_effect_is_named_with_the_reason_when_it_was_changed() -> 
             "rpc_timeout": 5.0,
             "reward_shift": False,
             "actor_infer": {"generating_args": {"num_beams": 4, "temperature": 0.9}},
-            "val_env_manager": {"worker_cls": "mine.Worker"},
+            "val_env_manager": {"max_env_num_per_worker": 8},
         }
     )
     said = check(config)
     assert [sentence.split(" has no effect: ")[0] for sentence in said] == [
-        "rpc_timeout",
         "actor_infer.generating_args.num_beams",
-        "val_env_manager.worker_cls",
+        "rpc_timeout",
+        "val_env_manager.max_env_num_per_worker",
     ]
     assert "one process" in said[2]
+
+
+def test_keys_of_several_processes_have_an_effect_with_ray() -> None:
+    config = load({"cluster": "ray", "rpc_timeout": 5.0, "val_env_manager": {"max_env_num_per_worker": 8}})
+    assert check(config) == []
+
+
+class PatientWorker(EnvironmentWorker):
+    """A worker of the user's own."""
+
+
+@pytest.mark.parametrize("path", ["no.such.Worker", "roll.envs.TextEnv", "Worker"])
+def test_a_worker_class_must_be_a_subclass_of_the_roles_own(path: str) -> None:
+    with pytest.raises(ConfigError, match="train_env_manager.worker_cls"):
+        check(load({"train_env_manager": {"worker_cls": path}}))
+    own = load({"train_env_manager": {"worker_cls": f"{__name__}.PatientWorker"}})
+    assert check(own) == []
+    assert worker_class(own, "train_env_manager").__name__ == "PatientWorker"
 
 
 def test_a_tag_may_name_its_own_env_manager(tag: str) -> None:
@@ -76,10 +94,10 @@ def test_an_environment_that_is_not_thread_safe_gets_a_thread_of_its_own() -> No
             }
         }
     )
-    assert _threads(config, "Free", pools) is shared
-    assert _threads(config, "SimpleSokoban", pools) is shared
-    assert _threads(config, "Locked", pools)._max_threads == 1
-    assert _threads(config, "Few", pools)._max_threads == 3
+    assert threads_of(config, "Free", pools) is shared
+    assert threads_of(config, "SimpleSokoban", pools) is shared
+    assert threads_of(config, "Locked", pools)._max_threads == 1
+    assert threads_of(config, "Few", pools)._max_threads == 3
     assert len(pools) == 3
     for pool in pools:
         pool.close()

@@ -15,7 +15,6 @@ from roll.env_managers import EnvManagerLimits, EnvThreads, Templates, Trajector
 from roll.env_managers.groups import GroupMismatchError
 from roll.env_managers.records import GenerateCall
 from roll.models.toy.tokenizer import build_tokenizer
-from roll.pipelines.agentic import VALIDATION_OFFSET
 from roll.rendering import ChatRenderer
 from roll.schedulers.generation import GenerationScheduler
 from roll.schedulers.rollout import GroupSpec, RolloutError, RolloutScheduler, group_specs
@@ -23,6 +22,7 @@ from roll.strategies.base import Completion, GenerationRequest, GenerationStrate
 from roll.trajectories.model import Status, Trajectory, TrajectoryGroup
 
 TOKENIZER = build_tokenizer(["Turn 1:\n######\n#__S##\nActions left: 9.\n<answer>Up</answer>\n"] * 4)
+VALIDATION_OFFSET = 1 << 40
 TAGS = ("SimpleSokoban", "FrozenLake")
 MOVES = ("Up", "Down", "Left", "Right")
 

@@ -3,7 +3,7 @@
 from roll.distributed.weight_sync.errors import WeightMismatchError, WeightSyncError, WeightSyncTimeoutError
 from roll.distributed.weight_sync.manifest import Manifest, describe
 from roll.distributed.weight_sync.offer import WeightOffer
-from roll.distributed.weight_sync.receiver import TakesWeights, WeightReceiver
+from roll.distributed.weight_sync.receiver import TakesWeights, WeightReceiver, report_missing
 from roll.distributed.weight_sync.sender import WeightSender
 from roll.distributed.weight_sync.settings import Method, Place, WeightSyncSettings, choose_method
 
@@ -21,4 +21,5 @@ __all__ = [
     "WeightSyncTimeoutError",
     "choose_method",
     "describe",
+    "report_missing",
 ]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from typing import Final, Protocol
 
 import torch
@@ -23,6 +23,8 @@ from roll.strategies.base import WeightUpdate
 
 _AFTER_TRAINER: Final = 5.0
 """Seconds by which an engine waits longer than the trainer, which knows who is missing and says so."""
+
+_REPORT_SECONDS: Final = 5.0
 
 
 class TakesWeights(Protocol):
@@ -192,3 +194,20 @@ class _CountedTensors:
             raise WeightSyncError(
                 f"weight sync: {receiver} read {self._read} of {self._total} tensors; an engine must read all of them"
             )
+
+
+def report_missing(offer: WeightOffer, name: str, cause: str) -> None:
+    """Tell the trainer in the place of a receiver that died, so that it does not wait for it.
+
+    What cannot be told, because the trainer is gone as well, is left untold.
+
+    Args:
+        offer: From the sender.
+        name: The receiver that died.
+        cause: What is known about its end.
+    """
+    if offer.channel is not None:
+        return
+    with suppress(WeightSyncError):
+        store = join_store(offer.host, offer.port, name, _REPORT_SECONDS)
+        Control(store, name, (SENDER,), _REPORT_SECONDS).report(WeightSyncError(cause))

@@ -2,19 +2,16 @@
 
 from __future__ import annotations
 
-import importlib
-from collections.abc import Callable, Iterator
-from functools import partial
+from collections.abc import Iterator
 from typing import Any
 
 from roll.config import AgenticConfig, ConfigError, EnvManagerConfig, Problem, require_runnable
-from roll.env_managers.templates import Templates
-from roll.env_managers.trajectory import TrajectoryEnvManager
-from roll.envs import Tag, get_env_class, get_tag, make, register_tags_from_config
+from roll.envs import Tag, get_tag, register_tags_from_config
 from roll.envs.errors import EnvError, UnknownTagError
 from roll.pipelines.not_yet import keys_without_effect
 from roll.pipelines.preflight.algorithms import algorithm_problems, options_without_effect
-from roll.pipelines.preflight.common import module_problems, sentence, strategy_problems
+from roll.pipelines.preflight.common import module_problems, sentence, strategy_problems, worker_problems
+from roll.workers.environment import environment, manager_class, templates
 
 
 def check_agentic(config: AgenticConfig) -> list[str]:
@@ -30,50 +27,15 @@ def check_agentic(config: AgenticConfig) -> list[str]:
     """
     require_runnable(config)
     problems = list(module_problems(config, ("env_modules", "algorithm_modules")))
-    problems = problems or [*_tag_problems(config), *algorithm_problems(config), *strategy_problems(config)]
+    problems = problems or [
+        *_tag_problems(config),
+        *algorithm_problems(config),
+        *strategy_problems(config),
+        *worker_problems(config),
+    ]
     if problems:
         raise ConfigError(problems)
     return [*options_without_effect(config), *keys_without_effect(config)]
-
-
-def environment(name: str, manager: EnvManagerConfig) -> Callable[[], Any]:
-    """Return the factory of the environments of tag ``name`` under the limits of ``manager``.
-
-    Raises:
-        EnvError: If the tag or its environment type is unknown.
-    """
-    tag = get_tag(name)
-    get_env_class(tag.env_type)
-    overrides: dict[str, Any] = {}
-    if manager.format_penalty is not None:
-        overrides["format_penalty"] = manager.format_penalty
-    if manager.max_steps is not None:
-        overrides["max_steps"] = manager.max_steps
-    return partial(make, tag, **overrides)
-
-
-def templates(tag: Tag) -> Templates:
-    """Return the templates of a tag.
-
-    Raises:
-        ValueError: If a template has an unknown placeholder or never shows the observation.
-    """
-    return Templates(tag.agent_system_template, tag.agent_template)
-
-
-def manager_class(tag: Tag) -> type[TrajectoryEnvManager]:
-    """Return the env manager class of a tag: the trajectory manager, or the class at ``env_manager_cls``.
-
-    Raises:
-        ImportError: If there is no such class.
-    """
-    if tag.env_manager_cls is None:
-        return TrajectoryEnvManager
-    module, _, name = tag.env_manager_cls.rpartition(".")
-    found = getattr(importlib.import_module(module), name, None) if module else None
-    if not (isinstance(found, type) and issubclass(found, TrajectoryEnvManager)):
-        raise ImportError(f"{tag.env_manager_cls!r} is not the import path of a TrajectoryEnvManager")
-    return found
 
 
 def _tag_problems(config: AgenticConfig) -> Iterator[Problem]:

@@ -8,7 +8,9 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 from roll.config import ConfigError, PipelineConfig, Problem
+from roll.distributed import plan_placement
 from roll.strategies.fsdp.options import FsdpOptions
+from roll.workers.classes import worker_class
 
 
 def module_problems(config: PipelineConfig, keys: Sequence[str]) -> Iterator[Problem]:
@@ -35,6 +37,16 @@ def strategy_problems(config: PipelineConfig) -> Iterator[Problem]:
                 FsdpOptions.from_mapping(worker.strategy_args.strategy_config, f"{role}.strategy_args.strategy_config")
             except ConfigError as error:
                 yield from error.problems
+
+
+def worker_problems(config: PipelineConfig) -> Iterator[Problem]:
+    """Yield worker classes that cannot be had."""
+    for role in plan_placement(config).roles:
+        try:
+            worker_class(config, role)
+        except ImportError as error:
+            fix = "leave it out for the project's own, or name a subclass of it that can be imported."
+            yield Problem(f"{role}.worker_cls", sentence(error), fix)
 
 
 def sentence(error: BaseException) -> str:

@@ -8,7 +8,7 @@ from pathlib import Path
 from roll.config import ConfigError, EvaluationConfig, Problem, RLVRConfig, require_runnable
 from roll.pipelines.not_yet import keys_without_effect
 from roll.pipelines.preflight.algorithms import algorithm_problems, options_without_effect
-from roll.pipelines.preflight.common import module_problems, strategy_problems
+from roll.pipelines.preflight.common import module_problems, strategy_problems, worker_problems
 from roll.rewards.build import build_rubrics
 
 
@@ -23,7 +23,12 @@ def check_rlvr(config: RLVRConfig) -> list[str]:
     """
     require_runnable(config)
     problems = list(module_problems(config, ("algorithm_modules", "reward_modules")))
-    problems = problems or [*algorithm_problems(config), *strategy_problems(config), *_verifier_problems(config)]
+    problems = problems or [
+        *algorithm_problems(config),
+        *strategy_problems(config),
+        *worker_problems(config),
+        *_verifier_problems(config),
+    ]
     if problems:
         raise ConfigError(problems)
     return [*options_without_effect(config), *keys_without_effect(config)]

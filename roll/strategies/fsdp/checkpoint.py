@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import warnings
 from collections.abc import Mapping
 from pathlib import Path
@@ -15,10 +16,14 @@ from torch.optim import Optimizer
 from torch.optim.lr_scheduler import LRScheduler
 from transformers import PreTrainedModel
 
+from roll.strategies.adapters import ADAPTER, adapted_layers
 from roll.strategies.fsdp.ranks import Ranks
 
 CHECKPOINT_FILE = "train_state.pt"
 """What a single process writes."""
+
+MODEL_FOLDER = "train_model"
+"""What says which model the weights belong to: its configuration, and that of its adapters."""
 
 CHECKPOINT_FOLDER = "train_state"
 """What several ranks write: weights and moments as shards, and one small file of each rank."""
@@ -39,6 +44,7 @@ def save_file(
         "random": _random_state(device),
     }
     torch.save(state, directory / CHECKPOINT_FILE)
+    _describe(directory, model)
 
 
 def save_shards(
@@ -62,6 +68,8 @@ def save_shards(
         "random": _random_state(device),
     }
     torch.save(rank_state, folder / _rank_file(ranks.rank))
+    if ranks.rank == 0:
+        _describe(directory, model)
     ranks.gather(None)
 
 
@@ -87,6 +95,17 @@ def load(
         _load_shards(directory / CHECKPOINT_FOLDER, model, optimizer, scheduler, device, ranks)
     else:
         raise FileNotFoundError(f"{directory} holds no {CHECKPOINT_FILE}; it is not a checkpoint of fsdp_train.")
+
+
+def _describe(directory: Path, model: PreTrainedModel) -> None:
+    """Write the model's configuration, so that its weights can be used without the run that trained them."""
+    config = copy.deepcopy(model.config)
+    config.architectures = [type(model).__name__]
+    config.save_pretrained(directory / MODEL_FOLDER)
+    if model.can_generate() and model.generation_config is not None:
+        model.generation_config.save_pretrained(directory / MODEL_FOLDER)
+    if adapted_layers(model):
+        model.peft_config[ADAPTER].save_pretrained(directory / MODEL_FOLDER)
 
 
 def _load_file(

@@ -35,6 +35,11 @@ class FsdpOptions(ConfigModel):
     meta_init: bool = Field(
         False, description="Load the weights on rank 0 only; every rank receives its share from there."
     )
+    ulysses_size: Annotated[int, Field(ge=1)] = Field(
+        1,
+        description="Ranks that share rows and each compute a part of every sequence (Ulysses); it divides the number "
+        "of ranks and of attention heads.",
+    )
     torch_compile: bool = Field(False, description="Compile each layer; pays for long runs, needs a C++ compiler.")
 
     @classmethod

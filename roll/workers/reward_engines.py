@@ -10,23 +10,22 @@ from typing import Any
 from roll.config import ConfigError, Problem, RLVRConfig
 from roll.env_managers.records import GenerateCall
 from roll.models.loading import DTYPES, resolve_pretrain
-from roll.pipelines.core import Sampler, device
+from roll.schedulers.generation import GenerationScheduler
 from roll.strategies.base import SamplingParams
 from roll.strategies.sequence_classifier import SequenceClassifier
+from roll.workers.loading import Text, device
 
 JUDGE_TOKENS = 512
 
 
-def reward_resources(config: RLVRConfig, sampler: Sampler) -> tuple[Mapping[str, Any], Mapping[str, Mapping[str, Any]]]:
-    """Return what the verifiers of all domains may use, and what those of single domains may use.
+def reward_resources(config: RLVRConfig, domain: str, text: Text, generation: GenerationScheduler) -> Mapping[str, Any]:
+    """Return what the verifiers of a domain may use beside their options.
 
     Raises:
         ConfigError: If a reward model cannot be loaded.
     """
-    by_domain = {
-        domain: _reward_model(config, domain) for domain in config.rewards if _uses(config, domain, "reward_model")
-    }
-    return {"judge": policy_judge(sampler, config.sequence_length)}, by_domain
+    model = _reward_model(config, domain) if _uses(config, domain, "reward_model") else {}
+    return {"judge": policy_judge(text, generation, config.sequence_length), **model}
 
 
 def is_judged_by_policy(config: RLVRConfig) -> bool:
@@ -35,13 +34,13 @@ def is_judged_by_policy(config: RLVRConfig) -> bool:
     return any(term is not None and term.options.get("engine") == "policy" for term in terms)
 
 
-def policy_judge(sampler: Sampler, sequence_length: int) -> Callable[[str], Any]:
+def policy_judge(text: Text, generation: GenerationScheduler, sequence_length: int) -> Callable[[str], Any]:
     """Return a judge that answers with the current policy, greedily."""
-    generate = sampler.generation.generator(SamplingParams(max_new_tokens=JUDGE_TOKENS, temperature=0.0))
+    generate = generation.generator(SamplingParams(max_new_tokens=JUDGE_TOKENS, temperature=0.0))
     numbers = itertools.count()
 
     async def judge(prompt: str) -> str:
-        ids = sampler.renderer.initial_ids([{"role": "user", "content": prompt}])
+        ids = text.renderer.initial_ids([{"role": "user", "content": prompt}])
         room = min(JUDGE_TOKENS, sequence_length - len(ids))
         if room < 1:
             raise ValueError(
@@ -54,12 +53,12 @@ def policy_judge(sampler: Sampler, sequence_length: int) -> Callable[[str], Any]
                 session=None,
                 prompt_ids=ids,
                 max_new_tokens=room,
-                stop_token_ids=sampler.renderer.stop_token_ids,
+                stop_token_ids=text.renderer.stop_token_ids,
                 seed=int.from_bytes(hashlib.blake2b(prompt.encode(), digest_size=8).digest(), "big"),
                 turn=0,
             )
         )
-        return sampler.renderer.decode(completion.token_ids)
+        return text.renderer.decode(completion.token_ids)
 
     return judge
 
@@ -86,4 +85,4 @@ def _reward_model(config: RLVRConfig, domain: str) -> dict[str, Any]:
 
 
 def _uses(config: RLVRConfig, domain: str, verifier: str) -> bool:
-    return verifier in config.rewards[domain].terms(domain)
+    return domain in config.rewards and verifier in config.rewards[domain].terms(domain)

@@ -1,0 +1,25 @@
+"""Libraries that talk while they load: the run has a display of its own."""
+
+from __future__ import annotations
+
+import logging
+
+from transformers.utils import logging as transformers_logging
+
+
+def quiet_libraries() -> None:
+    """Switch progress bars and notices off for the rest of this process."""
+    transformers_logging.set_verbosity_error()
+    transformers_logging.disable_progress_bar()
+    quiet_deepspeed()
+
+
+def quiet_deepspeed() -> None:
+    """Leave out DeepSpeed's guess of the device, which it tells whenever transformers finds it installed."""
+    logger = logging.getLogger("DeepSpeed")
+    if _is_worth_telling not in logger.filters:
+        logger.addFilter(_is_worth_telling)
+
+
+def _is_worth_telling(record: logging.LogRecord) -> bool:
+    return "Setting accelerator to CPU" not in record.getMessage()

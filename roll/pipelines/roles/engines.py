@@ -1,0 +1,203 @@
+"""The engines of a run: given new weights together, and made again one by one when they die."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from contextlib import asynccontextmanager, suppress
+from dataclasses import dataclass
+from typing import Any, Final
+
+import torch
+
+from roll.config import PipelineConfig
+from roll.distributed import LocalGroup, WorkerDiedError, WorkerError, WorkerGroup, WorkerTimeoutError
+from roll.distributed.weight_sync import WeightOffer, WeightSyncError, WeightSyncSettings, report_missing
+from roll.pipelines.roles.pool import PATIENCE, restart
+from roll.workers.engine import wire_dtype
+from roll.workers.engine_client import Engines
+
+WATCH_SECONDS: Final = 2.0
+"""Time between two looks at whether all engines live."""
+
+EVERYBODY: Final = "all"
+"""Name of the link to all engines."""
+
+OnRestart = Callable[[int], Awaitable[None]]
+
+
+@dataclass(frozen=True, slots=True)
+class _LinkOptions:
+    settings: WeightSyncSettings
+    wire_dtype: torch.dtype | None
+    bucket_bytes: int
+
+
+class EngineRole:
+    """All engines (``actor_infer``).
+
+    Args:
+        group: The engines.
+        trainers: What their weights come from; ``None`` where nothing is trained.
+        config: The run.
+    """
+
+    def __init__(self, group: WorkerGroup, trainers: WorkerGroup | None, config: PipelineConfig) -> None:
+        self.group = group
+        self.engines = Engines(group.calls(), config.rpc_timeout)
+        self.restarts = 0
+        self.version = 0
+        self._trainers = trainers
+        self._timeout = config.rpc_timeout
+        sync = config.weight_sync
+        self._options = _LinkOptions(
+            WeightSyncSettings(sync.method, min(sync.timeout, config.rpc_timeout), sync.host, sync.directory),
+            wire_dtype(config),
+            sync.bucket_mib * 1024**2,
+        )
+        self._offers: dict[str, WeightOffer] = {}
+        self._listeners: list[OnRestart] = []
+        # Weights are read between optimiser steps only: whoever trains holds this too.
+        self.weights_at_rest = asyncio.Lock()
+
+    def on_restart(self, listener: OnRestart) -> None:
+        """Have ``listener`` told the rank of an engine that was made again."""
+        self._listeners.append(listener)
+
+    async def publish(self, version: int) -> dict[str, float]:
+        """Give every engine the trainer's weights as ``version``; the caller holds :attr:`weights_at_rest`.
+
+        Returns:
+            Seconds and bytes (see :meth:`roll.distributed.weight_sync.WeightSender.send`).
+        """
+        self.version = version
+        try:
+            return await self._publish(version)
+        except (WorkerError, WeightSyncError):
+            # An engine died meanwhile. The others may or may not have the weights, so all get them once more.
+            await self.heal()
+            return await self._publish(version)
+
+    async def _publish(self, version: int) -> dict[str, float]:
+        if EVERYBODY not in self._offers:
+            await self._open(EVERYBODY, range(self.group.size))
+        try:
+            return await self._send(EVERYBODY, range(self.group.size), version)
+        except BaseException:
+            await self._unlink()
+            raise
+
+    @asynccontextmanager
+    async def watched(self) -> AsyncIterator[None]:
+        """Meanwhile, make engines that die again, with the weights of now."""
+        if isinstance(self.group, LocalGroup):
+            yield
+            return
+        try:
+            async with asyncio.TaskGroup() as tasks:
+                watch = tasks.create_task(self._watch(), name="engine watch")
+                yield
+                watch.cancel()
+        except ExceptionGroup as failures:
+            # One task and the body: what failed first is what a reader wants to see.
+            raise failures.exceptions[0] from None
+
+    async def heal(self) -> None:
+        """Make every engine again that is dead."""
+        for rank in range(self.group.size):
+            if not await self._lives(rank):
+                await self._restart(rank)
+
+    async def metrics(self) -> dict[str, float]:
+        """Return the sums over engines of what they count."""
+        sums: dict[str, float] = {}
+        for report in await self.group.all("metrics"):
+            for name, value in report.items():
+                sums[name] = sums.get(name, 0.0) + value
+        return sums
+
+    async def _watch(self) -> None:
+        while True:
+            await asyncio.sleep(WATCH_SECONDS)
+            dead = [rank for rank in range(self.group.size) if not await self._lives(rank)]
+            if dead:
+                async with self.weights_at_rest:
+                    for rank in dead:
+                        if not await self._lives(rank):
+                            await self._restart(rank)
+
+    async def _lives(self, rank: int) -> bool:
+        try:
+            return bool(await self.group.one(rank, "alive", timeout=min(PATIENCE, self._timeout)))
+        except (WorkerDiedError, WorkerTimeoutError):
+            return False
+
+    async def _restart(self, rank: int) -> None:
+        await restart(self.group, rank, min(PATIENCE, self._timeout))
+        await self._unlink()
+        if self._trainers is not None:
+            link = f"engine {rank}"
+            await self._open(link, [rank])
+            await self._send(link, [rank], self.version)
+            await self._close(link, [rank])
+        self.restarts += 1
+        for listener in self._listeners:
+            await listener(rank)
+
+    async def _open(self, link: str, ranks: Sequence[int]) -> None:
+        assert self._trainers is not None
+        names = {rank: f"engine {rank}" for rank in ranks}
+        places = {names[rank]: await self.group.one(rank, "place") for rank in ranks}
+        options = self._options
+        offers: list[WeightOffer | None] = await self._trainers.all(
+            "open_weights", link, places, options.settings, options.wire_dtype, options.bucket_bytes
+        )
+        offer = next(offer for offer in offers if offer is not None)
+        self._offers[link] = offer
+        for rank in ranks:
+            await self.group.one(rank, "open_weights", link, offer, names[rank])
+
+    async def _send(self, link: str, ranks: Sequence[int], version: int) -> dict[str, float]:
+        """Send and receive at the same time.
+
+        Raises:
+            WorkerError, WeightSyncError: What went wrong first.
+        """
+        assert self._trainers is not None
+        sending = asyncio.ensure_future(self._trainers.all("send_weights", link, version))
+        receiving = {
+            asyncio.ensure_future(self.group.one(rank, "receive_weights", link)): f"engine {rank}" for rank in ranks
+        }
+        failure: BaseException | None = None
+        running: set[asyncio.Future[Any]] = {sending, *receiving}
+        while running:
+            done, running = await asyncio.wait(running, return_when=asyncio.FIRST_COMPLETED)
+            for call in done:
+                error = call.exception()
+                if error is not None and failure is None:
+                    failure = error
+                if isinstance(error, WorkerDiedError) and call in receiving:
+                    # The trainer cannot know: it would wait for this engine until its time is over.
+                    await asyncio.to_thread(report_missing, self._offers[link], receiving[call], str(error))
+                if error is not None and call is sending:
+                    for other in running:
+                        other.cancel()
+        if failure is not None:
+            raise failure
+        if self._offers[link].method == "in_process":
+            # Handed over, not sent: there is nothing to measure.
+            return {}
+        return dict(next((report for report in sending.result() if report), {}))
+
+    async def _close(self, link: str, ranks: Sequence[int]) -> None:
+        del self._offers[link]
+        if self._trainers is not None:
+            await self._trainers.all("close_weights", link)
+        for rank in ranks:
+            with suppress(WorkerDiedError, WorkerTimeoutError):
+                await self.group.one(rank, "close_weights", link)
+
+    async def _unlink(self) -> None:
+        """Close the link to all engines; the next weights make a new one."""
+        if EVERYBODY in self._offers:
+            await self._close(EVERYBODY, range(self.group.size))

@@ -1,0 +1,127 @@
+"""Roles that compute on batches: the trained policy, the critic, the reference."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, TypeVar
+
+from tensordict import TensorDict
+from torch import Tensor
+
+from roll.distributed import WorkerGroup
+from roll.distributed.sharding import Shard, shard, unshard
+from roll.strategies.base import Loss
+from roll.workers.train import DataPlace
+
+R = TypeVar("R", bound="ModelRole")
+
+
+class ModelRole:
+    """A model spread over ranks: batches are split over them by tokens, and rows come back in order.
+
+    Make it with :meth:`over`.
+
+    Args:
+        group: The workers.
+        places: Which part of a batch each of them works on.
+    """
+
+    def __init__(self, group: WorkerGroup, places: list[DataPlace]) -> None:
+        self.group = group
+        self._places = places
+
+    @classmethod
+    async def over(cls: type[R], group: WorkerGroup) -> R:
+        """Return the role of a group whose workers are made."""
+        return cls(group, await group.all("data_place"))
+
+    async def compute_log_probs(self, batch: TensorDict) -> Tensor:
+        """Return log p(token t | tokens < t), ``[batch, sequence]``, 0 where the response mask is 0."""
+        return await self._per_row("compute_log_probs", batch)
+
+    async def _per_row(self, method: str, batch: TensorDict) -> Tensor:
+        """Call a method that returns a tensor with one row per row of the batch."""
+        parts = self._parts(batch)
+        outputs = await self.group.each(method, [(parts[place.rank].batch,) for place in self._places])
+        if len(parts) == 1:
+            return self._spoken(outputs)[0]
+        return unshard(parts, self._spoken(outputs))
+
+    def _parts(self, batch: TensorDict) -> list[Shard]:
+        size = self._places[0].size
+        if size == 1:
+            return [Shard(batch, batch["lengths"])]
+        return shard(batch, batch["lengths"], size)
+
+    def _spoken(self, outputs: list[Any]) -> list[Any]:
+        """Return the output for each part, of the rank that speaks for it."""
+        spoken: dict[int, Any] = {}
+        for place, output in zip(self._places, outputs, strict=True):
+            if place.speaks:
+                spoken.setdefault(place.rank, output)
+        return [spoken[rank] for rank in sorted(spoken)]
+
+
+class TrainRole(ModelRole):
+    """A model that is trained (``actor_train``, ``critic``)."""
+
+    async def compute_values(self, batch: TensorDict) -> Tensor:
+        """Return a critic's value of the state before token t, ``[batch, sequence]``, 0 outside the response mask."""
+        return await self._per_row("compute_values", batch)
+
+    async def compute_divergence(self, batch: TensorDict) -> Tensor:
+        """Return the divergence from the reference over the vocabulary, ``[batch, sequence]``; reads ``ref_states``."""
+        return await self._per_row("compute_divergence", batch)
+
+    async def measure_from(self, reference: ScoreRole) -> None:
+        """Take over the output layer of the reference, which :meth:`compute_divergence` needs."""
+        await self.group.all("measure_from", *await reference.head())
+
+    async def train_step(self, batch: TensorDict, loss: Loss) -> dict[str, float]:
+        """Take one optimiser step; returns metrics over the whole batch.
+
+        Raises:
+            FloatingPointError: If the gradient is not finite; the weights are left as they were.
+        """
+        parts, totals = self._parts(batch), loss.totals(batch)
+        reports = await self.group.each(
+            "train_step", [(parts[place.rank].batch, loss, totals) for place in self._places]
+        )
+        return dict(self._spoken(reports)[0])
+
+    async def save(self, directory: Path) -> None:
+        """Write weights, optimiser, schedule and random state, and the model in Hugging Face format (``hf``)."""
+        await self.group.all("save", directory.absolute())
+
+    async def load(self, directory: Path) -> None:
+        """Restore what :meth:`save` wrote."""
+        await self.group.all("load", directory.absolute())
+
+
+class ScoreRole(ModelRole):
+    """A frozen model (``reference``)."""
+
+    async def compute_states(self, batch: TensorDict) -> Tensor:
+        """Return the last hidden states, ``[batch, sequence, hidden]``."""
+        return await self._per_row("compute_states", batch)
+
+    async def head(self) -> tuple[Tensor, Tensor | None]:
+        """Return weight and bias of the output layer."""
+        heads = await self.group.all("head")
+        weight, bias = heads[0]
+        return weight, bias
+
+
+async def to_its_end(call: Callable[[], Any]) -> Any:
+    """Run a coroutine that must not stop half-way: a cancellation that comes meanwhile counts when it is done."""
+    task = asyncio.ensure_future(call())
+    try:
+        return await asyncio.shield(task)
+    except asyncio.CancelledError:
+        if not task.done():
+            await asyncio.wait([task])
+        if not task.cancelled() and task.exception() is not None:
+            await task
+        raise

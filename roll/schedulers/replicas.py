@@ -1,0 +1,272 @@
+"""The engine replicas of a run: which one serves a request, and who waits for a free place."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
+from itertools import count
+from typing import Protocol
+
+from roll.schedulers.waiting_line import Waiter, WaitingLine
+from roll.strategies.base import Completion, GenerationRequest
+
+
+class ReplicaDown(RuntimeError):
+    """A replica is gone. What a client raises when its engine cannot be reached; requests move to another replica."""
+
+
+class GenerationClient(Protocol):
+    """What the scheduler needs of a replica; every :class:`roll.strategies.base.GenerationStrategy` has it.
+
+    Cancelling ``generate`` must end the request at the engine, or :meth:`abort` must.
+    """
+
+    async def generate(self, request: GenerationRequest) -> Completion:
+        """Return the completion of ``request``; raises :class:`ReplicaDown` if the engine is gone."""
+        ...
+
+    async def abort(self, request_id: str) -> None:
+        """End a running request; unknown ids are ignored."""
+        ...
+
+    async def release(self, session: str) -> None:
+        """Forget the prefix kept for ``session``; unknown sessions are ignored."""
+        ...
+
+
+@dataclass(slots=True, eq=False)
+class Replica:
+    """One engine and what it is doing.
+
+    Attributes:
+        rank: Its number.
+        client: How to reach it.
+        limit: Most requests at a time, ``None`` for no bound.
+        up: Whether it takes requests.
+        running: Requests it has now.
+        sessions: Trajectories whose prefix it keeps.
+        timeouts: Requests in a row that took too long; such a replica is chosen last.
+        served: Requests it completed.
+        attempts: Limits of the requests it has, by which they are called back when it goes down.
+    """
+
+    rank: int
+    client: GenerationClient
+    limit: int | None
+    up: bool = True
+    running: int = 0
+    sessions: int = 0
+    timeouts: int = 0
+    served: int = 0
+    attempts: set[asyncio.Timeout] = field(default_factory=set)
+
+    @property
+    def has_room(self) -> bool:
+        """Whether it takes one more request now."""
+        return self.up and (self.limit is None or self.running < self.limit)
+
+    @property
+    def load(self) -> tuple[int, int, int, int]:
+        """What the least loaded replica has the least of."""
+        return self.timeouts, self.running, self.sessions, self.rank
+
+
+@dataclass(slots=True, eq=False)
+class _Session:
+    """When a trajectory began, and where its prefix is: the replica that serves it now, and all that did."""
+
+    age: int
+    home: Replica | None = None
+    visited: list[Replica] = field(default_factory=list)
+
+
+class ReplicaPool:
+    """Hands out places at replicas: never more than a replica's limit, the first in line first.
+
+    A trajectory stays at the replica that has its prefix while that one is up. It moves when its replica is full and
+    another one has a place that nobody else waits for: an idle engine costs more than computing a prefix anew.
+
+    Everything happens in the thread of the event loop and nothing is awaited unless a request must wait, so that with
+    a place free the scheduler adds no turn of the event loop.
+
+    Args:
+        clients: The replicas, by rank.
+        limit: Most requests at a time per replica.
+        patience: Seconds that a request waits while no replica is up; ``None`` for any time.
+    """
+
+    def __init__(self, clients: Sequence[GenerationClient], limit: int | None, patience: float | None) -> None:
+        if not clients:
+            raise ValueError("GenerationScheduler: no replicas; give at least one engine")
+        self.replicas = [Replica(rank, client, limit) for rank, client in enumerate(clients)]
+        self._limit = limit
+        self._patience = patience
+        self._line = WaitingLine()
+        self._sessions: dict[str, _Session] = {}
+        self._begun = count()
+        self._paused = False
+
+    @property
+    def waiting(self) -> int:
+        """Requests that wait for a place."""
+        return len(self._line)
+
+    @property
+    def running(self) -> int:
+        """Requests at replicas."""
+        return sum(replica.running for replica in self.replicas)
+
+    def take(self, session: str | None, avoid: Replica | None = None) -> Replica | None:
+        """Return a replica with a place taken at it, ``None`` if the request has to wait."""
+        home = self._home(session, avoid)
+        if home is None or not home.has_room or self._paused:
+            free = [r for r in self.replicas if r.has_room and r is not avoid] if not self._paused else []
+            if not free:
+                return None
+            home = min(free, key=_load)
+        self._place(home, session)
+        return home
+
+    async def wait(self, session: str | None, priority: int, avoid: Replica | None = None) -> Replica:
+        """Wait in line; return a replica with a place taken at it.
+
+        Raises:
+            ReplicaDown: If no replica was up for as long as the pool is patient.
+        """
+        limit = asyncio.timeout(None)
+        place = asyncio.get_running_loop().create_future()
+        waiter = Waiter(priority, self._known(session).age, session, place, limit, avoid)
+        try:
+            async with limit:
+                self._line.add(waiter, self._home(session, avoid))
+                self._be_patient([waiter])
+                try:
+                    return await waiter.place
+                except asyncio.CancelledError:
+                    self._line.leave(waiter)
+                    if waiter.place.done() and not waiter.place.cancelled():
+                        self.give_back(waiter.place.result())
+                    raise
+        except TimeoutError as error:
+            raise ReplicaDown(f"No engine was up for {self._patience:g} s; {self.describe()}") from error
+
+    def give_back(self, replica: Replica) -> None:
+        """Free a place; the first in line gets it."""
+        replica.running -= 1
+        self._fill(replica)
+
+    def forget(self, session: str) -> list[Replica]:
+        """Forget a trajectory that is over; return the replicas that keep a prefix of it."""
+        known = self._sessions.pop(session, None)
+        if known is None:
+            # It never generated. A single engine is told all the same: whoever fed it may have used it directly.
+            return self.replicas if len(self.replicas) == 1 and self.replicas[0].up else []
+        if known.home is not None:
+            known.home.sessions -= 1
+        return [replica for replica in known.visited if replica.up]
+
+    def mark_down(self, replica: Replica) -> None:
+        """Give a replica no more requests and call back those that it has; they go to another one."""
+        if not replica.up:
+            return
+        replica.up = False
+        now = asyncio.get_running_loop().time()
+        for attempt in replica.attempts:
+            if not attempt.expired():
+                attempt.reschedule(now)
+        self._line.scatter(replica)
+        self._be_patient(self._line)
+        self._fill_all()
+
+    def mark_up(self, rank: int) -> None:
+        """Give requests to a replica that was down."""
+        replica = self.replicas[rank]
+        replica.up, replica.timeouts = True, 0
+        self._be_patient(self._line)
+        self._fill_all()
+
+    def replace(self, rank: int, client: GenerationClient) -> None:
+        """Put another engine in the place of a replica; requests of the old one move."""
+        old = self.replicas[rank]
+        self.mark_down(old)
+        self.replicas[rank] = Replica(rank, client, self._limit, served=old.served)
+        self._be_patient(self._line)
+        self._fill_all()
+
+    def pause(self) -> None:
+        """Hand out no places until :meth:`resume`; requests at replicas are not touched."""
+        self._paused = True
+
+    def resume(self) -> None:
+        """Hand out places again, no more than there are."""
+        self._paused = False
+        self._fill_all()
+
+    def describe(self) -> str:
+        """Say how the replicas stand, for messages."""
+        return ", ".join(
+            f"replica {r.rank} is {'up' if r.up else 'down'} with {r.running} requests" for r in self.replicas
+        )
+
+    def _home(self, session: str | None, avoid: Replica | None) -> Replica | None:
+        """Return the replica a request belongs to; after a failure the least loaded of the others."""
+        if avoid is not None:
+            others = [replica for replica in self.replicas if replica.up and replica is not avoid]
+            return min(others, key=_load) if others else avoid if avoid.up else None
+        home = None if session is None else self._known(session).home
+        return home if home is not None and home.up else None
+
+    def _known(self, session: str | None) -> _Session:
+        """Return what is known of a trajectory; one that is new begins now."""
+        if session is None:
+            return _Session(next(self._begun))
+        known = self._sessions.get(session)
+        if known is None:
+            known = self._sessions[session] = _Session(next(self._begun))
+        return known
+
+    def _place(self, replica: Replica, session: str | None) -> None:
+        replica.running += 1
+        if session is None:
+            return
+        known = self._known(session)
+        if known.home is replica:
+            return
+        if known.home is not None:
+            known.home.sessions -= 1
+        known.home = replica
+        replica.sessions += 1
+        if replica not in known.visited:
+            known.visited.append(replica)
+
+    def _fill_all(self) -> None:
+        """Give all free places to those who wait, evenly."""
+        while any(self._fill(replica) for replica in sorted(self.replicas, key=_load)):
+            pass
+
+    def _fill(self, replica: Replica) -> bool:
+        """Give one place of a replica to the first in its line; return whether that was possible."""
+        if self._paused or not self._line or not replica.has_room:
+            return False
+        alone = sum(each.up for each in self.replicas) == 1
+        waiter = self._line.next(replica, alone)
+        if waiter is None:
+            return False
+        self._place(replica, waiter.session)
+        waiter.place.set_result(replica)
+        return True
+
+    def _be_patient(self, waiters: Iterable[Waiter]) -> None:
+        """Let those who wait give up after a while if no replica is up, and wait on if one is."""
+        if self._patience is None:
+            return
+        nobody = not any(replica.up for replica in self.replicas)
+        until = asyncio.get_running_loop().time() + self._patience if nobody else None
+        for waiter in waiters:
+            if not waiter.limit.expired() and (until is None or waiter.limit.when() is None):
+                waiter.limit.reschedule(until)
+
+
+def _load(replica: Replica) -> tuple[int, int, int, int]:
+    return replica.load

@@ -1,0 +1,172 @@
+"""A worker that plays episodes: hundreds of environments at the same time, in threads of one process."""
+
+from __future__ import annotations
+
+import importlib
+import uuid
+from collections.abc import Callable, Mapping
+from functools import partial
+from typing import Any
+
+from roll.config import AgenticConfig, EnvManagerConfig, GeneratingArgs
+from roll.distributed import worker_context
+from roll.env_managers.records import Activity, EnvManagerLimits, EpisodeSpec, Timeouts
+from roll.env_managers.templates import Templates
+from roll.env_managers.threads import EnvThreads
+from roll.env_managers.trajectory import TrajectoryEnvManager
+from roll.envs import Tag, get_env_class, get_tag, make
+from roll.schedulers.generation import GenerationScheduler
+from roll.strategies.base import SamplingParams
+from roll.trajectories.model import Trajectory
+from roll.workers.engine_client import Engines
+from roll.workers.loading import Text, load_text
+from roll.workers.setup import Registered, set_up
+
+DEFAULT_TURNS = 10
+
+
+class EnvironmentWorker:
+    """Plays episodes of the tags of one env manager section, asking the engines for completions.
+
+    Args:
+        config: The run.
+        section: ``train_env_manager`` or ``val_env_manager``.
+        registered: What user code registered in the driver.
+        engines: What samples.
+        text: Tokenizer and renderer; ``None`` loads them.
+        activity: Told when an episode works outside the engine.
+    """
+
+    def __init__(
+        self,
+        config: AgenticConfig,
+        section: str,
+        registered: Registered,
+        engines: Engines,
+        text: Text | None = None,
+        activity: Activity | None = None,
+    ) -> None:
+        set_up(config, registered)
+        manager: EnvManagerConfig = getattr(config, section)
+        training = section == "train_env_manager"
+        generating = config.actor_infer.generating_args if training else config.val_generating
+        self._engines = engines
+        # Several workers share the engines: their requests must not have the same names.
+        prefix = f"{uuid.uuid4().hex[:8]}/" if worker_context().own_process else ""
+        self._generation = GenerationScheduler(engines.clients(), prefix=prefix)
+        self._threads = [EnvThreads()]
+        greedy = generating.model_copy(update={"temperature": 0.0})
+        build = partial(
+            _managers, config, manager, text or load_text(config), self._generation, self._threads, activity=activity
+        )
+        self._managers = {False: build(generating), True: build(greedy)}
+        self._make_env = {name: environment(name, manager) for name in manager.tags}
+
+    async def play(self, spec: EpisodeSpec, greedy: bool) -> Trajectory:
+        """Play one episode, sampled or greedily."""
+        try:
+            return await self._managers[greedy][spec.tag].run(spec, self._make_env[spec.tag])
+        finally:
+            await self._generation.release(spec.trajectory_id)
+
+    async def engine_restarted(self, rank: int) -> None:
+        """Take note that an engine that was dead lives again."""
+        self._generation.replace(rank, self._engines.client(rank))
+
+    async def generation_metrics(self) -> dict[str, float]:
+        """Return what the scheduler of this worker's requests counts."""
+        return self._generation.metrics()
+
+    async def close(self) -> None:
+        """Stop the threads of the environments."""
+        for pool in self._threads:
+            pool.close()
+
+
+def environment(name: str, manager: EnvManagerConfig) -> Callable[[], Any]:
+    """Return the factory of the environments of tag ``name`` under the limits of ``manager``.
+
+    Raises:
+        EnvError: If the tag or its environment type is unknown.
+    """
+    tag = get_tag(name)
+    get_env_class(tag.env_type)
+    overrides: dict[str, Any] = {}
+    if manager.format_penalty is not None:
+        overrides["format_penalty"] = manager.format_penalty
+    if manager.max_steps is not None:
+        overrides["max_steps"] = manager.max_steps
+    return partial(make, tag, **overrides)
+
+
+def templates(tag: Tag) -> Templates:
+    """Return the templates of a tag.
+
+    Raises:
+        ValueError: If a template has an unknown placeholder or never shows the observation.
+    """
+    return Templates(tag.agent_system_template, tag.agent_template)
+
+
+def manager_class(tag: Tag) -> type[TrajectoryEnvManager]:
+    """Return the env manager class of a tag: the trajectory manager, or the class at ``env_manager_cls``.
+
+    Raises:
+        ImportError: If there is no such class.
+    """
+    if tag.env_manager_cls is None:
+        return TrajectoryEnvManager
+    module, _, name = tag.env_manager_cls.rpartition(".")
+    found = getattr(importlib.import_module(module), name, None) if module else None
+    if not (isinstance(found, type) and issubclass(found, TrajectoryEnvManager)):
+        raise ImportError(f"{tag.env_manager_cls!r} is not the import path of a TrajectoryEnvManager")
+    return found
+
+
+def sampling_params(generating: GeneratingArgs) -> SamplingParams:
+    """Return what the engine is told about sampling."""
+    return SamplingParams(
+        max_new_tokens=generating.max_new_tokens,
+        temperature=generating.temperature,
+        top_p=generating.top_p,
+        top_k=generating.top_k,
+    )
+
+
+def _managers(
+    config: AgenticConfig,
+    manager: EnvManagerConfig,
+    text: Text,
+    generation: GenerationScheduler,
+    threads: list[EnvThreads],
+    generating: GeneratingArgs,
+    *,
+    activity: Activity | None,
+) -> Mapping[str, TrajectoryEnvManager]:
+    return {
+        name: manager_class(get_tag(name))(
+            renderer=text.renderer,
+            generate=generation.generator(sampling_params(generating)),
+            limits=_limits(get_tag(name), manager, config.sequence_length, generating.max_new_tokens),
+            templates=templates(get_tag(name)),
+            timeouts=Timeouts(manager.timeouts.reset, manager.timeouts.step, manager.timeouts.generate),
+            threads=threads_of(config, name, threads),
+            activity=activity,
+        )
+        for name in manager.tags
+    }
+
+
+def _limits(tag: Tag, manager: EnvManagerConfig, sequence_length: int, max_new_tokens: int) -> EnvManagerLimits:
+    turns = manager.max_steps or tag.max_steps or DEFAULT_TURNS
+    return EnvManagerLimits(turns, sequence_length, max_new_tokens, tag.max_tokens_per_step)
+
+
+def threads_of(config: AgenticConfig, name: str, pools: list[EnvThreads]) -> EnvThreads:
+    """Return the shared pool, or one of its own for a tag whose environments bear only so many calls at a time."""
+    tag = config.tags().get(name)
+    most = 0 if tag is None else 1 if tag.use_thread_lock else tag.max_env_step_concurrent
+    if most:
+        pools.append(EnvThreads(most))
+        return pools[-1]
+    return pools[0]

@@ -1,0 +1,82 @@
+"""Models and tokenizer of a role, and errors that name the key to correct."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+
+import torch
+from transformers import PreTrainedModel, PreTrainedTokenizerBase
+
+from roll.config import ConfigError, PipelineConfig, Problem
+from roll.models.critic import load_critic
+from roll.models.loading import ModelNotFoundError, load_model, load_tokenizer
+from roll.rendering.chat import ChatRenderer
+from roll.strategies.scoring import Prediction
+
+ATTENTION = {"auto": None, "eager": "eager", "sdpa": "sdpa", "fa2": "flash_attention_2"}
+
+
+@dataclass(kw_only=True)
+class Text:
+    """Text to tokens and back; there before any model is loaded, so that data can be checked first.
+
+    Attributes:
+        tokenizer: Of the policy.
+        renderer: Messages to tokens and back.
+    """
+
+    tokenizer: PreTrainedTokenizerBase
+    renderer: ChatRenderer
+
+    def token_text(self, token: int) -> str:
+        """Return the text of one token, for people."""
+        return str(self.tokenizer.decode([token]))
+
+
+def load_text(config: PipelineConfig) -> Text:
+    """Load the policy's tokenizer.
+
+    Raises:
+        ConfigError: If it cannot be loaded.
+    """
+    with readable(config, "actor_train"):
+        tokenizer = load_tokenizer(config.model_path("actor_train"))
+    return Text(tokenizer=tokenizer, renderer=ChatRenderer(tokenizer))
+
+
+def load_role_model(config: PipelineConfig, role: str, predicts: Prediction = "log_probs") -> PreTrainedModel:
+    """Load the model of a role: a language model, or a critic, which predicts values.
+
+    Raises:
+        ConfigError: If it cannot be loaded.
+    """
+    arguments = (getattr(config, role) or config.actor_train).model_args
+    load = load_critic if predicts == "values" else load_model
+    with readable(config, role):
+        return load(
+            config.model_path(role),
+            # bf16 is mixed precision: fp32 weights and optimiser states, bf16 arithmetic.
+            dtype="fp32" if arguments.dtype == "bf16" else arguments.dtype,
+            device=str(device()),
+            attn_implementation=ATTENTION[arguments.attn_implementation],
+        )
+
+
+def device() -> torch.device:
+    """Return the first accelerator that this process sees, or the CPU."""
+    return torch.device("cuda" if torch.cuda.is_available() else "cpu")
+
+
+@contextmanager
+def readable(config: PipelineConfig, role: str) -> Iterator[None]:
+    """Make a model that is not there a problem of the key that names it."""
+    try:
+        yield
+    except ModelNotFoundError as error:
+        worker = getattr(config, role)
+        named = worker is not None and worker.model_args.model_name_or_path is not None
+        key = f"{role}.model_args.model_name_or_path" if named else "pretrain"
+        message, _, fix = str(error).partition(" Use ")
+        raise ConfigError([Problem(key, message, f"use {fix}", config.model_path(role))]) from error

@@ -1,0 +1,62 @@
+"""A worker that grades the responses of one domain."""
+
+from __future__ import annotations
+
+import uuid
+
+from roll.config import RLVRConfig
+from roll.distributed import worker_context
+from roll.rewards.base import Grade, RewardRequest
+from roll.rewards.build import build_rubrics
+from roll.rewards.concurrency import ConcurrencyLimit
+from roll.schedulers.generation import GenerationScheduler
+from roll.workers.engine_client import Engines
+from roll.workers.loading import Text, load_text
+from roll.workers.reward_engines import reward_resources
+from roll.workers.setup import Registered, set_up
+
+
+class RewardWorker:
+    """Holds the rubric of a domain, with the reward model or sandbox that its verifiers need.
+
+    Args:
+        config: The run.
+        domain: Whose responses it grades.
+        registered: What user code registered in the driver.
+        engines: What samples, for verifiers that ask the policy.
+        text: Tokenizer and renderer; ``None`` loads them.
+        limit: Responses graded at a time by all workers of this process; ``None`` is ``max_concurrent_rewards``.
+
+    Raises:
+        ConfigError: If a verifier cannot be made.
+    """
+
+    def __init__(
+        self,
+        config: RLVRConfig,
+        domain: str,
+        registered: Registered,
+        engines: Engines,
+        text: Text | None = None,
+        limit: ConcurrencyLimit | None = None,
+    ) -> None:
+        set_up(config, registered)
+        own = uuid.uuid4().hex[:8] if worker_context().own_process else ""
+        self._engines = engines
+        self._generation = GenerationScheduler(engines.clients(), prefix=f"{own}{domain}/")
+        resources = reward_resources(config, domain, text or load_text(config), self._generation)
+        alone = {domain: config.rewards[domain]} if domain in config.rewards else {}
+        rubrics = build_rubrics(config.model_copy(update={"rewards": alone}), resources, limit=limit)
+        self._rubric = rubrics[domain]
+
+    async def grade(self, request: RewardRequest) -> Grade:
+        """Return the grade of one response."""
+        return await self._rubric.grade(request)
+
+    async def engine_restarted(self, rank: int) -> None:
+        """Take note that an engine that was dead lives again."""
+        self._generation.replace(rank, self._engines.client(rank))
+
+    async def close(self) -> None:
+        """Stop what grades."""
+        await self._rubric.close()

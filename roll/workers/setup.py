@@ -1,0 +1,69 @@
+"""What a worker process needs before its work: the user's modules, and what the driver's own script registered."""
+
+from __future__ import annotations
+
+import importlib
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+
+from roll.algorithms.registry import Entry, registry
+from roll.config import PipelineConfig
+from roll.distributed import worker_context
+from roll.envs import REGISTRY
+from roll.models.quiet import quiet_libraries
+from roll.rewards.registry import VerifierEntry, registered_verifiers, restore_verifiers
+
+_MODULE_KEYS = ("env_modules", "algorithm_modules", "reward_modules")
+
+
+@dataclass(frozen=True)
+class Registered:
+    """Names that user code added: environments, algorithms, verifiers. Travels to other processes.
+
+    Classes and functions of modules travel by name, those of a script by value.
+
+    Attributes:
+        environments: Types and tags of environments.
+        algorithms: Estimators and losses by kind.
+        verifiers: Verifiers by name.
+    """
+
+    environments: tuple[Mapping[str, Any], Mapping[str, Any]]
+    algorithms: Mapping[str, tuple[Entry[Any], ...]]
+    verifiers: Mapping[str, VerifierEntry]
+
+    @classmethod
+    def here(cls) -> Registered:
+        """Return what this process knows."""
+        return cls(
+            REGISTRY.contents(),
+            {kind: registry(kind).added() for kind in ("advantage", "loss")},
+            registered_verifiers(),
+        )
+
+    def install(self) -> None:
+        """Make this process know the same."""
+        REGISTRY.replace_contents(*self.environments)
+        for kind in ("advantage", "loss"):
+            for entry in self.algorithms[kind]:
+                registry(kind).add(entry)
+        restore_verifiers(self.verifiers)
+
+
+def set_up(config: PipelineConfig, registered: Registered) -> None:
+    """Prepare the process of a worker; in the driver's own process only the seed is set.
+
+    Every worker starts from the seed of the run, so that what it draws (a critic's head) does not depend on which
+    other workers share its process.
+    """
+    torch.manual_seed(config.seed)
+    if not worker_context().own_process:
+        return
+    quiet_libraries()
+    for key in _MODULE_KEYS:
+        for module in getattr(config, key, ()):
+            importlib.import_module(module)
+    registered.install()

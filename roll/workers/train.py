@@ -1,0 +1,191 @@
+"""A rank of a trained role (``actor_train``, ``critic``), and one of the frozen policy that is compared with."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+import torch
+from tensordict import TensorDict
+from torch import Tensor, nn
+from transformers import PreTrainedModel
+
+from roll.config import PipelineConfig
+from roll.distributed import worker_context
+from roll.distributed.process_group import init_process_group
+from roll.distributed.weight_sync import Place, WeightOffer, WeightSyncSettings
+from roll.strategies.base import BatchTotals, Loss
+from roll.workers.factory import reference_scorer, train_strategy
+from roll.workers.setup import Registered, set_up
+from roll.workers.weights import WeightLinks
+
+HF = "hf"
+"""Folder of a checkpoint with the model in Hugging Face format."""
+
+
+@dataclass(frozen=True, slots=True)
+class DataPlace:
+    """Which part of a batch a rank works on.
+
+    Attributes:
+        rank: Number of the part; ranks that hold parts of one model share it.
+        size: Number of parts.
+        speaks: Whether this rank's outputs count, of those that share a part.
+    """
+
+    rank: int
+    size: int
+    speaks: bool = True
+
+
+class TrainWorker:
+    """Holds a model, or a share of it, and its optimiser.
+
+    Args:
+        config: The run.
+        role: ``actor_train`` or ``critic``.
+        registered: What user code registered in the driver.
+
+    Raises:
+        ConfigError: If the model cannot be loaded.
+    """
+
+    def __init__(self, config: PipelineConfig, role: str, registered: Registered) -> None:
+        set_up(config, registered)
+        join_ranks(config)
+        self._strategy = train_strategy(config, role)
+        sends = worker_context().rank == 0
+        self._links = WeightLinks(self._strategy.named_parameters, sends, self._strategy.device)
+
+    @property
+    def model(self) -> PreTrainedModel:
+        """The model itself, for an engine in the same process that samples from it."""
+        return self._strategy.model
+
+    def data_place(self) -> DataPlace:
+        """Return which part of a batch this rank works on."""
+        return data_place_of(self._strategy)
+
+    def compute_log_probs(self, batch: TensorDict) -> Tensor:
+        """Return log-probs under the current weights, ``[rows, sequence]``."""
+        return self._strategy.compute_log_probs(batch)
+
+    def compute_values(self, batch: TensorDict) -> Tensor:
+        """Return a critic's values, ``[rows, sequence]``."""
+        return self._strategy.compute_values(batch)
+
+    def compute_divergence(self, batch: TensorDict) -> Tensor:
+        """Return the divergence from the reference over the vocabulary, ``[rows, sequence]``."""
+        return self._strategy.compute_divergence(batch)
+
+    def measure_from(self, weight: Tensor, bias: Tensor | None) -> None:
+        """Take over the output layer of the reference, ``weight`` ``[vocabulary, hidden]``, for the divergence."""
+        head = nn.Linear(weight.shape[1], weight.shape[0], bias=bias is not None, device="meta", dtype=weight.dtype)
+        head.weight = nn.Parameter(weight.to(self._strategy.device), requires_grad=False)
+        if bias is not None:
+            head.bias = nn.Parameter(bias.to(self._strategy.device), requires_grad=False)
+        self._strategy.measure_from(head)
+
+    def train_step(self, batch: TensorDict, loss: Loss, totals: BatchTotals) -> dict[str, float]:
+        """Take one optimiser step on this rank's rows of a batch with ``totals``."""
+        return self._strategy.train_step(batch, loss, totals)
+
+    def save(self, directory: Path) -> None:
+        """Write weights, optimiser, schedule and random state, and the model in Hugging Face format beside them."""
+        self._strategy.save_checkpoint(directory)
+        self._strategy.save_hf(directory / HF)
+
+    def load(self, directory: Path) -> None:
+        """Restore what :meth:`save` wrote."""
+        self._strategy.load_checkpoint(directory)
+
+    def open_weights(
+        self,
+        link: str,
+        receivers: Mapping[str, Place],
+        settings: WeightSyncSettings,
+        wire_dtype: torch.dtype | None,
+        bucket_bytes: int,
+    ) -> WeightOffer | None:
+        """Make a link to engines; see :class:`roll.workers.weights.WeightLinks`."""
+        return self._links.open(link, receivers, settings, wire_dtype, bucket_bytes)
+
+    def send_weights(self, link: str, version: int) -> dict[str, float]:
+        """Send the weights of now as ``version`` over a link."""
+        return self._links.send(link, version)
+
+    def close_weights(self, link: str) -> None:
+        """Close a link."""
+        self._links.close(link)
+
+    def close(self) -> None:
+        """Close all links and leave the ranks."""
+        self._links.close_all()
+        leave_ranks()
+
+
+class ScoreWorker:
+    """Holds the frozen policy, or a share of it.
+
+    Args:
+        config: The run.
+        registered: What user code registered in the driver.
+
+    Raises:
+        ConfigError: If the model cannot be loaded.
+    """
+
+    def __init__(self, config: PipelineConfig, registered: Registered) -> None:
+        set_up(config, registered)
+        join_ranks(config)
+        self._scorer = reference_scorer(config)
+
+    def data_place(self) -> DataPlace:
+        """Return which part of a batch this rank works on."""
+        return data_place_of(self._scorer)
+
+    def compute_log_probs(self, batch: TensorDict) -> Tensor:
+        """Return log-probs, ``[rows, sequence]``."""
+        return self._scorer.compute_log_probs(batch)
+
+    def compute_states(self, batch: TensorDict) -> Tensor:
+        """Return the last hidden states, ``[rows, sequence, hidden]``."""
+        return self._scorer.compute_states(batch)
+
+    def head(self) -> tuple[Tensor, Tensor | None]:
+        """Return weight ``[vocabulary, hidden]`` and bias of the output layer."""
+        layer = self._scorer.model.get_output_embeddings()
+        bias = getattr(layer, "bias", None)
+        return _whole(layer.weight), None if bias is None else _whole(bias)
+
+    def close(self) -> None:
+        """Leave the ranks."""
+        leave_ranks()
+
+
+def data_place_of(strategy: object) -> DataPlace:
+    """Return the place of a strategy that says it; of others, every rank has a part of its own."""
+    context = worker_context()
+    rank = getattr(strategy, "data_rank", context.rank if context.own_process else 0)
+    size = getattr(strategy, "data_size", context.size if context.own_process else 1)
+    return DataPlace(rank, size, getattr(strategy, "speaks", True))
+
+
+def join_ranks(config: PipelineConfig) -> None:
+    """Make the ranks of this worker's role one ``torch.distributed`` group, where there are several."""
+    context = worker_context()
+    if context.own_process and context.size > 1:
+        init_process_group(timeout=config.rpc_timeout)
+
+
+def leave_ranks() -> None:
+    """End the group."""
+    if worker_context().own_process and torch.distributed.is_initialized():
+        torch.distributed.destroy_process_group()
+
+
+def _whole(tensor: Tensor) -> Tensor:
+    """Return a tensor that may be sharded over ranks as one; every rank must call it."""
+    gather = getattr(tensor, "full_tensor", None)
+    return (tensor if gather is None else gather()).detach()
