@@ -70,7 +70,9 @@ class SamplerCorrection(ConfigModel):
     mode: Literal["tis", "mask", "geometric_sequence"] | None = Field(
         None,
         description="`tis`: weight min(r, `cap`); `mask`: 1 where r lies in [`low`, `high`], else 0; "
-        "`geometric_sequence`: the same for whole sequences by their geometric mean. null only reports.",
+        "`geometric_sequence`: the same for whole sequences by their geometric mean. null only reports. Unset, it is "
+        "`tis` where sampling runs ahead (`async_generation_ratio`) or weights are held back "
+        "(`model_update_frequency`).",
     )
     level: Literal["token", "segment", "sequence", "geometric"] = Field(
         "token", description="r of a token, product over its turn (`segment`) or sequence, or geometric mean."

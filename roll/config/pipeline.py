@@ -8,7 +8,7 @@ from typing import Annotated, Any, ClassVar, Final, Literal
 
 from pydantic import Field, model_validator
 
-from roll.config.algorithm import AlgorithmConfig
+from roll.config.algorithm import AlgorithmConfig, SamplerCorrection
 from roll.config.base import ConfigModel, EnvironmentVariables, NameList
 from roll.config.errors import Problem
 from roll.config.weight_sync import WeightSyncConfig
@@ -128,6 +128,14 @@ class PipelineConfig(AlgorithmConfig):
     async_generation_ratio: Annotated[float, Field(ge=0)] = Field(
         0.0, description="Steps that sampling may run ahead of training; 0 is synchronous and reproducible."
     )
+    group_size_redundancy: NonNegative = Field(
+        0, description="Spare members of each group, trained on only in place of members that break."
+    )
+    straggler_timeout: Annotated[float, Field(gt=0)] | None = Field(
+        None,
+        description="Seconds that members may go on once enough others of their group are finished, where there are "
+        "spare ones; leaves out long episodes, so set it far above what an honest one takes. null: wait for all.",
+    )
 
     # Roles
     actor_train: TrainWorkerConfig = Field(default_factory=TrainWorkerConfig, description="The policy being trained.")
@@ -160,6 +168,19 @@ class PipelineConfig(AlgorithmConfig):
         if all(isinstance(part, int) for part in parts):
             return {**data, "sequence_length": sum(parts)}
         return data
+
+    @property
+    def is_stale(self) -> bool:
+        """Whether engines may sample with older weights than those that are trained."""
+        return self.async_generation_ratio > 0 or self.actor_infer.model_update_frequency > 1
+
+    @property
+    def correction(self) -> SamplerCorrection:
+        """The correction that acts: the one that was set, else on where samples may be stale."""
+        chosen = self.sampler_correction
+        if self.is_stale and "mode" not in chosen.model_fields_set and self.old_log_probs != "sampler":
+            return chosen.model_copy(update={"mode": "tis"})
+        return chosen
 
     @property
     def samples_per_step(self) -> int:

@@ -35,9 +35,6 @@ def _missing(config: PipelineConfig) -> Iterator[Problem]:
     if config.cluster == "ray" and find_spec("ray") is None:
         message = "the Python package ray is not installed."
         yield Problem("cluster", message, "pip install 'roll[ray]', or set cluster=local.", config.cluster)
-    if config.async_generation_ratio > 0:
-        message = "valid, but this version of roll samples and trains in turns: asynchronous sampling is missing."
-        yield Problem("async_generation_ratio", message, "set async_generation_ratio=0.", config.async_generation_ratio)
     for name in config.track_with:
         package = _TRACKER_PACKAGES.get(name)
         if package is not None and find_spec(package) is None:

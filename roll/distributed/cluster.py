@@ -46,16 +46,20 @@ class LocalCluster:
     Args:
         plan: Roles and how many workers each has; machines and devices are not looked at.
         rpc_timeout: Seconds that a call may take.
+        threads: Run methods that are no coroutines in threads: training does not stop sampling.
     """
 
-    def __init__(self, plan: ClusterPlan, rpc_timeout: float) -> None:
+    def __init__(self, plan: ClusterPlan, rpc_timeout: float, threads: bool = False) -> None:
         self.plan = plan
+        self._threads = threads
         self._rpc_timeout = rpc_timeout
         self._groups: dict[str, LocalGroup] = {}
 
     async def start(self, role: str, spec: WorkerSpec) -> LocalGroup:
         """Make the workers of a role of the plan."""
-        group = LocalGroup(startable(self.plan, role, self._groups), spec, rpc_timeout=self._rpc_timeout)
+        group = LocalGroup(
+            startable(self.plan, role, self._groups), spec, rpc_timeout=self._rpc_timeout, threads=self._threads
+        )
         self._groups[role] = group
         return group
 
@@ -99,7 +103,8 @@ async def open_cluster(config: PipelineConfig) -> AsyncIterator[Cluster]:
     if config.cluster == "ray":
         cluster = await _connect(config)
     else:
-        cluster = LocalCluster(plan_placement(config), config.rpc_timeout)
+        ahead = config.async_generation_ratio > 0
+        cluster = LocalCluster(plan_placement(config), config.rpc_timeout, threads=ahead)
     try:
         yield cluster
     finally:

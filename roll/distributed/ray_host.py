@@ -6,9 +6,11 @@ import asyncio
 import inspect
 import os
 import pickle
+import random
 import socket
 import sys
 import traceback
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -34,6 +36,20 @@ class Home:
     pid: int
     address: str
     port: int
+
+
+def _free_port() -> int:
+    """Return a port that nobody listens on.
+
+    It is used seconds later, so it is none that the system gives to outgoing connections meanwhile (32768 and above,
+    where Linux is left as it is), nor one of those that Ray keeps for its workers (below 20000).
+    """
+    choices = random.SystemRandom().sample(range(20_000, 32_000), 100)
+    for port in choices:
+        with socket.socket() as probe, suppress(OSError):
+            probe.bind(("", port))
+            return port
+    raise WorkerError("no port between 20000 and 31999 is free on this machine: something keeps them all open.")
 
 
 @dataclass(frozen=True, slots=True)
@@ -106,10 +122,7 @@ class _Host:
 
     def home(self) -> Home:
         """Return where this actor lives."""
-        with socket.socket() as probe:
-            probe.bind(("", 0))
-            port = probe.getsockname()[1]
-        return Home(os.getpid(), ray.util.get_node_ip_address(), port)
+        return Home(os.getpid(), ray.util.get_node_ip_address(), _free_port())
 
     def _make(self, spec: bytes, driver: DriverPlace, environment: dict[str, str]) -> None:
         """Make the worker. Its class is unpickled last, since its modules may read what is set before."""

@@ -22,6 +22,7 @@ class EpisodeSpec:
         episode: Index within the group.
         seed: Seed of the environment, the same for all members of the group.
         run_seed: Seed of the run, keys the sampling noise.
+        priority: Smaller is served earlier where engines are full.
     """
 
     tag: str
@@ -29,6 +30,7 @@ class EpisodeSpec:
     episode: int
     seed: int
     run_seed: int = 0
+    priority: int = 0
 
     @property
     def trajectory_id(self) -> str:

@@ -198,6 +198,7 @@ class _Episode:
             stop_token_ids=manager.renderer.stop_token_ids,
             seed=generation_seed(spec.run_seed, spec.group_id, spec.episode, index),
             turn=index,
+            priority=spec.priority,
         )
         limit = asyncio.timeout(manager.timeouts.generate)
         manager.activity.leave_env()

@@ -73,7 +73,7 @@ def add_adapters(
     precision = torch.promote_types(model.dtype, torch.float32)
     for layer in adapted_layers(model).values():
         for factors in (layer.lora_A, layer.lora_B):
-            factors.to(precision)  # type: ignore[operator, union-attr]
+            factors.to(precision)
     for name in heads:
         getattr(model, name).requires_grad_(True)
     # Only now: injected with it, peft would keep a second copy of the head.

@@ -8,7 +8,8 @@ from typing import Any
 from roll.config import AgenticConfig
 from roll.config.batch_plan import rollout_plan
 from roll.distributed import Cluster
-from roll.pipelines.agentic_parts import TRAIN, VAL, Environments, start_environments
+from roll.pipelines.agentic_parts import TRAIN, VAL, Environments, build_ahead, start_environments
+from roll.pipelines.ahead import spares
 from roll.pipelines.algorithm_options import needs_baselines
 from roll.pipelines.base import Pipeline, Rollout, run_pipeline
 from roll.pipelines.core import build_core
@@ -48,6 +49,8 @@ class AgenticPipeline(Pipeline[AgenticConfig]):
         self.learner = Learner(config, self.core, self.progress, config.train_env_manager.sample_mode)
         self.environments = await start_environments(config, self.core, TRAIN)
         self.val_environments = await start_environments(config, self.core, VAL) if config.eval_steps else None
+        ahead = config.async_generation_ratio > 0
+        self.ahead = build_ahead(config, self.core, self.environments) if ahead else None
         self.played = rollout_plan(config.train_env_manager, config.rollout_batch_size, config.dynamic_sampling)
         self.position = 0
         self.position_after = 0
@@ -57,6 +60,9 @@ class AgenticPipeline(Pipeline[AgenticConfig]):
 
         With ``dynamic_sampling``, groups whose scores are all equal are replaced by groups of further levels.
         """
+        if self.ahead is not None:
+            got, measured = await self.ahead.next(step, self.progress.rollout_progress)
+            return Rollout(got.groups, measured)
         search = GroupSearch(self.played.groups_per_rollout, most=self.played.most)
         position, metrics = self.position, Throughput()
         while missing := search.missing():
@@ -73,13 +79,25 @@ class AgenticPipeline(Pipeline[AgenticConfig]):
         """The levels of the step are used up."""
         self.position = self.position_after
 
+    async def publish(self, step: int) -> dict[str, float]:
+        """Give the engines the weights of ``step``, between two tokens of what is sampled ahead."""
+        return await (super().publish(step) if self.ahead is None else self.ahead.publish(step))
+
+    async def stop_sampling(self) -> None:
+        """Stop the episodes that are played ahead."""
+        if self.ahead is not None:
+            await self.ahead.stream.close()
+
     def state(self) -> dict[str, Any]:
-        """Return how many groups were played, as JSON."""
-        return {"groups_played": self.position}
+        """Return which groups were played, as JSON."""
+        ahead = {} if self.ahead is None else {"ahead": self.ahead.stream.state_dict()}
+        return {"groups_played": self.position, **ahead}
 
     def load_state(self, state: dict[str, Any]) -> None:
         """Go on with the level behind the last one that was played."""
         self.position = self.position_after = int(state["groups_played"])
+        if self.ahead is not None:
+            self.ahead.stream.load_state_dict(state.get("ahead", {}))
 
     async def evaluate(self, step: int) -> None:
         """Play the validation levels, the same at every evaluation."""
@@ -105,7 +123,12 @@ class AgenticPipeline(Pipeline[AgenticConfig]):
         def show(done: int, total: int) -> None:
             self.progress.rollout_progress(done, total, environments.sampled_tokens - before)
 
-        scheduler = RolloutScheduler(play=environments.play, run_seed=self.config.seed, with_baselines=with_baselines)
+        scheduler = RolloutScheduler(
+            play=environments.play,
+            run_seed=self.config.seed,
+            with_baselines=with_baselines,
+            spares=spares(self.config) if environments is self.environments else None,
+        )
         groups = await scheduler.collect(specs, show)
         if measured is not None:
             measured.add(groups, environments.sampled_tokens - before, time.perf_counter() - begun)

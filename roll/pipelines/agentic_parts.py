@@ -3,10 +3,17 @@
 from __future__ import annotations
 
 from roll.config import AgenticConfig
+from roll.config.batch_plan import rollout_plan
 from roll.distributed import WorkerSpec
 from roll.env_managers.records import EpisodeSpec
+from roll.pipelines.ahead import Ahead, spares, stream_options
+from roll.pipelines.algorithm_options import needs_baselines
 from roll.pipelines.core import Core
+from roll.pipelines.group_search import has_variance
 from roll.pipelines.roles.pool import WorkerPool
+from roll.schedulers.group_stream import GroupStream
+from roll.schedulers.group_streams import GroupStreams
+from roll.schedulers.rollout import RolloutScheduler, endless_specs
 from roll.trajectories.model import Trajectory
 from roll.workers.classes import worker_class
 
@@ -36,9 +43,30 @@ async def start_environments(config: AgenticConfig, core: Core, section: str) ->
     text = core if config.cluster == "local" else None
     arguments = (config, section, core.registered, core.engines.engines, text, core.activity)
     group = await core.cluster.start(section, WorkerSpec(cls=worker_class(config, section), args=arguments))
+    return Environments(core.pool(group))
 
-    async def tell(rank: int) -> None:
-        await group.all("engine_restarted", rank)
 
-    core.engines.on_restart(tell)
-    return Environments(WorkerPool(group))
+def build_ahead(config: AgenticConfig, core: Core, environments: Environments) -> Ahead:
+    """Return what plays levels without end, each tag in its share."""
+    played = rollout_plan(config.train_env_manager, config.rollout_batch_size, config.dynamic_sampling)
+    scheduler = RolloutScheduler(
+        play=environments.play,
+        run_seed=config.seed,
+        with_baselines=needs_baselines(config),
+        spares=spares(config),
+    )
+    sources = endless_specs(played.groups_per_rollout, played.group_size, config.seed, "train-")
+    counts = dict(played.groups_per_rollout)
+    streams = {
+        tag: GroupStream(
+            source,
+            scheduler.run_group,
+            groups_per_step=counts[tag],
+            keep=has_variance if played.most is not None else None,
+            most=None if played.most is None else counts[tag] * config.dynamic_sampling.max_batches,
+            **stream_options(config),
+        )
+        for tag, source in sources.items()
+    }
+    both = GroupStreams(streams, core.engines.pause, core.engines.resume)
+    return Ahead(both, core.engines, lambda: environments.sampled_tokens)

@@ -87,6 +87,13 @@ class Pipeline(ABC, Generic[Config]):
     async def evaluate(self, step: int) -> None:
         """Evaluate the policy after ``step`` training steps; ends with :meth:`report_evaluation`."""
 
+    async def publish(self, step: int) -> dict[str, float]:
+        """Give the engines the weights of ``step``; returns metrics."""
+        return await self.core.engines.publish(step)
+
+    async def stop_sampling(self) -> None:
+        """Stop what is being sampled ahead."""
+
     def state(self) -> dict[str, Any]:
         """Return what of the pipeline itself a checkpoint must remember, as JSON."""
         return {}
@@ -121,7 +128,10 @@ class Pipeline(ABC, Generic[Config]):
         self.begin(state, first)
         try:
             async with self.core.engines.watched():
-                await self._steps(state, first)
+                try:
+                    await self._steps(state, first)
+                finally:
+                    await self.stop_sampling()
             summary = summarize(config, self.log, max(first, config.max_steps), self.saved)
             self.progress.finish(summary)
             return summary
@@ -177,7 +187,7 @@ class Pipeline(ABC, Generic[Config]):
             "reward/mean": described.get("rollout/reward", 0.0),
             "env/success": described.get("rollout/success", 0.0),
         }
-        self.log.step(step, {**named, **described, **rollout.metrics, **learned})
+        self.log.step(step, {**named, **described, **rollout.metrics, **learned, **self.core.cluster_metrics()})
 
     async def update(self, batch: Lesson, step: int) -> dict[str, float]:
         """Learn from a batch and publish the new weights; afterwards ``step`` is complete."""
@@ -187,7 +197,7 @@ class Pipeline(ABC, Generic[Config]):
                 learned = await self.learner.learn(batch, step)
             if step % self.config.actor_infer.model_update_frequency == 0:
                 with self.progress.stage("weight_sync"):
-                    learned |= await self.core.engines.publish(step)
+                    learned |= await self.publish(step)
         self.complete(step)
         self.unsaved = step
         return learned

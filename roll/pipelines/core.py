@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 import asyncio
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, field, fields
 
 from transformers import PreTrainedModel
 
 from roll.config import PipelineConfig
-from roll.distributed import Cluster, LocalGroup, WorkerSpec
+from roll.distributed import Cluster, LocalGroup, WorkerGroup, WorkerSpec
 from roll.pipelines.roles.engines import EngineRole
 from roll.pipelines.roles.models import ScoreRole, TrainRole
+from roll.pipelines.roles.pool import WorkerPool
 from roll.schedulers.generation import GenerationScheduler
 from roll.strategies.activity import Activity
 from roll.workers.classes import worker_class
@@ -29,6 +30,7 @@ class Sampler(Text):
         generation: Routes the driver's own requests to the engines.
         activity: Tells the engine when everything is quiet; ``None`` for a run that need not be reproducible bit by
             bit, or cannot be.
+        pools: Workers of which any can do a piece of work: environments, graders.
     """
 
     cluster: Cluster
@@ -36,6 +38,26 @@ class Sampler(Text):
     engines: EngineRole
     generation: GenerationScheduler
     activity: Activity | None
+    pools: list[WorkerPool] = field(default_factory=list)
+
+    def cluster_metrics(self) -> dict[str, float]:
+        """Return how many workers were made again since the start; nothing where all share a process."""
+        if isinstance(self.engines.group, LocalGroup):
+            return {}
+        return {
+            "cluster/engine_restarts": float(self.engines.restarts),
+            "cluster/worker_restarts": float(sum(pool.restarts for pool in self.pools)),
+        }
+
+    def pool(self, group: WorkerGroup) -> WorkerPool:
+        """Return the pool of a group whose workers ask the engines, and are told when one of those is made again."""
+
+        async def tell(rank: int) -> None:
+            await group.all("engine_restarted", rank)
+
+        self.engines.on_restart(tell)
+        self.pools.append(WorkerPool(group))
+        return self.pools[-1]
 
 
 @dataclass(kw_only=True)
@@ -115,7 +137,7 @@ async def build_core(config: PipelineConfig, text: Text, cluster: Cluster) -> Co
     if frozen is not None and config.kl_penalty == "full":
         await trainer.measure_from(frozen)
     return Core(
-        **{field.name: getattr(sampler, field.name) for field in fields(sampler)},
+        **{each.name: getattr(sampler, each.name) for each in fields(sampler)},
         trainer=trainer,
         critic=values,
         reference=frozen,

@@ -49,7 +49,7 @@ class GroupSearch:
         """Take note of a round."""
         self._begun = True
         self._played += groups
-        self._kept += [group for group in groups if self._most is None or _has_variance(group)]
+        self._kept += [group for group in groups if self._most is None or has_variance(group)]
 
     def groups(self) -> list[TrajectoryGroup]:
         """Return what the step trains on; the groups of the first round if none has variance."""
@@ -76,6 +76,7 @@ class GroupSearch:
         return {} if self._most is None else {"rollout/groups_filtered": float(len(self._played) - len(self._kept))}
 
 
-def _has_variance(group: TrajectoryGroup) -> bool:
+def has_variance(group: TrajectoryGroup) -> bool:
+    """Whether the scores of a group differ."""
     scores = torch.tensor(group.scores)
     return bool(len(scores)) and zero_variance_filter(scores, [0] * len(scores)).kept == 1

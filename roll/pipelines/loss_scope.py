@@ -110,7 +110,7 @@ def correct_sampler(batch: TensorDict, config: PipelineConfig) -> dict[str, floa
     """
     if config.old_log_probs == "sampler":
         return {}
-    options = config.sampler_correction
+    options = config.correction
     mask, old, sampler = batch["response_mask"], batch["old_log_probs"], batch["sampler_log_probs"]
     weights, measured = correction(
         old,

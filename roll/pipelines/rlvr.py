@@ -13,7 +13,7 @@ from roll.pipelines.learner import Learner
 from roll.pipelines.metrics import Throughput, prefixed
 from roll.pipelines.preflight.rlvr import check_rlvr
 from roll.pipelines.rlvr_metrics import VERIFIER, domain_metrics, evaluation_metrics
-from roll.pipelines.rlvr_parts import RlvrParts, build_rlvr, load_data
+from roll.pipelines.rlvr_parts import RlvrParts, build_ahead, build_rlvr, load_data
 from roll.pipelines.terminal import say
 from roll.schedulers.prompt_search import Collected
 from roll.tracking import RunSummary
@@ -49,11 +49,17 @@ class RlvrPipeline(Pipeline[RLVRConfig]):
         self.core = await build_core(self.config, text, cluster)
         self.learner = Learner(self.config, self.core, self.progress)
         self.parts = await build_rlvr(self.config, self.core, prompts)
+        ahead = self.config.async_generation_ratio > 0
+        self.ahead = build_ahead(self.config, self.core, self.parts) if ahead else None
         self.position = 0
         self.position_after = 0
 
     async def rollout(self, step: int) -> Rollout:
         """Answer prompts until ``rollout_batch_size`` groups are worth training on."""
+        if self.ahead is not None:
+            got, measured_ahead = await self.ahead.next(step, self.progress.rollout_progress)
+            self.position_after = self.ahead.stream.counts["admitted"]
+            return Rollout(got.groups, {**measured_ahead, **prefixed(domain_metrics(got.groups), "rollout")})
         config, parts = self.config, self.parts
         before, begun = self.core.generation.sampled_tokens, time.perf_counter()
 
@@ -104,9 +110,19 @@ class RlvrPipeline(Pipeline[RLVRConfig]):
         """The prompts of the step are used up."""
         self.position = self.position_after
 
+    async def publish(self, step: int) -> dict[str, float]:
+        """Give the engines the weights of ``step``, between two tokens of what is sampled ahead."""
+        return await (super().publish(step) if self.ahead is None else self.ahead.publish(step))
+
+    async def stop_sampling(self) -> None:
+        """Stop the answers that are sampled ahead."""
+        if self.ahead is not None:
+            await self.ahead.stream.close()
+
     def state(self) -> dict[str, Any]:
         """Return the position in the data, as JSON."""
-        return {"data": self.parts.data.train.state_dict(self.position)}
+        ahead = {} if self.ahead is None else {"ahead": self.ahead.stream.state_dict()}
+        return {"data": self.parts.data.train.state_dict(self.position), **ahead}
 
     def load_state(self, state: dict[str, Any]) -> None:
         """Go on behind the last prompt that was trained on.
@@ -115,6 +131,8 @@ class RlvrPipeline(Pipeline[RLVRConfig]):
             ConfigError: If the data are not those of the checkpoint.
         """
         self.position = self.position_after = self.parts.data.resume_position(state["data"])
+        if self.ahead is not None:
+            self.ahead.stream.load_state_dict(state.get("ahead", {"next": self.position, "unfinished": []}))
 
     def _warn(self, collected: Collected, step: int) -> None:
         """Say when a step has less to learn from than was asked for."""

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from functools import partial
 from typing import Any
 
 import torch
@@ -17,13 +16,15 @@ from roll.data.errors import DataError
 from roll.data.loading import load_prompts, validation_prompts
 from roll.data.prompts import Prompt
 from roll.data.templates import with_template
-from roll.distributed import WorkerGroup, WorkerSpec
+from roll.distributed import WorkerSpec
+from roll.pipelines.ahead import Ahead, spares, stream_options
 from roll.pipelines.algorithm_options import needs_baselines
-from roll.pipelines.core import Sampler
+from roll.pipelines.core import Core, Sampler
 from roll.pipelines.roles.pool import WorkerPool
 from roll.rendering.chat import ChatRenderer
 from roll.rewards.base import Grade, RewardRequest
 from roll.rewards.concurrency import ConcurrencyLimit
+from roll.schedulers.group_stream import GroupStream
 from roll.schedulers.prompt_search import Keep
 from roll.schedulers.prompts import AnswerLimits, Grader, PromptScheduler
 from roll.trajectories.model import TrajectoryGroup
@@ -130,7 +131,9 @@ async def build_rlvr(config: RLVRConfig, sampler: Sampler, data: RlvrData) -> Rl
     train, val = config.actor_infer.generating_args, config.val_generating
     return RlvrParts(
         data=data,
-        train=prompt_scheduler(config, sampler, graders, train, keep is not None, needs_baselines(config)),
+        train=prompt_scheduler(
+            config, sampler, graders, train, keep is not None, needs_baselines(config), training=True
+        ),
         val=prompt_scheduler(config, sampler, graders, val) if config.validation else None,
         keep=keep,
     )
@@ -150,13 +153,8 @@ async def start_graders(config: RLVRConfig, sampler: Sampler) -> dict[str, Grade
         arguments = (config, domain, sampler.registered, sampler.engines.engines, text, limit)
         role = f"rewards.{domain}"
         group = await sampler.cluster.start(role, WorkerSpec(cls=worker_class(config, role), args=arguments))
-        graders[domain] = PooledGrader(WorkerPool(group))
-        sampler.engines.on_restart(partial(_tell, group))
+        graders[domain] = PooledGrader(sampler.pool(group))
     return graders
-
-
-async def _tell(group: WorkerGroup, rank: int) -> None:
-    await group.all("engine_restarted", rank)
 
 
 def domain_tags(config: RLVRConfig) -> dict[str, list[str]]:
@@ -195,6 +193,23 @@ def _rule(config: RLVRConfig, domain: str) -> list[Callable[[torch.Tensor], bool
     return rules
 
 
+def build_ahead(config: RLVRConfig, core: Core, parts: RlvrParts) -> Ahead:
+    """Return what answers prompts without end, in the order of the data."""
+    prompts, size = parts.data.train, config.num_return_sequences_in_group
+    most = config.rollout_batch_size * config.dynamic_sampling.max_batches
+    stream = GroupStream(
+        lambda position: position,
+        lambda position: parts.train.answer_group(prompts, position, size),
+        groups_per_step=config.rollout_batch_size,
+        keep=parts.keep,
+        most=None if parts.keep is None else most,
+        **stream_options(config),
+        pause=core.engines.pause,
+        resume=core.engines.resume,
+    )
+    return Ahead(stream, core.engines, lambda: core.generation.sampled_tokens)
+
+
 def prompt_scheduler(
     config: RLVRConfig,
     sampler: Sampler,
@@ -202,6 +217,7 @@ def prompt_scheduler(
     generating: GeneratingArgs,
     replacing: bool = False,
     with_baselines: bool = False,
+    training: bool = False,
 ) -> PromptScheduler:
     """Make what answers prompts.
 
@@ -212,6 +228,7 @@ def prompt_scheduler(
         generating: How to sample.
         replacing: Whether groups are replaced by the grades of their members.
         with_baselines: Whether each group has a greedy member to compare with.
+        training: Whether groups have spare members.
     """
     greedy = replace(sampling_params(generating), temperature=0.0)
     return PromptScheduler(
@@ -225,6 +242,7 @@ def prompt_scheduler(
         activity=sampler.activity if replacing and not is_judged_by_policy(config) else None,
         grade_at_end=config.generate_opt_level == 0,
         greedy=sampler.generation.generator(greedy) if with_baselines else None,
+        spares=spares(config) if training else None,
     )
 
 

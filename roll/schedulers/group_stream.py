@@ -5,7 +5,8 @@ from __future__ import annotations
 import asyncio
 import time
 from collections import Counter
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any, Generic, TypeVar
 
@@ -19,6 +20,8 @@ from roll.trajectories.model import TrajectoryGroup
 Spec = TypeVar("Spec")
 OnProgress = Callable[[int, int], None]
 """Called with (finished, wanted) groups."""
+
+Callback = Callable[[], Awaitable[None]]
 
 
 @dataclass(frozen=True, slots=True)
@@ -90,8 +93,8 @@ class GroupStream(Generic[Spec]):
         most: int | None = None,
         window: int | None = None,
         max_staleness: int | None = None,
-        pause: Callable[[], Awaitable[None]] | None = None,
-        resume: Callable[[], Awaitable[None]] | None = None,
+        pause: Callback | None = None,
+        resume: Callback | None = None,
         clock: Callable[[], float] = time.perf_counter,
     ) -> None:
         most = 2 * groups_per_step if most is None else most
@@ -169,18 +172,18 @@ class GroupStream(Generic[Spec]):
 
         Groups under way go on under the new weights.
         """
+        with self.held():
+            await publish_paused(publish, self._pause, self._resume)
+        self.trained()
+
+    @contextmanager
+    def held(self) -> Iterator[None]:
+        """Let no group begin meanwhile."""
         self._held = True
         try:
-            if self._pause is not None:
-                await self._pause()
-            try:
-                await publish()
-            finally:
-                if self._resume is not None:
-                    await self._resume()
+            yield
         finally:
             self._held = False
-        self.trained()
 
     def state_dict(self) -> dict[str, Any]:
         """Return what to remember, as JSON: how things stood when the last step was trained.
@@ -283,6 +286,19 @@ class GroupStream(Generic[Spec]):
             metrics[f"rollout/groups_{reason}"] = float(reasons[reason])
         stale = staleness_metrics(groups, version)
         return metrics | {f"rollout/staleness/{name}": value for name, value in stale.items()}
+
+
+async def publish_paused(
+    publish: Callable[[], Awaitable[None]], pause: Callback | None, resume: Callback | None
+) -> None:
+    """Publish new weights between a pause and a resume, which comes also when publishing fails."""
+    if pause is not None:
+        await pause()
+    try:
+        await publish()
+    finally:
+        if resume is not None:
+            await resume()
 
 
 def _check(groups_per_step: int, ratio: float, most: int, window: int | None) -> None:

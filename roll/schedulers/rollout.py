@@ -4,16 +4,14 @@ from __future__ import annotations
 
 import asyncio
 from collections import Counter
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 from itertools import accumulate
-from typing import Any, Protocol
+from typing import Protocol
 
 from roll.env_managers.groups import check_group
 from roll.env_managers.records import EpisodeSpec
-from roll.env_managers.trajectory import TrajectoryEnvManager
 from roll.envs import env_seed
-from roll.schedulers.generation import GenerationScheduler
 from roll.schedulers.members import Spares, play_group
 from roll.trajectories.model import Trajectory, TrajectoryGroup
 
@@ -48,14 +46,8 @@ class RolloutScheduler:
     """Runs every group of a step and returns them in the order they were asked for, whoever finishes first.
 
     Args:
-        managers: The env manager of each tag. With ``make_env``, ``generation`` and ``greedy`` another way to say
-            ``play``, for episodes that are played in this process.
-        make_env: The environment factory of each tag.
-        generation: Told when a trajectory is over, so that its prefix can be forgotten.
-        run_seed: Seed of the run; keys levels and sampling noise.
-        greedy: The env manager of each tag that plays greedily: gives each group a ``baseline``. ``None`` for groups
-            without.
         play: Plays one episode.
+        run_seed: Seed of the run; keys levels and sampling noise.
         with_baselines: Whether each group has a greedy member, whose score is its ``baseline``.
         spares: Members beyond the size of a group, in place of those that break.
 
@@ -65,20 +57,12 @@ class RolloutScheduler:
 
     def __init__(
         self,
-        managers: Mapping[str, TrajectoryEnvManager] | None = None,
-        make_env: Mapping[str, Callable[[], Any]] | None = None,
-        generation: GenerationScheduler | None = None,
-        run_seed: int = 0,
-        greedy: Mapping[str, TrajectoryEnvManager] | None = None,
         *,
-        play: PlayEpisode | None = None,
+        play: PlayEpisode,
+        run_seed: int,
         with_baselines: bool = False,
         spares: Spares | None = None,
     ) -> None:
-        if play is None:
-            if managers is None or make_env is None or generation is None:
-                raise TypeError("RolloutScheduler needs play=, or managers, make_env and generation")
-            play, with_baselines = _player(managers, make_env, generation, greedy), greedy is not None
         self._play = play
         self._run_seed = run_seed
         self._with_baselines = with_baselines
@@ -137,7 +121,7 @@ class RolloutScheduler:
 
     async def _group(self, spec: GroupSpec, count: Callable[[bool], None]) -> TrajectoryGroup:
         async def play(episode: int, is_greedy: bool) -> Trajectory:
-            what = EpisodeSpec(spec.tag, spec.group_id, episode, spec.seed, self._run_seed)
+            what = EpisodeSpec(spec.tag, spec.group_id, episode, spec.seed, self._run_seed, priority=spec.number)
             trajectory = await self._play(what, is_greedy)
             count(is_greedy)
             return trajectory
@@ -146,24 +130,6 @@ class RolloutScheduler:
         greedy = played.baseline
         baseline = greedy.score if greedy is not None and not greedy.status.is_error else None
         return TrajectoryGroup(spec.group_id, spec.tag, played.members, baseline=baseline)
-
-
-def _player(
-    managers: Mapping[str, TrajectoryEnvManager],
-    make_env: Mapping[str, Callable[[], Any]],
-    generation: GenerationScheduler,
-    greedy: Mapping[str, TrajectoryEnvManager] | None,
-) -> PlayEpisode:
-    """Return what plays episodes in this process."""
-
-    async def play(spec: EpisodeSpec, is_greedy: bool) -> Trajectory:
-        manager = (greedy if is_greedy and greedy is not None else managers)[spec.tag]
-        try:
-            return await manager.run(spec, make_env[spec.tag])
-        finally:
-            await generation.release(spec.trajectory_id)
-
-    return play
 
 
 def group_specs(

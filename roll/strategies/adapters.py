@@ -84,7 +84,7 @@ def adapters_disabled(model: nn.Module) -> Iterator[None]:
         yield
     finally:
         for layer, value in zip(layers, before, strict=True):
-            layer._disable_adapters = value  # type: ignore[assignment]
+            layer._disable_adapters = value
 
 
 def save_adapters(

@@ -104,7 +104,8 @@ class RemoteEngine:
         finally:
             if self._waiting.get(request.request_id) is future:
                 del self._waiting[request.request_id]
-            self._letter.requests.pop(request.request_id, None)
+            if self._letter.requests.get(request.request_id) is request:
+                del self._letter.requests[request.request_id]
 
     async def abort(self, request_id: str) -> None:
         """End a running request; its ``generate`` returns what it has."""

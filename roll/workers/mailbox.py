@@ -20,7 +20,7 @@ POLL_SECONDS: Final = 10.0
 """How long an engine holds back an empty answer to somebody who asks for finished requests."""
 
 GATHER_SECONDS: Final = 0.005
-"""How long the first answer of a call waits for others that finish then: a call costs what ten answers cost."""
+"""How long the first answer of a call waits for others, so that a call carries several: a call is what costs most."""
 
 
 class Engine(GenerationClient, Protocol):

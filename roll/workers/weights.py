@@ -58,7 +58,13 @@ class WeightLinks:
         if not self._sends:
             deque(self._named_parameters(), maxlen=0)
             return {}
-        return self._senders[link].send(version, self._named_parameters())
+        tensors = iter(self._named_parameters())
+        try:
+            return self._senders[link].send(version, tensors)
+        except BaseException:
+            # The other ranks gather all of them: left alone they would wait, or meet this rank's next collective.
+            deque(tensors, maxlen=0)
+            raise
 
     def close(self, link: str) -> None:
         """Close a link; one that is not there is ignored."""

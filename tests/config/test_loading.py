@@ -217,7 +217,7 @@ def test_unknown_and_unfit_strategies_are_refused_when_used() -> None:
 def test_everything_that_cannot_run_is_listed_at_once(loads: Loads) -> None:
     require_runnable(loads("{}"))
     config = loads(
-        "async_generation_ratio: 1\nactor_infer: {strategy_args: {strategy_name: vllm}}\n"
+        "track_with: wandb\nactor_infer: {strategy_args: {strategy_name: vllm}}\n"
         "actor_train: {strategy_args: {strategy_name: deepspeed_train}}"
     )
     with pytest.raises(ConfigError) as caught:
@@ -225,7 +225,7 @@ def test_everything_that_cannot_run_is_listed_at_once(loads: Loads) -> None:
     assert [problem.path for problem in caught.value.problems] == [
         "actor_train.strategy_args.strategy_name",
         "actor_infer.strategy_args.strategy_name",
-        "async_generation_ratio",
+        "track_with",
     ]
 
 

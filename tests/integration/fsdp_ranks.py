@@ -20,6 +20,7 @@ DEADLINE = 60.0
 HEAVY = [
     "roll.strategies.fsdp.sharding",
     "roll.strategies.fsdp_train",
+    "peft",
     "roll.pipelines.objective",
     "transformers.models.qwen3.modeling_qwen3",
     "transformers.models.qwen3_moe.modeling_qwen3_moe",

@@ -11,7 +11,10 @@ import numpy as np
 import torch
 from tensordict import TensorDict
 from torch import Tensor
+from torch.distributed.tensor import DTensor
 from transformers import (
+    MistralConfig,
+    MistralForCausalLM,
     PreTrainedModel,
     Qwen3Config,
     Qwen3ForCausalLM,
@@ -20,6 +23,7 @@ from transformers import (
     Qwen3MoeForCausalLM,
 )
 
+from roll.models.lora import add_adapters
 from roll.pipelines.objective import PolicyObjective
 from roll.pipelines.value_objective import ValueObjective
 from roll.strategies.base import Loss
@@ -27,6 +31,7 @@ from roll.strategies.fsdp.loading import load_on_first_rank
 from roll.strategies.fsdp.options import FsdpOptions
 from roll.strategies.fsdp.ranks import Ranks
 from roll.strategies.fsdp_train import FsdpTrainStrategy, TrainOptions
+from roll.strategies.parking import Parking
 from roll.strategies.scoring import Scorer
 
 VOCABULARY = 61
@@ -38,26 +43,34 @@ class Case:
     """A training run.
 
     Attributes:
-        shares: Rows of each rank; their sum is the number of rows of the whole batch.
+        shares: Rows of each data rank; their sum is the number of rows of the whole batch.
         critic: Train a value model.
         experts: A mixture of experts.
+        window: Tokens that a token sees; ``None`` for all before it.
+        heads: Attention heads.
+        key_heads: Heads of keys and values.
         tied: Whether head and embeddings are one parameter.
         dropout: Of the attention.
         double: float64 weights: differences are then those of the method, not of rounding.
         train: Changes to the training options.
         fsdp: Sharding options.
+        lora: Rank of adapters; ``None`` trains all weights.
         silent: Ranks whose rows have no advantage, so that they contribute nothing.
     """
 
     shares: tuple[int, ...] = (4, 4)
     critic: bool = False
     experts: bool = False
+    window: int | None = None
+    heads: int = 4
+    key_heads: int = 2
     tied: bool = True
     dropout: float = 0.0
     double: bool = True
     train: dict[str, Any] = field(default_factory=dict)
     fsdp: dict[str, Any] = field(default_factory=dict)
     silent: tuple[int, ...] = ()
+    lora: int | None = None
 
     def model(self, seed: int = 3) -> PreTrainedModel:
         torch.manual_seed(seed)
@@ -65,8 +78,8 @@ class Case:
             vocab_size=VOCABULARY,
             hidden_size=16,
             num_hidden_layers=2,
-            num_attention_heads=4,
-            num_key_value_heads=2,
+            num_attention_heads=self.heads,
+            num_key_value_heads=self.key_heads,
             head_dim=8,
             intermediate_size=25,
             max_position_embeddings=64,
@@ -81,6 +94,8 @@ class Case:
         if self.experts:
             experts = dict(num_experts=4, num_experts_per_tok=1, moe_intermediate_size=12)
             model = Qwen3MoeForCausalLM(Qwen3MoeConfig(**sizes, **experts, experts_implementation="eager"))
+        elif self.window is not None:
+            model = MistralForCausalLM(MistralConfig(**sizes, sliding_window=self.window))
         elif self.critic:
             model = Qwen3ForTokenClassification(Qwen3Config(**sizes))
         else:
@@ -98,13 +113,19 @@ class Case:
             max_tokens_per_microbatch=40,
         )
         load = self.model if seed == 3 else lambda: self.model(seed)
-        model = load_on_first_rank(load) if self.fsdp.get("meta_init") else load()
+        model = load_on_first_rank(load, self.adapt) if self.fsdp.get("meta_init") else load()
+        if not self.fsdp.get("meta_init"):
+            self.adapt(model)
         return FsdpTrainStrategy(
             model,
             TrainOptions(**{**options, **self.train}),
             predicts="values" if self.critic else "log_probs",
             fsdp=FsdpOptions.from_mapping(self.fsdp),
         )
+
+    def adapt(self, model: PreTrainedModel) -> None:
+        if self.lora is not None:
+            add_adapters(model, self.lora)
 
     def loss(self) -> Loss:
         if self.critic:
@@ -117,7 +138,7 @@ class Case:
     def share(self, batch: TensorDict) -> TensorDict:
         """Return the rows of this rank; all of them where there is one process."""
         ranks = Ranks()
-        return batch if ranks.size == 1 else batch[self.rows(ranks.rank)]
+        return batch if ranks.size == 1 else batch[self.rows(ranks.rank // self.fsdp.get("ulysses_size", 1))]
 
     def rows(self, rank: int) -> slice:
         start = sum(self.shares[:rank])
@@ -154,13 +175,14 @@ class Outcome:
     steps: list[dict[str, float]]
     outputs: np.ndarray
     parameters: dict[str, np.ndarray]
+    speaks: bool = True
 
 
 def outcome(trainer: FsdpTrainStrategy, case: Case, steps: list[dict[str, float]]) -> Outcome:
     share = case.share(case.batch(77))
     outputs = trainer.compute_values(share) if case.critic else trainer.compute_log_probs(share)
     parameters = {name: tensor.numpy().copy() for name, tensor in trainer.named_parameters()}
-    return Outcome(steps, outputs.numpy().copy(), parameters)
+    return Outcome(steps, outputs.numpy().copy(), parameters, trainer.speaks)
 
 
 def take_steps(trainer: FsdpTrainStrategy, case: Case, batches: list[TensorDict]) -> list[dict[str, float]]:
@@ -176,6 +198,8 @@ def train(case: Case, batches: list[TensorDict], save_to: Path | None = None) ->
         outcome(trainer, case, steps)
         trainer.save_checkpoint(save_to)
         trainer.save_hf(save_to / "hf")
+        if case.lora is not None:
+            trainer.save_adapters(save_to / "adapters")
     return outcome(trainer, case, steps)
 
 
@@ -222,6 +246,29 @@ def survive_a_bad_step(case: Case, batches: list[TensorDict]) -> tuple[str, Outc
     return message, outcome(trainer, case, steps + take_steps(trainer, case, batches[1:]))
 
 
+def reference_first(case: Case, batches: list[TensorDict]) -> tuple[np.ndarray, Outcome]:
+    """Score with the adapters switched off before anything else is computed, then train."""
+    trainer = case.trainer()
+    with trainer.adapters_disabled():
+        reference = trainer.compute_log_probs(case.share(batches[0])).numpy().copy()
+    return reference, outcome(trainer, case, take_steps(trainer, case, batches))
+
+
+def park_between_steps(case: Case, batches: list[TensorDict]) -> tuple[list[int], Outcome]:
+    """Give all memory of weights, buffers and optimiser states back between steps, and take it again."""
+    trainer, steps, left = case.trainer(), [], []
+    for batch in batches:
+        steps += take_steps(trainer, case, [batch])
+        parking = Parking()
+        states = [value for state in trainer.optimizer.state.values() for value in state.values()]
+        tensors = [*trainer.model.parameters(), *trainer.model.buffers(), *states]
+        parking.park(tensors)
+        local = [t.to_local() if isinstance(t, DTensor) else t for t in tensors]
+        left.append(sum(t.untyped_storage().nbytes() for t in local))
+        parking.restore()
+    return left, outcome(trainer, case, steps)
+
+
 def score(case: Case, batch: TensorDict) -> np.ndarray:
     """Score with a frozen model that is only ever scored with."""
     scorer = Scorer(case.model().requires_grad_(False).eval(), max_tokens_per_microbatch=40, fsdp=FsdpOptions())
@@ -257,6 +304,24 @@ def train_in_bf16(case: Case, batch: TensorDict) -> dict[str, Any]:
     after = dict(trainer.named_parameters())
     moved = all(not torch.equal(after[name], before[name]) for name in before)
     return {"seen": seen, "loss": metrics["loss"], "moved": moved, "stored": {str(p.dtype) for p in after.values()}}
+
+
+def score_states(case: Case, batch: TensorDict) -> np.ndarray:
+    scorer = Scorer(case.model().eval(), fsdp=FsdpOptions.from_mapping(case.fsdp))
+    return scorer.compute_states(case.share(batch)).numpy().copy()
+
+
+def data_places(case: Case) -> tuple[int, int, bool]:
+    trainer = case.trainer()
+    return trainer.data_rank, trainer.data_size, trainer.speaks
+
+
+def step_with_other_rows(case: Case) -> str:
+    try:
+        case.trainer().train_step(case.batch(Ranks().rank), case.loss())
+    except ValueError as error:
+        return str(error)
+    return ""
 
 
 def construction_error(case: Case, other_weights: bool = False) -> str:

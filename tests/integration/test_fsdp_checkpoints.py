@@ -9,6 +9,7 @@ import pytest
 import torch
 from fsdp_ranks import RankPool
 from fsdp_scenarios import Case, Outcome, resume, train
+from test_fsdp_ranks import EXACT
 from transformers import AutoModelForCausalLM, AutoModelForTokenClassification
 
 from roll.strategies.fsdp.checkpoint import CHECKPOINT_FILE, CHECKPOINT_FOLDER
@@ -52,11 +53,11 @@ def test_any_number_of_ranks_continues_what_another_number_wrote(
     train(case, batches[:2], tmp_path / "alone")
     two.run(train, case, batches[:2], tmp_path / "two")
     assert (tmp_path / "alone" / CHECKPOINT_FILE).is_file() and (tmp_path / "two" / CHECKPOINT_FOLDER).is_dir()
-    assert_same(resume(case, tmp_path / "two", batches[2:], 1), expected, 1e-9)
+    assert_same(resume(case, tmp_path / "two", batches[2:], 1), expected, EXACT)
     for folder in ("alone", "two"):
         for pool, split in ((two, case), (four, quarter)):
             for rank in pool.run(resume, split, tmp_path / folder, batches[2:], 1):
-                assert_same(rank, expected, 1e-9)
+                assert_same(rank, expected, EXACT)
                 assert rank.steps[-1]["learning_rate"] == expected.steps[-1]["learning_rate"]
 
 

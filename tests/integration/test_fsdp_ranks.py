@@ -22,6 +22,9 @@ from fsdp_scenarios import (
     train_with_given_totals,
 )
 
+EXACT = 1e-7
+"""For float64 weights; not less, since the model's norms round to single precision, which another split tips."""
+
 
 def assert_equal_runs(case: Case, alone: Outcome, ranks: list[Outcome], digits: float) -> None:
     for rank in ranks:
@@ -35,7 +38,7 @@ def assert_equal_runs(case: Case, alone: Outcome, ranks: list[Outcome], digits: 
         assert rank.parameters.keys() == alone.parameters.keys()
         for name, expected in alone.parameters.items():
             np.testing.assert_allclose(rank.parameters[name], expected, rtol=digits, atol=digits, err_msg=name)
-    outputs = np.concatenate([rank.outputs for rank in ranks])
+    outputs = np.concatenate([rank.outputs for rank in ranks if rank.speaks])
     np.testing.assert_allclose(outputs, alone.outputs, rtol=1e-5, atol=1e-5)
 
 
@@ -80,7 +83,7 @@ def test_three_steps_on_two_ranks_equal_one_process(two: RankPool, name: str) ->
     plain = replace(case, fsdp={}, train={key: case.train[key] for key in ("l2", "temperature") if key in case.train})
     alone = train(plain, batches)
     assert all(step["grad_norm"] > 0.1 for step in alone.steps), "clipping is active"
-    assert_equal_runs(case, alone, two.run(train, case, batches), 1e-9 if case.double else 1e-5)
+    assert_equal_runs(case, alone, two.run(train, case, batches), EXACT if case.double else 1e-5)
 
 
 @pytest.mark.parametrize("size", [1, 2, 4])
@@ -88,7 +91,7 @@ def test_four_ranks_in_groups_that_copy_each_other_equal_one_process(four: RankP
     case = Case(shares=(3, 1, 0, 5), fsdp={"fsdp_size": size}, train={"max_tokens_per_microbatch": 20, "l2": 0.05})
     batches = [case.batch(seed) for seed in range(3)]
     alone = train(replace(case, fsdp={}), batches)
-    assert_equal_runs(case, alone, four.run(train, case, batches), 1e-9)
+    assert_equal_runs(case, alone, four.run(train, case, batches), EXACT)
     sizes = four.run(shard_sizes, case)
     whole = sizes[0][1]
     assert sum(own for own, _ in sizes) == whole * 4 // size, "each group holds the weights once"
@@ -98,7 +101,7 @@ def test_four_ranks_in_groups_that_copy_each_other_equal_one_process(four: RankP
 def test_totals_of_the_caller_are_taken(two: RankPool) -> None:
     case = Case(shares=(6, 2))
     batches = [case.batch(seed) for seed in range(2)]
-    assert_equal_runs(case, train(case, batches), two.run(train_with_given_totals, case, batches), 1e-9)
+    assert_equal_runs(case, train(case, batches), two.run(train_with_given_totals, case, batches), EXACT)
 
 
 @pytest.mark.parametrize("fsdp", [{}, {"reshard_after_forward": False}, {"offload_params": True}])
@@ -106,7 +109,7 @@ def test_scoring_streaming_and_offloading_between_steps_change_nothing(two: Rank
     case = Case(fsdp=fsdp)
     batches = [case.batch(seed) for seed in range(3)]
     alone = train(replace(case, fsdp={}), batches)
-    assert_equal_runs(case, alone, two.run(train_with_breaks, case, batches), 1e-9)
+    assert_equal_runs(case, alone, two.run(train_with_breaks, case, batches), EXACT)
     assert_equal_runs(case, alone, [train_with_breaks(case, batches)], 1e-12)
 
 
@@ -116,7 +119,7 @@ def test_a_gradient_that_is_not_finite_on_one_rank_stops_the_step_on_all(two: Ra
     alone = train(case, batches)
     results = two.run(survive_a_bad_step, case, batches)
     assert all("the step was not taken" in message for message, _ in results)
-    assert_equal_runs(case, alone, [after for _, after in results], 1e-9)
+    assert_equal_runs(case, alone, [after for _, after in results], EXACT)
 
 
 def test_a_sharded_reference_scores_like_a_whole_one(two: RankPool) -> None:

@@ -241,6 +241,26 @@ def test_requests_of_a_replica_that_dies_move_at_once_and_stay_where_they_went(d
     )
 
 
+def test_who_waits_for_a_replica_that_goes_down_is_served_elsewhere_by_priority() -> None:
+    first, second = FakeReplica(slow_when_long), FakeReplica(slow_when_long)
+
+    async def main() -> None:
+        requests = scheduler(first, second, max_running_requests=1)
+        generate = requests.generator(SAMPLING)
+        await asyncio.gather(*(generate(call(f"{name}/0", name)) for name in "ab"))
+        asked = [("a/1", "a", 7), ("b/1", "b", 0), ("a/2", "a", 1), ("c/0", "c", 5), ("b/2", "b", 9)]
+        tasks = []
+        for name, session, priority in asked:
+            tasks.append(asyncio.create_task(generate(call(name, session, priority=priority))))
+            await asyncio.sleep(0)
+        assert list(first.running) == ["a/1"] and list(second.running) == ["b/1"]
+        requests.mark_down(0)
+        await asyncio.gather(*tasks)
+
+    run(main())
+    assert second.ids == ["b/0", "b/1", "a/2", "c/0", "a/1#1", "b/2"]
+
+
 def test_without_a_replica_requests_wait_for_one_as_long_as_they_are_patient() -> None:
     engine, spare = FakeReplica(), FakeReplica()
 

@@ -13,6 +13,8 @@ from hypothesis import strategies as st
 from roll.data.prompts import Prompt
 from roll.env_managers.records import GenerateCall
 from roll.rewards.base import Grade, RewardRequest
+from roll.schedulers.group_stream import GroupStream
+from roll.schedulers.members import Spares
 from roll.schedulers.prompt_search import Collected
 from roll.schedulers.prompts import AnswerLimits, PromptScheduler
 from roll.strategies.base import Completion
@@ -186,6 +188,32 @@ def test_the_greedy_member_is_the_baseline_and_not_trained_on() -> None:
     group = collect(FakeEngine(), 0, 1, grader=grader, greedy=Greedy().generate).groups[0]
     assert group.baseline == 0.25 and len(group.trajectories) == 3
     assert {member.score for member in group.trajectories} == {1.0}
+
+
+def test_a_stream_answers_the_prompts_of_a_synchronous_run_and_replaces_responses_that_cannot_be_graded() -> None:
+    def score(number: int, response: str) -> float | None:
+        return None if response.endswith(" 0") else float(number % 2)
+
+    async def stream() -> list[TrajectoryGroup]:
+        prompts = scheduler(FakeEngine(), FakeGrader(score), spares=Spares(5))
+        groups: GroupStream[int] = GroupStream(
+            lambda number: number, lambda n: prompts.answer_group(Numbers(), n, 3), groups_per_step=4, ratio=1
+        )
+        rollouts = []
+        for step in range(1, 4):
+            rollouts += (await groups.next(step, 3)).groups
+            groups.trained()
+        await groups.close()
+        return rollouts
+
+    answered = asyncio.run(stream())
+    plain = collect(FakeEngine(), 0, 12, grader=FakeGrader(score)).groups
+    assert [group.group_id for group in answered] == [group.group_id for group in plain]
+    members = [(group.group_id, member) for group in answered for member in group.trajectories]
+    assert len(members) == 36 and not any(member.status.is_error for _, member in members)
+    assert sum(member.episode >= 3 for _, member in members) > 0, "some were replaced"
+    same = {(group.group_id, m.episode): m.turns[0].completion_ids for group in plain for m in group.trajectories}
+    assert all(m.turns[0].completion_ids == same[name, m.episode] for name, m in members if m.episode < 3)
 
 
 def test_an_engine_that_fails_ends_the_rollout_with_its_own_error() -> None:

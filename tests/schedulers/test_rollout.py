@@ -13,11 +13,11 @@ import pytest
 import roll.envs
 from roll.env_managers import EnvManagerLimits, EnvThreads, Templates, TrajectoryEnvManager
 from roll.env_managers.groups import GroupMismatchError
-from roll.env_managers.records import GenerateCall
+from roll.env_managers.records import EpisodeSpec, GenerateCall
 from roll.models.toy.tokenizer import build_tokenizer
 from roll.rendering import ChatRenderer
 from roll.schedulers.generation import GenerationScheduler
-from roll.schedulers.rollout import GroupSpec, RolloutError, RolloutScheduler, group_specs
+from roll.schedulers.rollout import GroupSpec, RolloutError, RolloutScheduler, endless_specs, group_specs
 from roll.strategies.base import Completion, GenerationRequest, GenerationStrategy, SamplingParams, WeightUpdate
 from roll.trajectories.model import Status, Trajectory, TrajectoryGroup
 
@@ -62,7 +62,10 @@ class FakeEngine:
 
 
 def scheduler(
-    engine: FakeEngine, make_env: Callable[[str], Callable[[], Any]] | None = None, threads: EnvThreads | None = None
+    engine: FakeEngine,
+    make_env: Callable[[str], Callable[[], Any]] | None = None,
+    threads: EnvThreads | None = None,
+    with_baselines: bool = False,
 ) -> RolloutScheduler:
     generation = GenerationScheduler(engine)
     generate = generation.generator(SamplingParams(max_new_tokens=32))
@@ -77,7 +80,15 @@ def scheduler(
             threads=threads,
         )
     factories = make_env or (lambda name: lambda: roll.envs.make(name))
-    return RolloutScheduler(managers, {name: factories(name) for name in TAGS}, generation, run_seed=7)
+    environments = {name: factories(name) for name in TAGS}
+
+    async def play(spec: EpisodeSpec, is_greedy: bool) -> Trajectory:
+        try:
+            return await managers[spec.tag].run(spec, environments[spec.tag])
+        finally:
+            await generation.release(spec.trajectory_id)
+
+    return RolloutScheduler(play=play, run_seed=7, with_baselines=with_baselines)
 
 
 def specs(step: int = 1, size: int = 3) -> list[GroupSpec]:
@@ -230,6 +241,22 @@ def test_no_two_groups_of_a_run_share_a_level_and_evaluation_keeps_its_own() -> 
     assert all(0 <= seed < 2**63 for seed in everything)
     other = group_specs(groups, 8, 8, "train-")
     assert not {s.seed for s in other} & set(everything)
+
+
+def test_the_groups_of_endless_sources_are_those_of_the_steps() -> None:
+    counts = [("SimpleSokoban", 2), ("FrozenLake", 1)]
+    sources = endless_specs(counts, 4, 7, "train-")
+    steps = [spec for step in range(5) for spec in group_specs(counts, 4, 7, "train-", first=3 * step)]
+    for tag, _ in counts:
+        wanted = [spec for spec in steps if spec.tag == tag]
+        assert [sources[tag](number) for number in range(len(wanted))] == wanted
+
+
+def test_one_group_comes_with_its_greedy_member_as_baseline() -> None:
+    engine = FakeEngine()
+    group = asyncio.run(scheduler(engine, with_baselines=True).run_group(specs()[2]))
+    assert group.group_id == "train-0000002" and [t.episode for t in group.trajectories] == [0, 1, 2]
+    assert group.baseline is not None and engine.released.count("train-0000002/3") == 1
 
 
 def test_calls_become_requests_with_the_smaller_limit_and_all_stop_tokens() -> None:

@@ -139,7 +139,7 @@ def _dependent_keys(config: PipelineConfig) -> Iterator[tuple[str, str]]:
         yield "difficulty_high_threshold", "difficulty_mask is false"
     if not config.overlong_buffer.enable:
         yield "overlong_buffer", "overlong_buffer.enable is false"
-    if config.sampler_correction.mode is None:
+    if config.correction.mode is None:
         yield "sampler_correction", "sampler_correction.mode is null"
     elif config.old_log_probs == "sampler":
         yield "sampler_correction", "old_log_probs=sampler takes the sampler's probabilities for the trainer's"

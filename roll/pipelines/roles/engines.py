@@ -102,6 +102,14 @@ class EngineRole:
             # One task and the body: what failed first is what a reader wants to see.
             raise failures.exceptions[0] from None
 
+    async def pause(self) -> None:
+        """Freeze what is being sampled."""
+        await self.group.all("pause")
+
+    async def resume(self) -> None:
+        """Go on."""
+        await self.group.all("resume")
+
     async def heal(self) -> None:
         """Make every engine again that is dead."""
         for rank in range(self.group.size):

@@ -1,0 +1,103 @@
+"""Several streams of groups that make up a step together: one per environment tag, so that each keeps its share."""
+
+from __future__ import annotations
+
+import asyncio
+from collections import Counter
+from collections.abc import Awaitable, Callable, Mapping
+from contextlib import ExitStack
+from functools import partial
+from typing import Any
+
+from roll.schedulers.group_stream import Callback, GroupStream, OnProgress, StepGroups, publish_paused
+from roll.schedulers.members import cancel
+from roll.schedulers.staleness import staleness_metrics
+
+
+class GroupStreams:
+    """Has the interface of a :class:`~roll.schedulers.group_stream.GroupStream`; see there for its life.
+
+    A group that is dropped is replaced by one of the same stream, so the shares of a step stay exact. Each stream
+    admits at most ``floor((1 + ratio) · groups_per_step)`` of its own groups; together they stay within the bound of
+    the whole.
+
+    Args:
+        streams: By name, made without ``pause`` and ``resume``.
+        pause: Called before new weights are published.
+        resume: Called after.
+    """
+
+    def __init__(
+        self, streams: Mapping[str, GroupStream[Any]], pause: Callback | None = None, resume: Callback | None = None
+    ) -> None:
+        self._streams = dict(streams)
+        self._pause, self._resume = pause, resume
+
+    @property
+    def counts(self) -> dict[str, int]:
+        """Groups so far: ``admitted``, ``trained``, and dropped by reason."""
+        return dict(sum((Counter(stream.counts) for stream in self._streams.values()), Counter()))
+
+    @property
+    def live(self) -> int:
+        """Groups admitted and neither trained nor dropped."""
+        return sum(stream.live for stream in self._streams.values())
+
+    @property
+    def capacity(self) -> int:
+        """Most groups that are admitted and not yet trained."""
+        return sum(stream.capacity for stream in self._streams.values())
+
+    async def next(self, step: int, version: int, on_progress: OnProgress | None = None) -> StepGroups:
+        """Wait for the groups of a step; those of the first stream come first."""
+        finished: dict[str, tuple[int, int]] = {}
+
+        def show(name: str, done: int, wanted: int) -> None:
+            finished[name] = (done, wanted)
+            if on_progress is not None and len(finished) == len(self._streams):
+                on_progress(sum(done for done, _ in finished.values()), sum(wanted for _, wanted in finished.values()))
+
+        waiting = [
+            asyncio.ensure_future(stream.next(step, version, partial(show, name)))
+            for name, stream in self._streams.items()
+        ]
+        try:
+            parts = list(await asyncio.gather(*waiting))
+        finally:
+            await cancel(waiting)
+        groups = [group for part in parts for group in part.groups]
+        metrics: Counter[str] = Counter()
+        for part in parts:
+            metrics.update(part.metrics)
+        stale = {f"rollout/staleness/{name}": value for name, value in staleness_metrics(groups, version).items()}
+        waited = {"rollout/wait_seconds": max(part.metrics["rollout/wait_seconds"] for part in parts)}
+        dropped = [each for part in parts for each in part.dropped]
+        return StepGroups(groups, dropped, any(part.is_fallback for part in parts), {**metrics, **stale, **waited})
+
+    def trained(self) -> None:
+        """Take note that the step's groups are trained and engines have the new weights."""
+        for stream in self._streams.values():
+            stream.trained()
+
+    async def update(self, publish: Callable[[], Awaitable[None]]) -> None:
+        """Publish new weights while no group begins, then count the step as trained."""
+        with ExitStack() as held:
+            for stream in self._streams.values():
+                held.enter_context(stream.held())
+            await publish_paused(publish, self._pause, self._resume)
+        self.trained()
+
+    def state_dict(self) -> dict[str, Any]:
+        """Return what to remember of each stream, as JSON."""
+        return {name: stream.state_dict() for name, stream in self._streams.items()}
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Go on where another run stopped; a stream that was not there then begins at its beginning."""
+        for name, stream in self._streams.items():
+            if name in state:
+                stream.load_state_dict(state[name])
+
+    async def close(self) -> None:
+        """Cancel all that is under way."""
+        for stream in self._streams.values():
+            await stream.close()

@@ -1,0 +1,55 @@
+"""Named in ``env_modules`` or ``algorithm_modules``: kills the worker process that it is told to, once in a run.
+
+``ROLL_TEST_FAULTS`` names who and when: ``env:9`` (a worker that begins its ninth episode), ``engine:40`` (an engine
+at its fortieth request), ``train:3`` (rank 1 at its third optimiser step). ``ROLL_TEST_FOLDER`` is where it is noted
+that it happened, so that the successor lives. Does nothing in the driver.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+from collections import Counter
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from roll.distributed import worker_context
+from roll.workers.engine import EngineWorker
+from roll.workers.environment import EnvironmentWorker
+from roll.workers.train import TrainWorker
+
+FAULTS = dict(fault.split(":") for fault in os.environ.get("ROLL_TEST_FAULTS", "").split(",") if fault)
+FOLDER = Path(os.environ.get("ROLL_TEST_FOLDER", "."))
+seen: Counter[str] = Counter()
+
+
+def reached(who: str) -> None:
+    seen[who] += 1
+    if not worker_context().own_process or seen[who] != int(FAULTS.get(who, 0)):
+        return
+    try:
+        (FOLDER / f"killed-{who}").touch(exist_ok=False)
+    except FileExistsError:
+        return
+    os.kill(os.getpid(), signal.SIGKILL)
+
+
+def before(cls: type[Any], method: str, who: str, counts: Callable[[], bool] = lambda: True) -> None:
+    original = getattr(cls, method)
+
+    def wrapped(self: Any, *arguments: Any) -> Any:
+        if counts():
+            reached(who)
+        return original(self, *arguments)
+
+    async def wrapped_coroutine(self: Any, *arguments: Any) -> Any:
+        reached(who)
+        return await original(self, *arguments)
+
+    setattr(cls, method, wrapped if cls is TrainWorker else wrapped_coroutine)
+
+
+before(EnvironmentWorker, "play", "env")
+before(EngineWorker, "_answer", "engine")
+before(TrainWorker, "train_step", "train", lambda: worker_context().rank == 1)

@@ -1,0 +1,109 @@
+"""Whole runs on Ray: the same as in one process, and the same after losing workers."""
+
+from __future__ import annotations
+
+import json
+import logging
+import os
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from roll.pipelines.agentic import run_agentic
+from roll.pipelines.rlvr import run_rlvr
+from tests.e2e import rlvr_support
+from tests.e2e.ray_support import RAY, furthest, tokens, trained_on
+from tests.e2e.support import HERE, small_config
+
+ray = pytest.importorskip("ray")
+
+STEPS = 3
+AGENTIC = {"max_steps": STEPS, "save_steps": 2, "eval_steps": 0, "trajectory_dump_steps": 1}
+
+
+@pytest.fixture(scope="module", autouse=True)
+def session() -> Iterator[None]:
+    """One Ray for all runs of this file, which find it started and leave it running."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("RAY_USAGE_STATS_ENABLED", "0")
+        patch.setenv("PYTHONPATH", os.pathsep.join([str(HERE), os.environ.get("PYTHONPATH", "")]))
+        patch.syspath_prepend(str(HERE))
+        ray.init(num_cpus=16, include_dashboard=False, logging_level=logging.ERROR, log_to_driver=False)
+        yield
+        ray.shutdown()
+
+
+@pytest.fixture(scope="module")
+def in_one_process(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The run that the others must equal."""
+    folder = tmp_path_factory.mktemp("local") / "out"
+    run_agentic(small_config(folder, **AGENTIC))
+    return folder
+
+
+def run_on_ray(folder: Path, faults: str = "", **changes: Any) -> list[dict[str, Any]]:
+    """Run the same on Ray; returns its metrics by step."""
+    modules = {"env_modules": "[ray_sabotage]"} if faults else {}
+    environment = {
+        "system_envs.OMP_NUM_THREADS": "1",
+        "system_envs.ROLL_TEST_FAULTS": f"'{faults}'",
+        "system_envs.ROLL_TEST_FOLDER": f"'{folder.parent}'",
+    }
+    run_agentic(small_config(folder, **{**AGENTIC, **RAY, **modules, **environment, **changes}))
+    lines = (folder / "logs" / "metrics.jsonl").read_text().splitlines()
+    return [json.loads(line) for line in lines]
+
+
+def assert_equal_runs(one: Path, other: Path) -> None:
+    for step in range(1, STEPS + 1):
+        assert tokens(trained_on(one, step)) == tokens(trained_on(other, step)), f"step {step}"
+    final = f"checkpoints/step={STEPS:06d}/hf"
+    assert furthest(one / final, other / final) < 1e-5
+
+
+def test_two_ranks_two_engines_and_two_env_workers_give_the_run_of_one_process(
+    in_one_process: Path, tmp_path: Path
+) -> None:
+    metrics = run_on_ray(tmp_path / "out", enable_ray_timeline="true")
+    assert_equal_runs(in_one_process, tmp_path / "out")
+    assert [row["step"] for row in metrics] == [1, 2, 3]
+    assert all(row["weight_sync/bytes"] > 1e5 and row["weight_sync/seconds"] > 0 for row in metrics)
+    events = json.loads((tmp_path / "out" / "timeline.json").read_text())
+    assert any("actor_train" in json.dumps(event) for event in events)
+
+
+def test_a_run_that_loses_an_env_worker_and_an_engine_is_the_run_that_lost_none(
+    in_one_process: Path, tmp_path: Path
+) -> None:
+    metrics = run_on_ray(tmp_path / "out", faults="env:6,engine:30")
+    assert {path.name for path in tmp_path.glob("killed-*")} == {"killed-env", "killed-engine"}
+    assert_equal_runs(in_one_process, tmp_path / "out")
+    assert [row["step"] for row in metrics] == [1, 2, 3]
+    assert metrics[-1]["cluster/worker_restarts"] == 1
+    assert metrics[-1]["cluster/engine_restarts"] == 1
+
+
+def test_a_lost_train_rank_costs_the_steps_since_the_checkpoint_and_nothing_is_trained_twice(
+    in_one_process: Path, tmp_path: Path
+) -> None:
+    # Two optimiser steps each: the sixth of rank 1 is in step 3, after the checkpoint of step 2.
+    metrics = run_on_ray(tmp_path / "out", faults="train:6")
+    assert (tmp_path / "killed-train").exists()
+    assert_equal_runs(in_one_process, tmp_path / "out")
+    assert [row["step"] for row in metrics] == [1, 2, 3]
+
+
+def test_answers_graded_in_reward_workers_give_the_run_of_one_process(tmp_path: Path) -> None:
+    changes = {"max_steps": 2, "save_steps": 2, "eval_steps": 0}
+    run_rlvr(rlvr_support.small_config(tmp_path / "local", **changes))
+    on_ray = {**RAY, "rewards.math_rule.world_size": 2}
+    del on_ray["train_env_manager.max_env_num_per_worker"]
+    run_rlvr(rlvr_support.small_config(tmp_path / "ray", **{**on_ray, **changes}))
+    for step in (1, 2):
+        one, other = (trained_on(tmp_path / kind, step) for kind in ("local", "ray"))
+        assert tokens(one) == tokens(other)
+        assert [t.score for t in one] == [t.score for t in other]
+    final = "checkpoints/step=000002/hf"
+    assert furthest(tmp_path / "local" / final, tmp_path / "ray" / final) < 1e-5
