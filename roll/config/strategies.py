@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 from enum import StrEnum
+from importlib.util import find_spec
 
 from roll.config.errors import ConfigError, Problem, choose_from
 
@@ -26,6 +27,8 @@ class StrategyInfo:
         abilities: What it is for.
         available: Whether this version can run it.
         spans_processes: Whether the workers of a role hold one model together, which takes a process for each.
+        package: The module that it needs beyond this project's own, ``:`` and the extra that installs it, where that is
+            called otherwise.
         missing: What is missing, for those that cannot run.
         instead: The strategy to use meanwhile.
     """
@@ -33,6 +36,7 @@ class StrategyInfo:
     abilities: frozenset[Ability]
     available: bool = False
     spans_processes: bool = False
+    package: str = ""
     missing: str = ""
     instead: str = ""
 
@@ -47,10 +51,10 @@ STRATEGIES: Mapping[str, StrategyInfo] = {
     "sglang": StrategyInfo(_GENERATE, missing="the SGLang engine adapter", instead="hf_infer"),
     "fsdp_train": StrategyInfo(_SCORE_AND_TRAIN, available=True, spans_processes=True),
     "fsdp_infer": StrategyInfo(_SCORE, available=True, spans_processes=True),
-    "deepspeed_train": StrategyInfo(_SCORE_AND_TRAIN, missing="the DeepSpeed adapter", instead="fsdp_train"),
-    "deepspeed_infer": StrategyInfo(_SCORE, missing="the DeepSpeed adapter", instead="hf_infer"),
-    "megatron_train": StrategyInfo(_SCORE_AND_TRAIN, missing="the Megatron-Core adapter", instead="fsdp_train"),
-    "megatron_infer": StrategyInfo(_SCORE, missing="the Megatron-Core adapter", instead="hf_infer"),
+    "deepspeed_train": StrategyInfo(_SCORE_AND_TRAIN, True, spans_processes=True, package="deepspeed"),
+    "deepspeed_infer": StrategyInfo(_SCORE, True, spans_processes=True, package="deepspeed"),
+    "megatron_train": StrategyInfo(_SCORE_AND_TRAIN, True, spans_processes=True, package="megatron.core:megatron"),
+    "megatron_infer": StrategyInfo(_SCORE, True, spans_processes=True, package="megatron.core:megatron"),
 }
 """Every strategy name that a configuration may use."""
 
@@ -88,11 +92,22 @@ def availability_problem(name: str, *, role: str, world_size: int = 1, cluster: 
     if not info.available:
         message = f"the name is valid, but this version of roll cannot run it yet: {info.missing} is missing."
         return Problem(path, message, f"set {path}={info.instead}.", name)
+    module, _, extra = info.package.partition(":")
+    if module and not _is_installed(module):
+        fix = f"pip install 'roll[{extra or module}]', or set {path}={info.instead or 'fsdp_train'}."
+        return Problem(path, f"it needs the Python package {module}, which is not installed.", fix, name)
     if cluster == "local" and world_size > 1 and (info.spans_processes or role == "reference"):
         message = f"{role} has {world_size} workers, which need a process each, and cluster: local is one process."
         fix = f"set cluster=ray, or {role}.world_size=1 and one device at most."
         return Problem(f"{role}.world_size", message, fix, world_size)
     return None
+
+
+def _is_installed(module: str) -> bool:
+    try:
+        return find_spec(module) is not None
+    except ModuleNotFoundError:
+        return False
 
 
 def require_available(name: str, *, role: str, world_size: int = 1) -> None:

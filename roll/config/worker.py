@@ -184,10 +184,10 @@ class WorkerConfig(ConfigModel):
 
     @property
     def data_parallel_size(self) -> int:
-        """Number of model replicas that split a batch: devices / (tensor · pipeline · context parallel)."""
+        """Number of model replicas that split a batch: devices / (tensor · pipeline · context or Ulysses parallel)."""
         devices = len(self.device_mapping) if self.device_mapping else self.workers
         split = self.strategy_args.parallel_size(
-            "tensor_model_parallel_size", "pipeline_model_parallel_size", "context_parallel_size"
+            "tensor_model_parallel_size", "pipeline_model_parallel_size", "context_parallel_size", "ulysses_size"
         )
         return max(1, devices // split)
 

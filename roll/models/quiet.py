@@ -15,11 +15,12 @@ def quiet_libraries() -> None:
 
 
 def quiet_deepspeed() -> None:
-    """Leave out DeepSpeed's guess of the device, which it tells whenever transformers finds it installed."""
-    logger = logging.getLogger("DeepSpeed")
-    if _is_worth_telling not in logger.filters:
-        logger.addFilter(_is_worth_telling)
+    """Leave out what DeepSpeed tells wherever transformers finds it installed: which device, which compiler."""
+    for name in ("DeepSpeed", None):
+        logger = logging.getLogger(name)
+        if _is_worth_telling not in logger.filters:
+            logger.addFilter(_is_worth_telling)
 
 
 def _is_worth_telling(record: logging.LogRecord) -> bool:
-    return "Setting accelerator to CPU" not in record.getMessage()
+    return "distutils" not in record.pathname and "Setting accelerator to CPU" not in record.getMessage()

@@ -150,6 +150,7 @@ class Pipeline(ABC, Generic[Config]):
         config = self.config
         if state is not None and self.saved is not None:
             await self.restore(self.saved, first, state)
+        await self.core.turns.begin_rollout()
         if is_due(first, config.eval_steps, config.max_steps) and self.log.evaluated < first:
             await self.evaluate(first)
         for step in range(first + 1, config.max_steps + 1):
@@ -191,13 +192,19 @@ class Pipeline(ABC, Generic[Config]):
 
     async def update(self, batch: Lesson, step: int) -> dict[str, float]:
         """Learn from a batch and publish the new weights; afterwards ``step`` is complete."""
+        turns = self.core.turns
         async with self.core.engines.weights_at_rest:
             self.unsaved = None
+            measured = await turns.memory("rollout") if turns.needed else {}
+            await turns.begin_update()
             with algorithm_warnings(self.progress):
-                learned = await self.learner.learn(batch, step)
+                learned = measured | await self.learner.learn(batch, step)
+            learned |= await turns.memory("update") if turns.needed else {}
+            await turns.begin_weight_sync()
             if step % self.config.actor_infer.model_update_frequency == 0:
                 with self.progress.stage("weight_sync"):
                     learned |= await self.publish(step)
+            await turns.end_weight_sync()
         self.complete(step)
         self.unsaved = step
         return learned
@@ -224,7 +231,8 @@ class Pipeline(ABC, Generic[Config]):
             state = checkpoint_state(config, self.log, {**self.learner.state(), **self.state()})
             root, keep = config.checkpoint_path, config.checkpoint_config.keep
             with new_checkpoint(root, step, state, keep=keep) as folder:
-                await self.learner.save(folder)
+                async with self.core.turns.for_models():
+                    await self.learner.save(folder)
         self.saved, self.recoveries = folder_of(root, step), 0
 
     async def _save_at_the_end(self, step: int, error: BaseException) -> None:

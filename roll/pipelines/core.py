@@ -12,6 +12,7 @@ from roll.distributed import Cluster, LocalGroup, WorkerGroup, WorkerSpec
 from roll.pipelines.roles.engines import EngineRole
 from roll.pipelines.roles.models import ScoreRole, TrainRole
 from roll.pipelines.roles.pool import WorkerPool
+from roll.pipelines.roles.turns import Turns
 from roll.schedulers.generation import GenerationScheduler
 from roll.strategies.activity import Activity
 from roll.workers.classes import worker_class
@@ -68,11 +69,13 @@ class Core(Sampler):
         trainer: The policy being trained (``actor_train``).
         critic: The value model, where the estimator needs one.
         reference: Scores with the frozen policy, where a term needs it.
+        turns: Who has the devices that roles share.
     """
 
     trainer: TrainRole
     critic: TrainRole | None
     reference: ScoreRole | None
+    turns: Turns
 
 
 async def build_sampler(
@@ -136,11 +139,15 @@ async def build_core(config: PipelineConfig, text: Text, cluster: Cluster) -> Co
     sampler, values, frozen = await asyncio.gather(build_sampler(config, text, cluster, trainer), critic(), reference())
     if frozen is not None and config.kl_penalty == "full":
         await trainer.measure_from(frozen)
+    models = {"actor_train": trainer, "critic": values, "reference": frozen}
+    groups = {role: model.group for role, model in models.items() if model is not None}
+    shared = cluster.plan.sharing("actor_infer")
     return Core(
         **{each.name: getattr(sampler, each.name) for each in fields(sampler)},
         trainer=trainer,
         critic=values,
         reference=frozen,
+        turns=Turns(groups, sampler.engines.group, shared),
     )
 
 
@@ -150,5 +157,6 @@ def _shared_model(config: PipelineConfig, trainers: TrainRole | None) -> PreTrai
     if trainers is None or not isinstance(trainers.group, LocalGroup) or infer.workers != 1:
         return None
     plain = infer.strategy_args.strategy_name == "hf_infer" and train.strategy_args.strategy_name == "fsdp_train"
+    plain = plain and train.model_args.lora_rank is None
     always = infer.model_update_frequency == 1 and config.async_generation_ratio == 0
     return trainers.group.worker(0).model if plain and always else None

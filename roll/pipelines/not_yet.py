@@ -13,14 +13,13 @@ from roll.pipelines.preflight.algorithms import was_changed
 _ONE_PROCESS = "cluster: local runs everything in one process"
 _SAMPLING = "hf_infer samples without beams, penalties and stop texts"
 _PACKING = "batches are made by length whatever it says (training_args.max_tokens_per_microbatch)"
-_LORA = "this version trains all weights"
+_LORA = "only roles that are trained have adapters"
 _PROMPTS = "prompts of the agentic pipeline come from environments"
 
 _SAMPLING_KEYS: Final = ("num_beams", "repetition_penalty", "stop_strings")
 
 _OF_ROLES: Final[Mapping[str, str]] = {
     **dict.fromkeys(("use_dynamic_batching_in_train", "use_dynamic_batching_in_infer"), _PACKING),
-    **{f"model_args.{key}": _LORA for key in ("lora_rank", "lora_alpha", "lora_target")},
 }
 """Keys of every role."""
 
@@ -61,6 +60,12 @@ def keys_without_effect(config: PipelineConfig) -> Iterator[str]:
     """Yield a sentence for every key that was set to something else than its default and does nothing here."""
     listed = {**_OF_ALL, **(_OF_AGENTIC if isinstance(config, AgenticConfig) else _OF_RLVR)}
     listed |= {f"{role}.{key}": reason for role, _ in config.roles() for key, reason in _OF_ROLES.items()}
+    listed |= {
+        f"{role}.model_args.{key}": _LORA
+        for role, _ in config.roles()
+        if role not in ("actor_train", "critic")
+        for key in ("lora_rank", "lora_alpha", "lora_target")
+    }
     if config.cluster == "local":
         listed |= {**_OF_LOCAL, **{f"{role}.system_envs": _ONE_PROCESS for role, _ in config.roles()}}
     for path, reason in listed.items():

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Final, Protocol, runtime_checkable
@@ -124,6 +124,14 @@ class GenerationStrategy(Protocol):
         """Continue stepping."""
         ...
 
+    async def sleep(self) -> None:
+        """Stop stepping and give the device's memory to others."""
+        ...
+
+    async def wake(self, tags: Sequence[str] | None = None) -> None:
+        """Take back ``weights``, ``kv_cache`` or all; stepping continues when both are there."""
+        ...
+
     async def update_weights(self, update: WeightUpdate) -> None:
         """Load new weights, then drop every cached prefix."""
         ...
@@ -197,4 +205,12 @@ class TrainStrategy(Protocol):
 
     def save_hf(self, directory: Path) -> None:
         """Write weights and config in Hugging Face format."""
+        ...
+
+    def offload(self, *, weights: bool = True, optimizer: bool = True) -> None:
+        """Move weights with gradients, or optimiser states, to main memory; nothing works until :meth:`reload`."""
+        ...
+
+    def reload(self, *, weights: bool = True, optimizer: bool = True) -> None:
+        """Take back what :meth:`offload` moved, exactly as it was."""
         ...

@@ -187,11 +187,11 @@ class FsdpTrainStrategy:
             totals = self._ranks.total(loss.totals(batch) if self.speaks else BatchTotals(0, 0, 0))
         self.model.train()
         self.optimizer.zero_grad(set_to_none=True)
-        sums = self._merge(self._backward(_contributing(batch, loss), loss, totals))
+        sums = self._merge(self._backward(contributing(batch, loss), loss, totals))
         self._fill_missing_gradients()
         if self.options.l2:
             penalty = self._penalize()
-            _accumulate(sums, {"loss": penalty, "loss/l2": penalty})
+            accumulate(sums, {"loss": penalty, "loss/l2": penalty})
         grad_norm = self._clip()
         if not torch.isfinite(grad_norm):
             self.optimizer.zero_grad(set_to_none=True)
@@ -328,14 +328,14 @@ class FsdpTrainStrategy:
         # Read only now: on a GPU reading a number waits for all work before it.
         sums: dict[str, float] = {}
         for share in shares:
-            _accumulate(sums, share)
+            accumulate(sums, share)
         return sums
 
     def _merge(self, sums: dict[str, float]) -> dict[str, float]:
         """Return the metrics of all ranks as one."""
         merged: dict[str, float] = {}
         for share in self._ranks.gather(sums if self.speaks else {}):
-            _accumulate(merged, share)
+            accumulate(merged, share)
         return merged
 
     def _fill_missing_gradients(self) -> None:
@@ -363,7 +363,7 @@ class FsdpTrainStrategy:
         return scalar if self._shards is None else self._shards.full(scalar)
 
 
-def _accumulate(sums: dict[str, float], shares: Mapping[str, Tensor | float]) -> None:
+def accumulate(sums: dict[str, float], shares: Mapping[str, Tensor | float]) -> None:
     """Add one micro-batch's metrics in place: extremes by their name, everything else as shares of a sum."""
     for name, share in shares.items():
         value = float(share)
@@ -377,7 +377,7 @@ def _accumulate(sums: dict[str, float], shares: Mapping[str, Tensor | float]) ->
             sums[name] += value
 
 
-def _contributing(batch: TensorDict, loss: Loss) -> TensorDict:
+def contributing(batch: TensorDict, loss: Loss) -> TensorDict:
     """Leave out the rows that cannot have a gradient; what a loss divides by is counted over the whole batch."""
     rows = loss.contributing_rows(batch)
     return batch if rows is None else batch[rows]

@@ -83,7 +83,7 @@ def forward_log_probs(
     score = partial(_score, head, ref_head, temperature=temperature, with_entropy=with_entropy)
     # Without a reference nothing reads the third column, which only has to be as long as the others.
     ref_before = before[:, :0] if reference is None else reference.states[mask]
-    chosen, entropy, divergence = _in_chunks(score, chunk_size, before, input_ids[mask], ref_before)
+    chosen, entropy, divergence = in_chunks(score, chunk_size, before, input_ids[mask], ref_before)
 
     def placed(values: Tensor) -> Tensor:
         return hidden.together(values.new_zeros(mask.shape).masked_scatter(mask, values))
@@ -122,7 +122,7 @@ def _log_softmax(logits: Tensor, temperature: float) -> Tensor:
     return torch.log_softmax(logits / temperature if temperature != 1.0 else logits, dim=-1)
 
 
-def _in_chunks(score: Callable[..., TokenOutputs], size: int, *columns: Tensor) -> TokenOutputs:
+def in_chunks(score: Callable[..., TokenOutputs], size: int, *columns: Tensor) -> TokenOutputs:
     """Apply ``score`` to the rows of ``columns``, ``size`` at a time."""
     if len(columns[0]) <= size:
         return score(*columns)

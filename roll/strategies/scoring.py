@@ -290,7 +290,7 @@ class Scorer:
             order, micro = next(iterate_micro_batches(batch[rows], self.device, max_tokens=None))
             yield Pass(rows[order], micro, number == count)
         for number in range(len(groups) + 1, count + 1):
-            yield Pass(torch.empty(0, dtype=torch.int64), _no_response(self.device), number == count)
+            yield Pass(torch.empty(0, dtype=torch.int64), no_response(self.device), number == count)
 
     def _check_shares(self, shares: list[tuple[int, int, int]]) -> None:
         """Raise where ranks that compute parts of the same rows were given different ones."""
@@ -355,7 +355,8 @@ def compile_layers(model: PreTrainedModel) -> None:
         layer.compile(dynamic=True)
 
 
-def _no_response(device: torch.device) -> TensorDict:
+def no_response(device: torch.device) -> TensorDict:
+    """Return a batch of one row without a response, for a rank that has nothing to do while others compute."""
     ids = torch.zeros(1, 2, dtype=torch.int64)
     columns = {"input_ids": ids, "response_mask": ids.bool(), "lengths": torch.tensor([2])}
     return TensorDict(columns, batch_size=[1]).to(device)

@@ -12,6 +12,7 @@ from roll.strategies.base import GenerationStrategy
 from roll.workers.factory import generation_strategy
 from roll.workers.loading import device
 from roll.workers.mailbox import MailboxWorker
+from roll.workers.memory import peak_memory
 from roll.workers.setup import Registered, set_up
 
 
@@ -48,6 +49,18 @@ class EngineWorker(MailboxWorker):
     async def resume(self) -> None:
         """Continue."""
         await self._engine.resume()
+
+    async def sleep(self) -> None:
+        """Give the device to others."""
+        await self._engine.sleep()
+
+    async def wake(self, tag: str) -> None:
+        """Take back the ``weights``, or the ``kv_cache`` too and continue."""
+        await self._engine.wake([tag])
+
+    async def peak_memory(self) -> float:
+        """Return the most bytes this worker had since the last call."""
+        return peak_memory()
 
     async def place(self) -> Place:
         """Return where the weights of this engine are."""

@@ -1,13 +1,20 @@
-"""Strategies by name: the engine that a role's configuration asks for."""
+"""Strategies by name: the engine that a role's configuration asks for. Heavy packages load when they are chosen."""
 
 from __future__ import annotations
 
+from functools import partial
+from typing import Any
+
+import torch.distributed as dist
 from transformers import PreTrainedModel
 
-from roll.config import PipelineConfig, plan, require_available
-from roll.config.worker import TrainWorkerConfig
+from roll.config import ConfigError, PipelineConfig, Problem, plan, require_available
+from roll.config.worker import TrainWorkerConfig, WorkerConfig
+from roll.models.loading import resolve_pretrain
+from roll.models.lora import add_adapters
 from roll.strategies.activity import Activity
 from roll.strategies.base import GenerationStrategy
+from roll.strategies.fsdp.loading import load_on_first_rank
 from roll.strategies.fsdp.options import FsdpOptions
 from roll.strategies.fsdp_train import FsdpTrainStrategy, TrainOptions
 from roll.strategies.hf_infer import HfInferStrategy
@@ -15,19 +22,39 @@ from roll.strategies.scoring import Prediction, Scorer
 from roll.workers.loading import load_role_model
 
 
-def train_strategy(config: PipelineConfig, role: str) -> FsdpTrainStrategy:
+def train_strategy(config: PipelineConfig, role: str) -> Any:
     """Load the model of a trained role (``actor_train``, ``critic``) into its engine.
+
+    Returns:
+        A :class:`roll.strategies.base.TrainStrategy`.
 
     Raises:
         ConfigError: If the model cannot be loaded or the engine cannot be had.
     """
     worker: TrainWorkerConfig = getattr(config, role)
-    name = worker.strategy_args.strategy_name
+    name, given, path = _chosen(worker, role)
     require_available(name, role=role)
     predicts: Prediction = "values" if role == "critic" else "log_probs"
     options = train_options(config, worker)
-    fsdp = FsdpOptions.from_mapping(worker.strategy_args.strategy_config, f"{role}.strategy_args.strategy_config")
-    return FsdpTrainStrategy(load_role_model(config, role, predicts), options, predicts=predicts, fsdp=fsdp)
+    if name == "megatron_train":
+        from roll.strategies.megatron.options import MegatronOptions
+        from roll.strategies.megatron.train import MegatronTrainStrategy
+
+        _require_process_group()
+        megatron = MegatronOptions.from_mapping(given, path)
+        folder = resolve_pretrain(config.model_path(role))
+        return MegatronTrainStrategy(folder, options, predicts=predicts, megatron=megatron, seed=config.seed)
+    load = partial(load_role_model, config, role, predicts)
+    prepare = partial(_add_adapters, config, role)
+    if name == "deepspeed_train":
+        from roll.strategies.deepspeed.train import DeepSpeedTrainStrategy
+
+        # Adapters need the weights: with them the model is loaded whole, and shared out afterwards.
+        model = load if worker.model_args.lora_rank is None else prepare(load())
+        return DeepSpeedTrainStrategy(model, options, predicts=predicts, config=given, path=path)
+    fsdp = FsdpOptions.from_mapping(given, path)
+    model = load_on_first_rank(load, prepare) if fsdp.meta_init else prepare(load())
+    return FsdpTrainStrategy(model, options, predicts=predicts, fsdp=fsdp)
 
 
 def train_options(config: PipelineConfig, worker: TrainWorkerConfig) -> TrainOptions:
@@ -55,26 +82,44 @@ def train_options(config: PipelineConfig, worker: TrainWorkerConfig) -> TrainOpt
     )
 
 
-def reference_scorer(config: PipelineConfig) -> Scorer:
+def reference_scorer(config: PipelineConfig) -> Any:
     """Load the frozen policy.
 
+    Returns:
+        What scores batches, as :class:`roll.strategies.scoring.Scorer` does.
+
     Raises:
-        ConfigError: If the model cannot be loaded.
+        ConfigError: If the model cannot be loaded or the engine cannot be had.
     """
     worker = config.reference or config.actor_train
+    name, given, path = _chosen(worker, "reference")
     budget = config.actor_train.training_args.max_tokens_per_microbatch
-    name = worker.strategy_args.strategy_name
-    options = worker.strategy_args.strategy_config if name in ("fsdp_infer", "fsdp_train") else None
-    return Scorer(
-        load_role_model(config, "reference").requires_grad_(False),
-        temperature=training_temperature(config),
-        max_tokens_per_microbatch=budget,
-        max_samples_per_microbatch=None if budget else worker.infer_batch_size,
-        mixed_precision=worker.model_args.dtype == "bf16",
-        use_sequence_packing=worker.packs,
-        log_prob_chunk_size=worker.log_prob_chunk_size,
-        fsdp=FsdpOptions.from_mapping(options, "reference.strategy_args.strategy_config"),
-    )
+    options: dict[str, Any] = {
+        "temperature": training_temperature(config),
+        "max_tokens_per_microbatch": budget,
+        "max_samples_per_microbatch": None if budget else worker.infer_batch_size,
+        "mixed_precision": worker.model_args.dtype == "bf16",
+        "use_sequence_packing": worker.packs,
+        "log_prob_chunk_size": worker.log_prob_chunk_size,
+    }
+    if name.startswith("megatron"):
+        from roll.strategies.megatron.options import MegatronOptions
+        from roll.strategies.megatron.scorer import MegatronScorer
+
+        _require_process_group()
+        folder = resolve_pretrain(config.model_path("reference"))
+        return MegatronScorer(folder, megatron=MegatronOptions.from_mapping(given, path), seed=config.seed, **options)
+
+    def load() -> PreTrainedModel:
+        return load_role_model(config, "reference").requires_grad_(False)
+
+    if name == "deepspeed_infer":
+        from roll.strategies.deepspeed.infer import DeepSpeedInferStrategy
+
+        return DeepSpeedInferStrategy(load, config=given, path=path, **options)
+    # A reference without keys of its own is the policy before training: of DeepSpeed's, scored as with hf_infer.
+    fsdp = FsdpOptions.from_mapping(given if name.startswith("fsdp") else None, path)
+    return Scorer(load_on_first_rank(load) if fsdp.meta_init else load(), fsdp=fsdp, **options)
 
 
 def generation_strategy(
@@ -90,15 +135,55 @@ def generation_strategy(
     Raises:
         ConfigError: If the model cannot be loaded or the engine cannot be had.
     """
-    require_available(config.actor_infer.strategy_args.strategy_name, role="actor_infer")
-    return HfInferStrategy(
-        model if model is not None else load_role_model(config, "actor_train").requires_grad_(False),
-        max_slots=config.max_running_requests,
-        max_length=config.sequence_length,
-        activity=activity,
-    )
+    name, given, _ = _chosen(config.actor_infer, "actor_infer")
+    require_available(name, role="actor_infer")
+    limits: dict[str, Any] = {"max_slots": config.max_running_requests, "max_length": config.sequence_length}
+    if name == "hf_infer":
+        own = model if model is not None else load_role_model(config, "actor_train").requires_grad_(False)
+        return HfInferStrategy(own, activity=activity, **limits)
+    folder = resolve_pretrain(config.model_path("actor_train"))
+    options = {"dtype": config.actor_infer.model_args.dtype, "strategy_config": given, "seed": config.seed, **limits}
+    if name == "vllm":
+        from roll.strategies.vllm import VllmStrategy
+
+        return VllmStrategy(folder, **options)
+    from roll.strategies.sglang import SglangStrategy
+
+    return SglangStrategy(folder, **options)
 
 
 def training_temperature(config: PipelineConfig) -> float:
     """Return the temperature whose log-probs are trained; greedy sampling has those of the untempered policy."""
     return config.actor_infer.generating_args.temperature or 1.0
+
+
+def _chosen(worker: WorkerConfig, role: str) -> tuple[str, dict[str, Any] | None, str]:
+    """Return the name of a role's strategy, its options, and their key path."""
+    arguments = worker.strategy_args
+    return arguments.strategy_name, arguments.strategy_config, f"{role}.strategy_args.strategy_config"
+
+
+def _add_adapters(config: PipelineConfig, role: str, model: PreTrainedModel) -> PreTrainedModel:
+    """Give a model the LoRA adapters that its role asks for, if any, in place.
+
+    Raises:
+        ConfigError: If peft is not installed, or a target is no layer of the model.
+    """
+    arguments = getattr(config, role).model_args
+    if arguments.lora_rank is None:
+        return model
+    key = f"{role}.model_args"
+    try:
+        return add_adapters(model, arguments.lora_rank, arguments.lora_alpha, arguments.lora_target, seed=config.seed)
+    except ModuleNotFoundError as error:
+        problem = Problem(f"{key}.lora_rank", "the Python package peft is missing.", "pip install 'roll[lora]'.")
+        raise ConfigError([problem]) from error
+    except ValueError as error:
+        fix = "name linear layers of the model, or leave it out for all of them."
+        raise ConfigError([Problem(f"{key}.lora_target", str(error), fix, arguments.lora_target)]) from error
+
+
+def _require_process_group() -> None:
+    """Make this process a group of one, where a role has one rank: Megatron-Core always wants a group."""
+    if not dist.is_initialized():
+        dist.init_process_group(store=dist.HashStore(), rank=0, world_size=1)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import torch
 from tensordict import TensorDict
@@ -17,11 +18,16 @@ from roll.distributed.process_group import init_process_group
 from roll.distributed.weight_sync import Place, WeightOffer, WeightSyncSettings
 from roll.strategies.base import BatchTotals, Loss
 from roll.workers.factory import reference_scorer, train_strategy
+from roll.workers.loading import load_role_model
+from roll.workers.memory import peak_memory
 from roll.workers.setup import Registered, set_up
 from roll.workers.weights import WeightLinks
 
 HF = "hf"
 """Folder of a checkpoint with the model in Hugging Face format."""
+
+ADAPTER = "adapter"
+"""Folder of a checkpoint with LoRA adapters in the format of peft."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,14 +60,20 @@ class TrainWorker:
     def __init__(self, config: PipelineConfig, role: str, registered: Registered) -> None:
         set_up(config, registered)
         join_ranks(config)
-        self._strategy = train_strategy(config, role)
+        self._strategy = self.make_strategy(config, role)
+        self._has_adapters = getattr(config, role).model_args.lora_rank is not None
         sends = worker_context().rank == 0
         self._links = WeightLinks(self._strategy.named_parameters, sends, self._strategy.device)
+
+    def make_strategy(self, config: PipelineConfig, role: str) -> Any:
+        """Return the train strategy; for subclasses (``worker_cls``) that make it in another way."""
+        return train_strategy(config, role)
 
     @property
     def model(self) -> PreTrainedModel:
         """The model itself, for an engine in the same process that samples from it."""
-        return self._strategy.model
+        model: PreTrainedModel = self._strategy.model
+        return model
 
     def data_place(self) -> DataPlace:
         """Return which part of a batch this rank works on."""
@@ -69,15 +81,18 @@ class TrainWorker:
 
     def compute_log_probs(self, batch: TensorDict) -> Tensor:
         """Return log-probs under the current weights, ``[rows, sequence]``."""
-        return self._strategy.compute_log_probs(batch)
+        outputs: Tensor = self._strategy.compute_log_probs(batch)
+        return outputs
 
     def compute_values(self, batch: TensorDict) -> Tensor:
         """Return a critic's values, ``[rows, sequence]``."""
-        return self._strategy.compute_values(batch)
+        outputs: Tensor = self._strategy.compute_values(batch)
+        return outputs
 
     def compute_divergence(self, batch: TensorDict) -> Tensor:
         """Return the divergence from the reference over the vocabulary, ``[rows, sequence]``."""
-        return self._strategy.compute_divergence(batch)
+        outputs: Tensor = self._strategy.compute_divergence(batch)
+        return outputs
 
     def measure_from(self, weight: Tensor, bias: Tensor | None) -> None:
         """Take over the output layer of the reference, ``weight`` ``[vocabulary, hidden]``, for the divergence."""
@@ -89,16 +104,34 @@ class TrainWorker:
 
     def train_step(self, batch: TensorDict, loss: Loss, totals: BatchTotals) -> dict[str, float]:
         """Take one optimiser step on this rank's rows of a batch with ``totals``."""
-        return self._strategy.train_step(batch, loss, totals)
+        report: dict[str, float] = self._strategy.train_step(batch, loss, totals)
+        return report
 
     def save(self, directory: Path) -> None:
-        """Write weights, optimiser, schedule and random state, and the model in Hugging Face format beside them."""
+        """Write weights, optimiser, schedule and random state, and the model in Hugging Face format beside them.
+
+        LoRA adapters are written too, in the format of peft; the Hugging Face model has them merged.
+        """
         self._strategy.save_checkpoint(directory)
         self._strategy.save_hf(directory / HF)
+        if self._has_adapters:
+            self._strategy.save_adapters(directory / ADAPTER)
 
     def load(self, directory: Path) -> None:
         """Restore what :meth:`save` wrote."""
         self._strategy.load_checkpoint(directory)
+
+    def offload(self, weights: bool, optimizer: bool) -> None:
+        """Give the device to others; the pipeline says when."""
+        self._strategy.offload(weights=weights, optimizer=optimizer)
+
+    def reload(self, weights: bool, optimizer: bool) -> None:
+        """Take back what was moved."""
+        self._strategy.reload(weights=weights, optimizer=optimizer)
+
+    def peak_memory(self) -> float:
+        """Return the most bytes this worker had since the last call."""
+        return peak_memory()
 
     def open_weights(
         self,
@@ -139,6 +172,7 @@ class ScoreWorker:
     def __init__(self, config: PipelineConfig, registered: Registered) -> None:
         set_up(config, registered)
         join_ranks(config)
+        self._config = config
         self._scorer = reference_scorer(config)
 
     def data_place(self) -> DataPlace:
@@ -147,17 +181,33 @@ class ScoreWorker:
 
     def compute_log_probs(self, batch: TensorDict) -> Tensor:
         """Return log-probs, ``[rows, sequence]``."""
-        return self._scorer.compute_log_probs(batch)
+        outputs: Tensor = self._scorer.compute_log_probs(batch)
+        return outputs
 
     def compute_states(self, batch: TensorDict) -> Tensor:
         """Return the last hidden states, ``[rows, sequence, hidden]``."""
-        return self._scorer.compute_states(batch)
+        outputs: Tensor = self._scorer.compute_states(batch)
+        return outputs
 
     def head(self) -> tuple[Tensor, Tensor | None]:
         """Return weight ``[vocabulary, hidden]`` and bias of the output layer."""
-        layer = self._scorer.model.get_output_embeddings()
+        # Megatron-Core's model has its head in parts, and no rank the whole.
+        model = getattr(self._scorer, "model", None) or load_role_model(self._config, "reference")
+        layer = model.get_output_embeddings()
         bias = getattr(layer, "bias", None)
         return _whole(layer.weight), None if bias is None else _whole(bias)
+
+    def offload(self, weights: bool, optimizer: bool) -> None:
+        """Give the device to others; the pipeline says when."""
+        self._scorer.offload()
+
+    def reload(self, weights: bool, optimizer: bool) -> None:
+        """Take back what was moved."""
+        self._scorer.reload()
+
+    def peak_memory(self) -> float:
+        """Return the most bytes this worker had since the last call."""
+        return peak_memory()
 
     def close(self) -> None:
         """Leave the ranks."""

@@ -30,7 +30,7 @@ def session() -> Iterator[None]:
         patch.setenv("RAY_USAGE_STATS_ENABLED", "0")
         patch.setenv("PYTHONPATH", os.pathsep.join([str(HERE), os.environ.get("PYTHONPATH", "")]))
         patch.syspath_prepend(str(HERE))
-        ray.init(num_cpus=16, include_dashboard=False, logging_level=logging.ERROR, log_to_driver=False)
+        ray.init(num_cpus=16, num_gpus=1, include_dashboard=False, logging_level=logging.ERROR, log_to_driver=False)
         yield
         ray.shutdown()
 
@@ -93,6 +93,18 @@ def test_a_lost_train_rank_costs_the_steps_since_the_checkpoint_and_nothing_is_t
     assert (tmp_path / "killed-train").exists()
     assert_equal_runs(in_one_process, tmp_path / "out")
     assert [row["step"] for row in metrics] == [1, 2, 3]
+
+
+def test_roles_that_share_a_device_take_turns(in_one_process: Path, tmp_path: Path) -> None:
+    # The device exists in Ray's books only; what is moved and when is the same.
+    shared = {"actor_train.world_size": 1, "actor_infer.world_size": 1}
+    shared |= {"actor_train.device_mapping": "[0]", "actor_infer.device_mapping": "[0]"}
+    metrics = run_on_ray(tmp_path / "out", **shared)
+    assert_equal_runs(in_one_process, tmp_path / "out")
+    for row in metrics:
+        for stage in ("rollout", "update"):
+            assert row[f"memory/{stage}/actor_train_gib"] > 0.05
+            assert row[f"memory/{stage}/actor_infer_gib"] > 0.05
 
 
 def test_answers_graded_in_reward_workers_give_the_run_of_one_process(tmp_path: Path) -> None:

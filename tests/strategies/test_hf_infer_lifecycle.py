@@ -125,6 +125,27 @@ def test_pause_freezes_and_resume_continues_to_the_same_result(engine, model):
     run(main())
 
 
+def test_an_engine_that_slept_goes_on_to_the_same_result_and_held_no_weights_meanwhile(engine):
+    prompt = prompts(1, 20, 20)[0]
+
+    async def main() -> None:
+        undisturbed = await engine.generate(GenerationRequest("a", prompt, GREEDY))
+        task = asyncio.ensure_future(engine.generate(GenerationRequest("b", prompt, GREEDY)))
+        before = engine.metrics()["generated_tokens"]
+        await until(lambda: engine.metrics()["generated_tokens"] > before + 10)
+        await engine.sleep()
+        held = sum(tensor.untyped_storage().nbytes() for tensor in engine._engine.runner.weights())
+        await engine.wake(["weights"])
+        await asyncio.sleep(0.05)
+        assert held == 0 and not task.done()
+        await engine.wake(["kv_cache"])
+        result = await task
+        assert result.token_ids == undisturbed.token_ids
+        assert result.logprobs == pytest.approx(undisturbed.logprobs, abs=1e-5)
+
+    run(main())
+
+
 @pytest.mark.parametrize("in_thread", [False, True])
 @pytest.mark.parametrize("paused", [False, True])
 def test_a_running_request_goes_on_under_new_weights(in_thread, paused):

@@ -4,8 +4,11 @@ from __future__ import annotations
 
 import importlib
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
+from typing import Any
+
+import torch
 
 from roll.config import ConfigError, PipelineConfig, Problem
 from roll.distributed import plan_placement
@@ -30,13 +33,48 @@ def module_problems(config: PipelineConfig, keys: Sequence[str]) -> Iterator[Pro
 
 
 def strategy_problems(config: PipelineConfig) -> Iterator[Problem]:
-    """Yield options that the train strategy of a role does not have."""
+    """Yield options that the strategy of a role does not have."""
     for role, worker in config.roles():
-        if worker.strategy_args.strategy_name in ("fsdp_train", "fsdp_infer"):
-            try:
-                FsdpOptions.from_mapping(worker.strategy_args.strategy_config, f"{role}.strategy_args.strategy_config")
-            except ConfigError as error:
-                yield from error.problems
+        arguments = worker.strategy_args
+        if arguments.strategy_name.startswith("megatron") and worker.worker_cls is None and _is_without_gpu(config):
+            message = "it needs a CUDA GPU, and this machine has none."
+            path = f"{role}.strategy_args.strategy_name"
+            yield Problem(path, message, "use fsdp_train or deepspeed_train here.", arguments.strategy_name)
+        if arguments.strategy_name == "megatron_train" and worker.model_args.lora_rank is not None:
+            message = "megatron_train trains all weights: it has no LoRA."
+            fix = "leave it out, or use fsdp_train or deepspeed_train."
+            yield Problem(f"{role}.model_args.lora_rank", message, fix, worker.model_args.lora_rank)
+        check = _OPTIONS.get(arguments.strategy_name.partition("_")[0])
+        if check is None:
+            continue
+        try:
+            check(arguments.strategy_config, f"{role}.strategy_args.strategy_config")
+        except ConfigError as error:
+            yield from error.problems
+
+
+def _is_without_gpu(config: PipelineConfig) -> bool:
+    return config.cluster == "local" and not torch.cuda.is_available()
+
+
+def _deepspeed_options(given: Mapping[str, Any] | None, path: str) -> object:
+    from roll.strategies.deepspeed.options import DeepSpeedOptions
+
+    return DeepSpeedOptions.from_mapping(given, path)
+
+
+def _megatron_options(given: Mapping[str, Any] | None, path: str) -> object:
+    from roll.strategies.megatron.options import MegatronOptions
+
+    return MegatronOptions.from_mapping(given, path)
+
+
+_OPTIONS: Mapping[str, Callable[[Mapping[str, Any] | None, str], object]] = {
+    "fsdp": FsdpOptions.from_mapping,
+    "deepspeed": _deepspeed_options,
+    "megatron": _megatron_options,
+}
+"""What checks the ``strategy_config`` of a family of strategies; the engines of ``actor_infer`` check their own."""
 
 
 def worker_problems(config: PipelineConfig) -> Iterator[Problem]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import copy
 import inspect
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from itertools import chain
 from typing import Any, Literal
 
@@ -148,6 +148,11 @@ class ModelRunner:
             **keep,
         )
         return output.logits[:, -1]
+
+    def weights(self) -> Iterator[torch.Tensor]:
+        """Yield everything the model keeps on its device."""
+        yield from self._original.parameters()
+        yield from self._original.buffers()
 
     def load_weights(self, named_tensors: Iterable[tuple[str, torch.Tensor]]) -> None:
         """Copy new values into the parameters, by name; a tensor that already is the parameter costs nothing.

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from collections import abc
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from typing import Protocol
@@ -14,6 +15,7 @@ from roll.strategies.base import Completion, GenerationRequest, WeightUpdate
 from roll.strategies.hf_infer.engine import Counters, Engine, Sequence, StepResults
 from roll.strategies.hf_infer.model_runner import Layout, ModelRunner
 from roll.strategies.hf_infer.sampling import check_sampling
+from roll.strategies.parking import Parking
 
 
 class Quiescence(Protocol):
@@ -83,6 +85,7 @@ class HfInferStrategy:
         self._activity = activity
         threaded = runner.device.type != "cpu" if in_thread is None else in_thread
         self._executor = ThreadPoolExecutor(1, thread_name_prefix="hf_infer") if threaded else None
+        self._weights = Parking()
         self._pending: list[Sequence] = []
         self._futures: dict[str, asyncio.Future[Completion]] = {}
         self._loop: asyncio.AbstractEventLoop | None = None
@@ -145,6 +148,23 @@ class HfInferStrategy:
         """Continue stepping."""
         self._paused = False
         self._ensure_running()
+
+    async def sleep(self) -> None:
+        """Stop stepping, drop the cache, and move the weights to main memory.
+
+        Running requests freeze; their caches are computed again afterwards. A model that a trainer in this process
+        holds as well must not be moved from here: it is the trainer's.
+        """
+        await self.pause()
+        self._engine.drop_prefixes()
+        self._engine.runner.cache.free()
+        self._weights.park(self._engine.runner.weights())
+
+    async def wake(self, tags: abc.Sequence[str] | None = None) -> None:
+        """Take the weights back, and continue unless only they are asked for (``tags=["weights"]``)."""
+        self._weights.restore()
+        if tags is None or "kv_cache" in tags:
+            await self.resume()
 
     async def update_weights(self, update: WeightUpdate) -> None:
         """Load new weights and drop every cached prefix; running requests go on under the new weights.

@@ -1,0 +1,250 @@
+"""`megatron_train`: training of a policy or critic with Megatron-Core."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import torch
+from tensordict import TensorDict
+from torch import Tensor, nn
+from transformers import PreTrainedModel
+
+from roll.strategies.base import BatchTotals, Loss
+from roll.strategies.fsdp_train import TrainOptions, accumulate, contributing
+from roll.strategies.megatron import checkpoint
+from roll.strategies.megatron.model import LayerSpec, Stage
+from roll.strategies.megatron.optimizer import Stepper
+from roll.strategies.megatron.options import MegatronOptions
+from roll.strategies.megatron.parallel import gather
+from roll.strategies.megatron.scorer import MegatronScorer, Pass
+from roll.strategies.parking import Parking
+from roll.strategies.scoring import Prediction
+
+
+class MegatronTrainStrategy:
+    """Trains one model (see :class:`roll.strategies.base.TrainStrategy`).
+
+    Every rank of the default process group makes this strategy with the same model and options, and calls every
+    method, in the same order. Ranks with the same ``data_rank`` are given the same rows, any number of them, and all
+    of them get the results; ``speaks`` picks one of them.
+
+    Args:
+        model: A folder in Hugging Face format, of which every rank reads what it needs; or a loaded model, which is
+            copied from and can be dropped afterwards.
+        options: How the optimiser steps. With ``mixed_precision`` weights are kept in bf16 and, by the optimiser, in
+            fp32.
+        predicts: What losses are given: ``log_probs`` of a language model, or ``values`` of a critic.
+        megatron: How the model is spread over ranks.
+        layer_spec: Makes the layers of a stage; ``None`` takes those of Transformer Engine.
+        device: Where this rank computes; ``None`` takes its CUDA device.
+        seed: Of the generators for dropout.
+
+    Raises:
+        RuntimeError: There is no process group, no CUDA device where one is needed, or the process divides its ranks
+            in another way already.
+        ValueError: The model cannot be converted, has LoRA adapters, or sizes do not divide.
+    """
+
+    def __init__(
+        self,
+        model: PreTrainedModel | str | Path,
+        options: TrainOptions,
+        *,
+        predicts: Prediction = "log_probs",
+        megatron: MegatronOptions | None = None,
+        layer_spec: LayerSpec | None = None,
+        device: torch.device | None = None,
+        seed: int = 0,
+    ) -> None:
+        self.options = options
+        self._scorer = MegatronScorer(
+            model,
+            predicts=predicts,
+            megatron=megatron,
+            temperature=options.temperature,
+            max_tokens_per_microbatch=options.max_tokens_per_microbatch,
+            max_samples_per_microbatch=options.max_samples_per_microbatch,
+            mixed_precision=options.mixed_precision,
+            use_sequence_packing=options.use_sequence_packing,
+            log_prob_chunk_size=options.log_prob_chunk_size,
+            layer_spec=layer_spec,
+            device=device,
+            seed=seed,
+            recompute=options.gradient_checkpointing,
+        )
+        self.device = self._scorer.device
+        self.hf_config = self._scorer.hf_config
+        self.stepper = Stepper(self._scorer.stages, options, self._scorer.megatron)
+        self._scorer.chunks = self.stepper.chunks
+        self._parking, self._optimizer_handed_over = Parking(), False
+
+    @property
+    def data_rank(self) -> int:
+        """Which share of a batch this rank computes, below :attr:`data_size`."""
+        return self._scorer.data_rank
+
+    @property
+    def data_size(self) -> int:
+        """Into how many shares a batch is dealt; ranks with the same :attr:`data_rank` get the same rows."""
+        return self._scorer.data_size
+
+    @property
+    def speaks(self) -> bool:
+        """Whether this rank's outputs count: true on one of the ranks that share rows, and all of them have them."""
+        return self._scorer.speaks
+
+    @property
+    def stages(self) -> list[Stage]:
+        """The stages of this rank."""
+        return self._scorer.stages
+
+    def compute_log_probs(self, batch: TensorDict) -> Tensor:
+        """Return log p(token t | tokens < t) under the current weights, ``[batch, sequence]``, 0 outside the mask."""
+        return self._scorer.compute_log_probs(batch)
+
+    def compute_values(self, batch: TensorDict) -> Tensor:
+        """Return the value of the state before token t under the current weights, ``[batch, sequence]``, 0 outside."""
+        return self._scorer.compute_values(batch)
+
+    def measure_from(self, head: nn.Module) -> None:
+        """Let batches with ``ref_states`` have a ``divergence`` from the reference that has this head."""
+        self._scorer.measure_from(head)
+
+    def compute_divergence(self, batch: TensorDict) -> Tensor:
+        """Return the divergence from the reference over the whole vocabulary, ``[batch, sequence]``, 0 outside."""
+        return self._scorer.compute_divergence(batch)
+
+    def train_step(self, batch: TensorDict, loss: Loss, totals: BatchTotals | None = None) -> dict[str, float]:
+        """Take one optimiser step on ``batch``.
+
+        Args:
+            batch: ``input_ids``, ``response_mask`` ``[batch, sequence]`` and ``lengths`` ``[batch]``, plus what the
+                loss reads. The rows of this rank's ``data_rank``.
+            loss: Normalised by the counts of the whole batch, so neither micro-batches nor ranks change the gradient.
+            totals: The counts of the whole batch, all ranks together; ``None`` adds up what the ranks count.
+
+        Returns:
+            The loss and its metrics over the batch, ``grad_norm`` before clipping and ``learning_rate`` of this step;
+            ``loss/l2`` with that option, included in ``loss``. The same on every rank.
+
+        Raises:
+            FloatingPointError: If the gradient is not finite, on every rank; the weights are left as they were.
+        """
+        self._must_be_here()
+        if totals is None:
+            totals = self._total(loss.totals(batch))
+        self.stepper.zero_grad()
+        own = self._backward(contributing(batch, loss), loss, totals)
+        norm, rate, penalty = self.stepper.step()
+        sums: dict[str, float] = {}
+        for share in gather(own if self.speaks else {}):
+            accumulate(sums, share)
+        if self.options.l2:
+            accumulate(sums, {"loss": penalty, "loss/l2": penalty})
+        return {**sums, "grad_norm": norm, "learning_rate": rate}
+
+    def named_parameters(self) -> Iterator[tuple[str, Tensor]]:
+        """Stream whole weights under the Hugging Face names of a model in memory, one parameter at a time.
+
+        Every rank must iterate to the end. The tensors are copies, and the experts of a layer come as one tensor.
+        """
+        self._must_be_here()
+        self.stepper.finish_gathering()
+        return self._scorer.named_parameters()
+
+    def save_checkpoint(self, directory: Path) -> None:
+        """Write weights, optimiser, schedule and random state to ``directory``, which all ranks must see.
+
+        Loading them continues exactly, on the same division of ranks; any other division can load them too.
+        """
+        self._must_be_here()
+        self.stepper.finish_gathering()
+        checkpoint.save(directory, self.stages, self.stepper, self._scorer.megatron, self.device)
+
+    def load_checkpoint(self, directory: Path) -> None:
+        """Restore what :meth:`save_checkpoint` wrote, on any division of ranks.
+
+        The state of the random generators (dropout) comes back where the division is the same.
+
+        Raises:
+            FileNotFoundError: If ``directory`` holds no training state.
+            ValueError: If it was written with another value of ``use_distributed_optimizer``.
+        """
+        self._must_be_here()
+        # What was dispatched before must not arrive in the weights that are loaded.
+        self.stepper.finish_gathering()
+        checkpoint.load(directory, self.stages, self.stepper, self._scorer.megatron, self.device)
+
+    def save_hf(self, directory: Path) -> None:
+        """Write weights and config in Hugging Face format; of several ranks the first one writes."""
+        self._must_be_here()
+        self.stepper.finish_gathering()
+        self._scorer.save_hf(directory)
+
+    @property
+    def offloaded(self) -> bool:
+        """Whether weights or optimiser states are handed over, so that no step can be taken."""
+        return self._scorer.offloaded or self._optimizer_handed_over
+
+    def offload(self, *, weights: bool = True, optimizer: bool = True) -> None:
+        """Move weights and optimiser states to CPU memory and free gradients, so that others can use the device.
+
+        On the CPU everything stays where it is. Until :meth:`reload`, what needs it raises ``RuntimeError``.
+
+        Args:
+            weights: Whether to move the weights, and to free the gradients.
+            optimizer: Whether to move the optimiser states.
+        """
+        if self.device.type == "cuda":
+            if optimizer and not self._optimizer_handed_over:
+                self._parking.park(self.stepper.state_tensors())
+            if weights and not self._scorer.offloaded:
+                self.stepper.finish_gathering()
+                for chunk in self.stepper.chunks:
+                    chunk.offload_grad_buffers()
+        self._optimizer_handed_over |= optimizer
+        if weights:
+            self._scorer.offload()
+
+    def reload(self, *, weights: bool = True, optimizer: bool = True) -> None:
+        """Take back what :meth:`offload` moved, exactly as it was."""
+        if weights:
+            if self.device.type == "cuda" and self._scorer.offloaded:
+                for chunk in self.stepper.chunks:
+                    chunk.restore_grad_buffers()
+            self._scorer.reload()
+        if optimizer:
+            self._parking.restore()
+            self._optimizer_handed_over = False
+
+    def _backward(self, batch: TensorDict, loss: Loss, totals: BatchTotals) -> dict[str, float]:
+        """Add up the gradient of ``loss`` over the rows and return its metrics, on ranks of the last stage."""
+
+        def outputs(one: Pass, stage: Stage, output: Tensor) -> tuple[Tensor, Any]:
+            predicted, entropy, _ = self._scorer.score(one, stage, output, with_entropy=loss.needs_entropy)
+            if not len(one.rows):
+                # Other ranks go through the stages in this pass; this one takes part with zeros.
+                return (0.0 * predicted).sum(), {}
+            value, metrics = loss(predicted, entropy, one.micro, totals)
+            # The schedule may scale the loss in place.
+            return value, {"loss": value.detach().clone(), **metrics}
+
+        sums: dict[str, float] = {}
+        for metrics in self._scorer.run(self._scorer.passes(batch), outputs, train=True):
+            accumulate(sums, metrics)
+        return sums
+
+    def _total(self, totals: BatchTotals) -> BatchTotals:
+        """Return the sums over data ranks of the counts of their shares of a batch."""
+        shares = [share for share in gather(totals if self.speaks else None) if share is not None]
+        return BatchTotals(
+            tokens=sum(share.tokens for share in shares),
+            sequences=sum(share.sequences for share in shares),
+            measured_tokens=sum(share.measured_tokens for share in shares),
+        )
+
+    def _must_be_here(self) -> None:
+        if self.offloaded:
+            raise RuntimeError("Weights or optimiser states were handed over by offload(). Call reload() before this.")

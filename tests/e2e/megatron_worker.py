@@ -1,0 +1,37 @@
+"""Named as ``worker_cls``: trains with the real Megatron-Core on processors, in place of the GPUs that it wants."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+from typing import Any
+
+import torch
+
+sys.path.append(str(Path(__file__).resolve().parents[1] / "integration"))
+
+from roll.config import PipelineConfig  # noqa: E402
+from roll.models.loading import resolve_pretrain  # noqa: E402
+from roll.workers.factory import train_options  # noqa: E402
+from roll.workers.train import TrainWorker  # noqa: E402
+
+
+class MegatronOnProcessors(TrainWorker):
+    """Makes the strategy with layers in plain PyTorch; everything else is as on a GPU."""
+
+    def make_strategy(self, config: PipelineConfig, role: str) -> Any:
+        from megatron_support.cpu import cpu_layers, pretend_cuda
+
+        from roll.strategies.megatron.options import MegatronOptions
+        from roll.strategies.megatron.train import MegatronTrainStrategy
+
+        pretend_cuda()
+        worker = getattr(config, role)
+        return MegatronTrainStrategy(
+            resolve_pretrain(config.model_path(role)),
+            train_options(config, worker),
+            megatron=MegatronOptions.from_mapping(worker.strategy_args.strategy_config, role),
+            layer_spec=cpu_layers,
+            device=torch.device("cpu"),
+            seed=config.seed,
+        )

@@ -1,0 +1,77 @@
+"""Every train strategy trains the same policy: chosen by override, in one process and over several ranks."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+from transformers import AutoModelForCausalLM
+
+from tests.e2e.ray_support import furthest, tokens, trained_on
+from tests.e2e.rlvr_support import command
+from tests.e2e.support import ROOT, start
+
+STEPS = 2
+SHORT = {"max_steps": STEPS, "save_steps": STEPS, "eval_steps": 0, "progress": "lines"}
+GENTLE = {"actor_train.training_args.adam_epsilon": 1e-4}
+"""With the usual epsilon AdamW blows rounding up: it divides noise by noise where a gradient is almost 0."""
+
+
+def train(folder: Path, *words: str, **changes: object) -> Path:
+    done = start([*command(output_dir=folder, **{**SHORT, **GENTLE, **changes}), *words], ROOT, timeout=400)
+    assert done.returncode == 0, done.stdout + done.stderr
+    return folder
+
+
+@pytest.fixture(scope="module")
+def plain(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The run of ``fsdp_train`` in one process."""
+    return train(tmp_path_factory.mktemp("plain") / "out")
+
+
+def assert_same_learning(one: Path, other: Path) -> None:
+    for step in range(1, STEPS + 1):
+        assert tokens(trained_on(one, step)) == tokens(trained_on(other, step)), f"step {step}"
+    final = f"checkpoints/step={STEPS:06d}/hf"
+    assert furthest(one / final, other / final) < 1e-5
+
+
+def test_deepspeed_by_override_trains_as_plain_pytorch_does(plain: Path, tmp_path: Path) -> None:
+    assert_same_learning(plain, train(tmp_path / "out", "actor_train/strategy=deepspeed_zero2"))
+
+
+def test_deepspeed_shares_weights_over_two_ranks_of_ray(plain: Path, tmp_path: Path) -> None:
+    ranks = {"cluster": "ray", "actor_train.world_size": 2}
+    assert_same_learning(plain, train(tmp_path / "out", "actor_train/strategy=deepspeed_zero3", **ranks))
+
+
+def test_megatron_splits_the_model_over_two_ranks_of_ray(plain: Path, tmp_path: Path) -> None:
+    words = [
+        "actor_train/strategy=megatron_train",
+        "actor_train.strategy_args.strategy_config.tensor_model_parallel_size=2",
+        "+actor_train.worker_cls=megatron_worker.MegatronOnProcessors",
+    ]
+    ranks = {"cluster": "ray", "actor_train.world_size": 2}
+    assert_same_learning(plain, train(tmp_path / "out", *words, **ranks))
+
+
+def test_lora_trains_adapters_and_the_engine_samples_from_the_merged_policy(tmp_path: Path) -> None:
+    out = train(
+        tmp_path / "out",
+        **{
+            "actor_train.model_args.lora_rank": 4,
+            "actor_train.training_args.learning_rate": 1e-2,
+            "old_log_probs": "recompute",
+        },
+    )
+    checkpoint = out / "checkpoints" / f"step={STEPS:06d}"
+    adapter = json.loads((checkpoint / "adapter" / "adapter_config.json").read_text())
+    assert adapter["r"] == 4
+    merged = AutoModelForCausalLM.from_pretrained(checkpoint / "hf").state_dict()
+    base = AutoModelForCausalLM.from_pretrained(adapter["base_model_name_or_path"]).state_dict()
+    changed = {name for name in merged if not merged[name].equal(base[name])}
+    assert changed and all("proj" in name for name in changed)
+    # Sampled by an engine of its own, recomputed by the trainer: equal where the merged weights arrived.
+    last = json.loads((out / "logs" / "metrics.jsonl").read_text().splitlines()[-1])
+    assert last["sampler/log_prob_difference_max"] < 1e-4

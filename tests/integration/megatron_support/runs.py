@@ -1,0 +1,228 @@
+"""What every rank runs. Imported in processes where :func:`megatron_support.cpu.pretend_cuda` has been called."""
+
+from __future__ import annotations
+
+import weakref
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import torch
+from megatron.core.models.gpt.gpt_layer_specs import get_gpt_decoder_block_spec
+from tensordict import TensorDict
+
+from megatron_support.cpu import cpu_layers
+from megatron_support.scenarios import Case, Outcome
+from roll.strategies.megatron.options import MegatronOptions
+from roll.strategies.megatron.parallel import close_parallel
+from roll.strategies.megatron.scorer import MegatronScorer
+from roll.strategies.megatron.train import MegatronTrainStrategy
+
+CPU = torch.device("cpu")
+
+
+@contextmanager
+def trainer(
+    case: Case, seed: int = 3, model: Any = None, layers: Any = cpu_layers, device: Any = CPU
+) -> Iterator[MegatronTrainStrategy]:
+    """A strategy whose groups of ranks end with it."""
+    try:
+        yield MegatronTrainStrategy(
+            case.model(seed) if model is None else model,
+            case.options,
+            predicts="values" if case.critic else "log_probs",
+            megatron=MegatronOptions.from_mapping(case.megatron),
+            layer_spec=layers,
+            device=device,
+        )
+    finally:
+        close_parallel()
+
+
+def share(strategy: MegatronTrainStrategy, case: Case, batch: TensorDict) -> TensorDict:
+    return batch[case.own_rows(strategy.data_rank, strategy.data_size)]
+
+
+def outcome(strategy: MegatronTrainStrategy, case: Case, steps: list[dict[str, float]]) -> Outcome:
+    # Weights first: a pass would gather those that are gathered late.
+    parameters = {name: tensor.float().numpy().copy() for name, tensor in strategy.named_parameters()}
+    own = share(strategy, case, case.batch(77))
+    outputs = strategy.compute_values(own) if case.critic else strategy.compute_log_probs(own)
+    return Outcome(steps, outputs.numpy().copy(), parameters, case.own_rows(strategy.data_rank, strategy.data_size))
+
+
+def take_steps(strategy: MegatronTrainStrategy, case: Case, batches: list[TensorDict]) -> list[dict[str, float]]:
+    return [strategy.train_step(share(strategy, case, batch), case.loss()) for batch in batches]
+
+
+def train(case: Case, batches: list[TensorDict]) -> Outcome:
+    with trainer(case) as strategy:
+        return outcome(strategy, case, take_steps(strategy, case, batches))
+
+
+def train_and_save(case: Case, batches: list[TensorDict], directory: Path) -> Outcome:
+    """Take steps, write a checkpoint and the model, and return what was written."""
+    with trainer(case) as strategy:
+        torch.manual_seed(11 + torch.distributed.get_rank())
+        steps = take_steps(strategy, case, batches)
+        strategy.save_checkpoint(directory)
+        strategy.save_hf(directory / "hf")
+        return outcome(strategy, case, steps)
+
+
+def resume(case: Case, directory: Path, batches: list[TensorDict], steps_before: int = 0) -> Outcome:
+    """Load a checkpoint into other weights, of a trainer that has taken steps of its own, and go on."""
+    with trainer(case, seed=99) as strategy:
+        torch.manual_seed(1000)
+        take_steps(strategy, case, [case.batch(50 + step) for step in range(steps_before)])
+        strategy.load_checkpoint(directory)
+        return outcome(strategy, case, take_steps(strategy, case, batches))
+
+
+def resume_from_folder(case: Case, folder: Path, batches: list[TensorDict]) -> Outcome:
+    """Start from a model folder in Hugging Face format."""
+    with trainer(case, model=folder) as strategy:
+        return outcome(strategy, case, take_steps(strategy, case, batches))
+
+
+def train_with_breaks(case: Case, batches: list[TensorDict]) -> Outcome:
+    """Between steps, score, stream the weights, hand the device over and take it back."""
+    with trainer(case) as strategy:
+        steps = []
+        for batch in batches:
+            strategy.compute_log_probs(share(strategy, case, batch))
+            for _ in strategy.named_parameters():
+                pass
+            strategy.offload()
+            strategy.reload()
+            steps += take_steps(strategy, case, [batch])
+        return outcome(strategy, case, steps)
+
+
+def survive_a_bad_step(case: Case, batches: list[TensorDict]) -> tuple[str, Outcome]:
+    """Take a step, then one that is not finite in the last row, then the others."""
+    with trainer(case) as strategy:
+        steps = take_steps(strategy, case, batches[:1])
+        bad = batches[1].clone()
+        bad["advantages"][-1] = float("inf")
+        message = error_of(lambda: take_steps(strategy, case, [bad]))
+        return message, outcome(strategy, case, steps + take_steps(strategy, case, batches[1:]))
+
+
+def tensors_alive_while_streaming(case: Case) -> int:
+    """Return how many tensors of a stream exist at once, at most, if the reader keeps none."""
+    seen: list[weakref.ref[torch.Tensor]] = []
+    most = 0
+    with trainer(case) as strategy:
+        for _, tensor in strategy.named_parameters():
+            seen.append(weakref.ref(tensor))
+            del tensor
+            most = max(most, sum(reference() is not None for reference in seen))
+    return most
+
+
+def calls_and_widest_logits(case: Case, batch: TensorDict) -> tuple[int, int, int]:
+    """Take a step; return calls of a norm and of an attention, and rows of the widest logits."""
+    counts = {"norm": 0, "attention": 0, "logits": 0}
+    with trainer(case) as strategy:
+        layer = strategy.stages[0].decoder.layers[0]
+        layer.input_layernorm.register_forward_hook(lambda *_: _count(counts, "norm"))
+        layer.self_attention.core_attention.register_forward_hook(lambda *_: _count(counts, "attention"))
+        strategy.stages[0].output_layer.register_forward_hook(
+            lambda module, inputs, output: counts.update(logits=max(counts["logits"], output[0].shape[0]))
+        )
+        take_steps(strategy, case, [batch])
+    return counts["norm"], counts["attention"], counts["logits"]
+
+
+def _count(counts: dict[str, int], name: str) -> None:
+    counts[name] += 1
+
+
+def divergence(case: Case, reference: Case, batch: TensorDict) -> Outcome:
+    """Score a reference's states with the megatron scorer, and measure the policy from them."""
+    head = reference.model(seed=5).get_output_embeddings()
+    try:
+        scorer = MegatronScorer(
+            reference.model(seed=5),
+            megatron=MegatronOptions.from_mapping(case.megatron),
+            max_tokens_per_microbatch=40,
+            layer_spec=cpu_layers,
+            device=CPU,
+        )
+        own = batch[case.own_rows(scorer.data_rank, scorer.data_size)].clone()
+        own["ref_states"] = scorer.compute_states(own)
+        with trainer(case) as strategy:
+            strategy.measure_from(head)
+            found = strategy.compute_divergence(own)
+            return Outcome([], found.numpy().copy(), {}, case.own_rows(strategy.data_rank, strategy.data_size))
+    finally:
+        close_parallel()
+
+
+def places(case: Case) -> tuple[int, int, bool]:
+    with trainer(case) as strategy:
+        return strategy.data_rank, strategy.data_size, strategy.speaks
+
+
+def construction_error(case: Case, **options: Any) -> str:
+    def make() -> None:
+        with trainer(case, **options):
+            pass
+
+    return error_of(make)
+
+
+def different_rows_error(case: Case, batch: TensorDict) -> str:
+    """Give ranks that hold one copy of the model rows of their own."""
+    with trainer(case) as strategy:
+        rank = torch.distributed.get_rank()
+        return error_of(lambda: strategy.compute_log_probs(batch[rank : rank + 2]))
+
+
+def refusals(case: Case, batch: TensorDict, directory: Path) -> dict[str, str]:
+    """Return what strategies say where something cannot be done."""
+    said = {"packing": construction_error(replace(case, train={"use_sequence_packing": True}), layers=plain_layers)}
+    said["device"] = construction_error(case, device=None)
+    said["layers"] = construction_error(case, layers=None)
+    said["long row"] = construction_error_of_step(replace(case, train={"max_tokens_per_microbatch": 10}), batch)
+    with trainer(case) as strategy:
+        said["other division"] = error_of(
+            lambda: MegatronScorer(
+                case.model(),
+                megatron=MegatronOptions(sequence_parallel=True, tensor_model_parallel_size=2),
+                layer_spec=cpu_layers,
+                device=CPU,
+            )
+        )
+        said["values"] = error_of(lambda: strategy.compute_values(batch))
+        said["no checkpoint"] = error_of(lambda: strategy.load_checkpoint(directory))
+        strategy.save_checkpoint(directory / "saved")
+        strategy.offload(weights=False)
+        said["optimizer handed over"] = error_of(lambda: strategy.train_step(batch, case.loss()))
+        strategy.offload()
+        said["weights handed over"] = error_of(lambda: strategy.compute_log_probs(batch))
+    other = replace(case, megatron={**case.megatron, "use_distributed_optimizer": False})
+    with trainer(other) as strategy:
+        said["other optimizer"] = error_of(lambda: strategy.load_checkpoint(directory / "saved"))
+    return said
+
+
+def construction_error_of_step(case: Case, batch: TensorDict) -> str:
+    with trainer(case) as strategy:
+        return error_of(lambda: strategy.train_step(batch, case.loss()))
+
+
+def plain_layers(config: Any, virtual_stage: int | None) -> Any:
+    """Megatron-Core's own layers, whose attention knows no packed sequences."""
+    return get_gpt_decoder_block_spec(config, False, normalization="RMSNorm", vp_stage=virtual_stage)
+
+
+def error_of(call: Callable[[], Any]) -> str:
+    try:
+        call()
+    except Exception as error:
+        return f"{type(error).__name__}: {error}"
+    return ""

@@ -1,0 +1,119 @@
+"""Checkpoints of `megatron_train` continue exactly, also on another division of ranks, and models can be exchanged."""
+
+from __future__ import annotations
+
+import importlib.util
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from megatron_support.ranks import ranks
+from megatron_support.scenarios import Case, Outcome
+from transformers import AutoModelForCausalLM, AutoModelForTokenClassification
+
+pytestmark = pytest.mark.skipif(
+    importlib.util.find_spec("megatron") is None, reason="needs Megatron-Core: pip install 'roll[megatron]'"
+)
+
+OVERLAP = {"overlap_grad_reduce": True, "overlap_param_gather": True, "ddp_bucket_size": 2000}
+TENSOR = {"tensor_model_parallel_size": 2}
+PIPELINE = {"pipeline_model_parallel_size": 2}
+INTERLEAVED = {**PIPELINE, "virtual_pipeline_model_parallel_size": 2}
+EXPERTS = {"expert_model_parallel_size": 2}
+PLAIN = {"use_distributed_optimizer": False}
+
+SAME = {
+    "data, overlapping": Case(megatron=OVERLAP, uneven=True),
+    "data, plain optimiser": Case(megatron=PLAIN),
+    "tensor, dropout": Case(megatron=TENSOR, dropout=0.3),
+    "pipeline, tied": Case(megatron=PIPELINE, tied=True),
+    "critic": Case(megatron={**TENSOR, "sequence_parallel": True}, critic=True),
+    "bf16": Case(train={"mixed_precision": True}),
+    "bf16, plain optimiser, critic": Case(megatron={**PIPELINE, **PLAIN}, critic=True, train={"mixed_precision": True}),
+}
+
+OTHER = {
+    "tensor to data": (Case(megatron=TENSOR), {}, 2),
+    "tensor to one process": (Case(megatron=TENSOR), {}, 1),
+    "data to tensor": (Case(), TENSOR, 2),
+    "interleaved to tensor": (Case(megatron=INTERLEAVED, layers=4), TENSOR, 2),
+    "tied pipeline to one process": (Case(megatron=PIPELINE, tied=True), {}, 1),
+    "experts to one process": (Case(megatron=EXPERTS, family="qwen3_moe", layers=3), {}, 1),
+    "plain optimiser, experts to tensor": (
+        Case(megatron={**EXPERTS, **PLAIN}, family="qwen3_moe"),
+        {**TENSOR, **PLAIN, "sequence_parallel": True},
+        2,
+    ),
+    "two to four": (Case(megatron=TENSOR), {**TENSOR, **PIPELINE}, 4),
+}
+
+
+def assert_same(ours: Outcome, expected: Outcome, digits: float) -> None:
+    assert ours.parameters.keys() == expected.parameters.keys()
+    for name, value in expected.parameters.items():
+        np.testing.assert_allclose(ours.parameters[name], value, rtol=digits, atol=digits, err_msg=name)
+
+
+@pytest.mark.parametrize("name", SAME)
+def test_six_steps_equal_three_a_checkpoint_and_three_more(name: str, tmp_path: Path) -> None:
+    """In the last bit, loaded by a trainer with other weights that has taken a step of its own."""
+    case = SAME[name]
+    batches = [case.batch(seed) for seed in range(6)]
+    straight = ranks(2).run("train", case, batches)
+    first = ranks(2).run("train_and_save", case, batches[:3], tmp_path)
+    second = ranks(2).run("resume", case, tmp_path, batches[3:], 1)
+    for whole, before, after in zip(straight, first, second, strict=True):
+        assert before.steps + after.steps == whole.steps
+        assert_same(after, whole, 0)
+        np.testing.assert_array_equal(after.outputs, whole.outputs)
+
+
+@pytest.mark.parametrize("name", OTHER)
+def test_another_division_of_ranks_continues(name: str, tmp_path: Path) -> None:
+    case, megatron, size = OTHER[name]
+    batches = [case.batch(seed) for seed in range(4)]
+    straight = ranks(2).run("train", case, batches)[0]
+    ranks(2).run("train_and_save", case, batches[:2], tmp_path)
+    for rank in ranks(size).run("resume", replace(case, megatron=megatron), tmp_path, batches[2:], 1):
+        assert_same(rank, straight, 1e-5)
+        for ours, expected in zip(rank.steps, straight.steps[2:], strict=True):
+            assert ours == pytest.approx(expected, rel=1e-5, abs=1e-5)
+            assert ours["learning_rate"] == expected["learning_rate"]
+
+
+def test_a_checkpoint_before_the_first_step_forgets_the_steps_of_who_loads_it(tmp_path: Path) -> None:
+    case = Case(megatron=TENSOR)
+    batches = [case.batch(seed) for seed in range(2)]
+    ranks(2).run("train_and_save", case, [], tmp_path)
+    after, straight = ranks(2).run("resume", case, tmp_path, batches, 2), ranks(2).run("train", case, batches)
+    for ours, expected in zip(after, straight, strict=True):
+        assert ours.steps == expected.steps
+        assert_same(ours, expected, 0)
+
+
+@pytest.mark.parametrize(
+    "case",
+    [
+        Case(megatron={**TENSOR, "sequence_parallel": True}),
+        Case(megatron=PIPELINE, tied=True, family="qwen2"),
+        Case(megatron=TENSOR, family="llama"),
+        Case(megatron=EXPERTS, family="qwen3_moe", layers=3),
+        Case(megatron=PIPELINE, critic=True),
+    ],
+    ids=lambda case: "critic" if case.critic else case.family,
+)
+def test_models_go_to_transformers_and_back_unchanged(case: Case, tmp_path: Path) -> None:
+    everyone = ranks(2).run("train_and_save", case, [case.batch(0)], tmp_path)
+    written = everyone[0]
+    kind = AutoModelForTokenClassification if case.critic else AutoModelForCausalLM
+    loaded, report = kind.from_pretrained(tmp_path / "hf", output_loading_info=True)
+    assert loaded.dtype == torch.float32 and not report["missing_keys"] and not report["unexpected_keys"]
+    parameters = dict(loaded.named_parameters())
+    assert parameters.keys() == written.parameters.keys()
+    for name, value in written.parameters.items():
+        np.testing.assert_array_equal(parameters[name].detach().numpy(), value, err_msg=name)
+    for rank, before in zip(ranks(2).run("resume_from_folder", case, tmp_path / "hf", []), everyone, strict=True):
+        assert_same(rank, before, 0)
+        np.testing.assert_array_equal(rank.outputs, before.outputs)
