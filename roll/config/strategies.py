@@ -47,8 +47,8 @@ _GENERATE = frozenset({Ability.GENERATE})
 
 STRATEGIES: Mapping[str, StrategyInfo] = {
     "hf_infer": StrategyInfo(frozenset({Ability.GENERATE, Ability.SCORE}), available=True),
-    "vllm": StrategyInfo(_GENERATE, missing="the vLLM engine adapter", instead="hf_infer"),
-    "sglang": StrategyInfo(_GENERATE, missing="the SGLang engine adapter", instead="hf_infer"),
+    "vllm": StrategyInfo(_GENERATE, True, package="vllm", instead="hf_infer"),
+    "sglang": StrategyInfo(_GENERATE, True, package="sglang", instead="hf_infer"),
     "fsdp_train": StrategyInfo(_SCORE_AND_TRAIN, available=True, spans_processes=True),
     "fsdp_infer": StrategyInfo(_SCORE, available=True, spans_processes=True),
     "deepspeed_train": StrategyInfo(_SCORE_AND_TRAIN, True, spans_processes=True, package="deepspeed"),
@@ -94,7 +94,8 @@ def availability_problem(name: str, *, role: str, world_size: int = 1, cluster: 
         return Problem(path, message, f"set {path}={info.instead}.", name)
     module, _, extra = info.package.partition(":")
     if module and not _is_installed(module):
-        fix = f"pip install 'roll[{extra or module}]', or set {path}={info.instead or 'fsdp_train'}."
+        on_cpus = " (on a machine without GPUs: make vllm)" if module == "vllm" else ""
+        fix = f"pip install 'roll[{extra or module}]'{on_cpus}, or set {path}={info.instead or 'fsdp_train'}."
         return Problem(path, f"it needs the Python package {module}, which is not installed.", fix, name)
     if cluster == "local" and world_size > 1 and (info.spans_processes or role == "reference"):
         message = f"{role} has {world_size} workers, which need a process each, and cluster: local is one process."

@@ -6,6 +6,7 @@ from collections.abc import Iterator, Mapping
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Final
 
 import torch
 from tensordict import TensorDict
@@ -86,6 +87,9 @@ class FsdpTrainStrategy:
     Raises:
         ValueError: The options do not fit the model or the number of ranks.
     """
+
+    streams_without_optimizer: Final = True
+    """Whether :meth:`named_parameters` works while the optimiser states are handed over."""
 
     def __init__(
         self,
@@ -211,7 +215,7 @@ class FsdpTrainStrategy:
         Of a sharded model one parameter at a time is gathered, on every rank, so every rank must iterate to the end. Of
         a model with LoRA adapters come the merged weights, one matrix at a time; the training weights stay apart.
         """
-        self._must_be_here()
+        self._must_be_here(self._scorer.offloaded)
         yield from merged_named_parameters(self.model, self._gather)
 
     def adapters_disabled(self) -> AbstractContextManager[None]:
@@ -304,8 +308,8 @@ class FsdpTrainStrategy:
             self._parking.restore()
             self._optimizer_handed_over = False
 
-    def _must_be_here(self) -> None:
-        if self.offloaded:
+    def _must_be_here(self, handed_over: bool | None = None) -> None:
+        if self.offloaded if handed_over is None else handed_over:
             raise RuntimeError("Weights or optimiser states were handed over by offload(). Call reload() before this.")
 
     def _gather(self, parameter: Tensor) -> Tensor:

@@ -9,6 +9,7 @@ from roll.config import PipelineConfig
 from roll.distributed.weight_sync import Place, WeightOffer, WeightReceiver
 from roll.strategies.activity import Activity
 from roll.strategies.base import GenerationStrategy
+from roll.strategies.hf_infer import HfInferStrategy
 from roll.workers.factory import generation_strategy
 from roll.workers.loading import device
 from roll.workers.mailbox import MailboxWorker
@@ -69,7 +70,9 @@ class EngineWorker(MailboxWorker):
     async def open_weights(self, link: str, offer: WeightOffer, name: str) -> None:
         """Take the other end of a link over which the trainer sends weights."""
         await self.close_weights(link)
-        self._receivers[link] = WeightReceiver(offer, name, device=device())
+        # Engines with processes of their own get the tensors from here, through main memory.
+        where = device() if isinstance(self._engine, HfInferStrategy) else torch.device("cpu")
+        self._receivers[link] = WeightReceiver(offer, name, device=where)
 
     async def receive_weights(self, link: str) -> int:
         """Receive weights and load them; returns their version."""

@@ -30,6 +30,7 @@ from roll.distributed.weight_sync import (
     describe,
 )
 from roll.distributed.weight_sync.buffers import BufferPool, pack, view_of
+from roll.distributed.weight_sync.manifest import ALIGNMENT
 from roll.distributed.weight_sync.settings import choose_backend
 from roll.strategies.base import WeightUpdate
 
@@ -64,7 +65,8 @@ def test_packing_and_unpacking_is_the_identity_for_every_layout(
     unpacked = {}
     for bucket, flat in pack(manifest, model.items(), BufferPool()):
         assert flat.nbytes == bucket.nbytes
-        assert len(bucket.specs) == 1 or bucket.nbytes <= bucket_bytes
+        # Empty tensors take no room, but a bucket of them is sent as one alignment unit.
+        assert len(bucket.specs) == 1 or bucket.nbytes <= max(bucket_bytes, ALIGNMENT)
         unpacked |= {spec.name: view_of(spec, flat).clone() for spec in bucket.specs}
     cast = {n: t.to(wire) if wire is not None and t.dtype.is_floating_point else t for n, t in model.items()}
     assert model_bits(unpacked) == model_bits(cast)

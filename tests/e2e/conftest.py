@@ -52,3 +52,15 @@ def resumed(tmp_path_factory: pytest.TempPathFactory) -> BrokenRun:
     done = start(words, folder)
     assert done.returncode == 0, done.stderr
     return BrokenRun(folder / "out", done, interrupted, saved)
+
+
+@pytest.fixture(scope="session")
+def in_one_process(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The run that runs on Ray must equal."""
+    from roll.pipelines.agentic import run_agentic
+    from tests.e2e.ray_support import AGENTIC
+    from tests.e2e.support import small_config
+
+    folder = tmp_path_factory.mktemp("local") / "out"
+    run_agentic(small_config(folder, **AGENTIC))
+    return folder

@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
+from typing import Any
 
 import torch
 from transformers import AutoModelForCausalLM
 
+from roll.pipelines.agentic import run_agentic
 from roll.trajectories.model import Trajectory
 from roll.trajectories.store import read_trajectories, trajectory_path
+from tests.e2e.support import small_config
 
 RAY = {
     "cluster": "ray",
@@ -20,6 +24,33 @@ RAY = {
     "weight_sync.timeout": 30,
 }
 """Two train ranks, two engines, two workers with environments."""
+
+
+STEPS = 3
+
+AGENTIC = {"max_steps": STEPS, "save_steps": 2, "eval_steps": 0, "trajectory_dump_steps": 1}
+"""Three steps, with a checkpoint after the second."""
+
+
+def run_on_ray(folder: Path, faults: str = "", **changes: Any) -> list[dict[str, Any]]:
+    """Run the same on Ray; returns its metrics by step."""
+    modules = {"env_modules": "[ray_sabotage]"} if faults else {}
+    environment = {
+        "system_envs.OMP_NUM_THREADS": "1",
+        "system_envs.ROLL_TEST_FAULTS": f"'{faults}'",
+        "system_envs.ROLL_TEST_FOLDER": f"'{folder.parent}'",
+    }
+    run_agentic(small_config(folder, **{**AGENTIC, **RAY, **modules, **environment, **changes}))
+    lines = (folder / "logs" / "metrics.jsonl").read_text().splitlines()
+    return [json.loads(line) for line in lines]
+
+
+def assert_equal_runs(one: Path, other: Path) -> None:
+    """The same episodes at every step, and the same policy in the end."""
+    for step in range(1, STEPS + 1):
+        assert tokens(trained_on(one, step)) == tokens(trained_on(other, step)), f"step {step}"
+    final = f"checkpoints/step={STEPS:06d}/hf"
+    assert furthest(one / final, other / final) < 1e-5
 
 
 def trained_on(output_dir: Path, step: int) -> list[Trajectory]:

@@ -7,20 +7,16 @@ import logging
 import os
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 
 import pytest
 
-from roll.pipelines.agentic import run_agentic
 from roll.pipelines.rlvr import run_rlvr
+from roll.trajectories.model import Status
 from tests.e2e import rlvr_support
-from tests.e2e.ray_support import RAY, furthest, tokens, trained_on
-from tests.e2e.support import HERE, small_config
+from tests.e2e.ray_support import RAY, assert_equal_runs, furthest, run_on_ray, tokens, trained_on
+from tests.e2e.support import HERE
 
 ray = pytest.importorskip("ray")
-
-STEPS = 3
-AGENTIC = {"max_steps": STEPS, "save_steps": 2, "eval_steps": 0, "trajectory_dump_steps": 1}
 
 
 @pytest.fixture(scope="module", autouse=True)
@@ -33,34 +29,6 @@ def session() -> Iterator[None]:
         ray.init(num_cpus=16, num_gpus=1, include_dashboard=False, logging_level=logging.ERROR, log_to_driver=False)
         yield
         ray.shutdown()
-
-
-@pytest.fixture(scope="module")
-def in_one_process(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The run that the others must equal."""
-    folder = tmp_path_factory.mktemp("local") / "out"
-    run_agentic(small_config(folder, **AGENTIC))
-    return folder
-
-
-def run_on_ray(folder: Path, faults: str = "", **changes: Any) -> list[dict[str, Any]]:
-    """Run the same on Ray; returns its metrics by step."""
-    modules = {"env_modules": "[ray_sabotage]"} if faults else {}
-    environment = {
-        "system_envs.OMP_NUM_THREADS": "1",
-        "system_envs.ROLL_TEST_FAULTS": f"'{faults}'",
-        "system_envs.ROLL_TEST_FOLDER": f"'{folder.parent}'",
-    }
-    run_agentic(small_config(folder, **{**AGENTIC, **RAY, **modules, **environment, **changes}))
-    lines = (folder / "logs" / "metrics.jsonl").read_text().splitlines()
-    return [json.loads(line) for line in lines]
-
-
-def assert_equal_runs(one: Path, other: Path) -> None:
-    for step in range(1, STEPS + 1):
-        assert tokens(trained_on(one, step)) == tokens(trained_on(other, step)), f"step {step}"
-    final = f"checkpoints/step={STEPS:06d}/hf"
-    assert furthest(one / final, other / final) < 1e-5
 
 
 def test_two_ranks_two_engines_and_two_env_workers_give_the_run_of_one_process(
@@ -119,3 +87,18 @@ def test_answers_graded_in_reward_workers_give_the_run_of_one_process(tmp_path: 
         assert [t.score for t in one] == [t.score for t in other]
     final = "checkpoints/step=000002/hf"
     assert furthest(tmp_path / "local" / final, tmp_path / "ray" / final) < 1e-5
+
+
+def test_an_environment_that_hangs_ends_its_episode_and_not_the_run(tmp_path: Path) -> None:
+    hanging = {
+        "max_steps": 1,
+        "env_modules": "[tests.e2e.broken_envs]",
+        "train_env_manager.tags": "[steady,hangs]",
+        "train_env_manager.timeouts.step": 1.0,
+        "actor_train.world_size": 1,
+        "actor_infer.world_size": 1,
+    }
+    run_on_ray(tmp_path / "out", **hanging)
+    by_tag = {tag: {t.status for t in trained_on(tmp_path / "out", 1) if t.tag == tag} for tag in ("steady", "hangs")}
+    assert by_tag["hangs"] == {Status.ERROR_TIMEOUT}
+    assert not any(status.is_error for status in by_tag["steady"])

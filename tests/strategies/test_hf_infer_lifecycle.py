@@ -125,7 +125,7 @@ def test_pause_freezes_and_resume_continues_to_the_same_result(engine, model):
     run(main())
 
 
-def test_an_engine_that_slept_goes_on_to_the_same_result_and_held_no_weights_meanwhile(engine):
+def test_an_engine_that_slept_goes_on_to_the_same_result_and_held_no_cache_meanwhile(engine):
     prompt = prompts(1, 20, 20)[0]
 
     async def main() -> None:
@@ -134,7 +134,7 @@ def test_an_engine_that_slept_goes_on_to_the_same_result_and_held_no_weights_mea
         before = engine.metrics()["generated_tokens"]
         await until(lambda: engine.metrics()["generated_tokens"] > before + 10)
         await engine.sleep()
-        held = sum(tensor.untyped_storage().nbytes() for tensor in engine._engine.runner.weights())
+        held = engine._engine.runner.cache.slots
         await engine.wake(["weights"])
         await asyncio.sleep(0.05)
         assert held == 0 and not task.done()

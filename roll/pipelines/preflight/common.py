@@ -69,12 +69,26 @@ def _megatron_options(given: Mapping[str, Any] | None, path: str) -> object:
     return MegatronOptions.from_mapping(given, path)
 
 
+def _vllm_options(given: Mapping[str, Any] | None, path: str) -> object:
+    from roll.strategies.vllm.options import check_options
+
+    return check_options(given, path=path)
+
+
+def _sglang_options(given: Mapping[str, Any] | None, path: str) -> object:
+    from roll.strategies.sglang.options import check_options
+
+    return check_options(given, path=path)
+
+
 _OPTIONS: Mapping[str, Callable[[Mapping[str, Any] | None, str], object]] = {
     "fsdp": FsdpOptions.from_mapping,
     "deepspeed": _deepspeed_options,
     "megatron": _megatron_options,
+    "vllm": _vllm_options,
+    "sglang": _sglang_options,
 }
-"""What checks the ``strategy_config`` of a family of strategies; the engines of ``actor_infer`` check their own."""
+"""What checks the ``strategy_config`` of a family of strategies."""
 
 
 def worker_problems(config: PipelineConfig) -> Iterator[Problem]:

@@ -150,7 +150,7 @@ class HfInferStrategy:
         self._ensure_running()
 
     async def sleep(self) -> None:
-        """Stop stepping, drop the cache, and move the weights to main memory.
+        """Stop stepping, drop the cache, and move the weights to main memory; on the CPU they are there already.
 
         Running requests freeze; their caches are computed again afterwards. A model that a trainer in this process
         holds as well must not be moved from here: it is the trainer's.
@@ -158,7 +158,8 @@ class HfInferStrategy:
         await self.pause()
         self._engine.drop_prefixes()
         self._engine.runner.cache.free()
-        self._weights.park(self._engine.runner.weights())
+        if self._engine.runner.device.type != "cpu":
+            self._weights.park(self._engine.runner.weights())
 
     async def wake(self, tags: abc.Sequence[str] | None = None) -> None:
         """Take the weights back, and continue unless only they are asked for (``tags=["weights"]``)."""

@@ -1,0 +1,107 @@
+"""The keys of ``strategy_config``, checked against the arguments of SGLang's own engine."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Iterable, Mapping
+from typing import Any, Final
+
+from roll.config.errors import ConfigError, Problem, nearest
+from roll.strategies.sglang.errors import SglangNotInstalledError
+
+DTYPES: Final = {"fp32": "float32", "bf16": "bfloat16", "fp16": "float16"}
+
+OWNED: Final[Mapping[str, str]] = {
+    "model_path": "it is the policy that is trained: set pretrain or actor_infer.model_args.model_name_or_path.",
+    "tokenizer_path": "the engine is given token ids and has no tokenizer: leave the key out.",
+    "skip_tokenizer_init": "the engine is given token ids and has no tokenizer: leave the key out.",
+    "tokenizer_worker_num": "one process must know all requests to freeze them: leave the key out.",
+    "dtype": "set actor_infer.model_args.dtype.",
+    "random_seed": "set the run's seed.",
+    "max_running_requests": "set the run's max_running_requests.",
+    "weight_version": "the policy version is roll's to count: leave the key out.",
+    "enable_priority_scheduling": "roll asks for it, smaller first: leave the key out.",
+    "schedule_low_priority_values_first": "roll asks for it: leave the key out.",
+    "dp_size": "weights cannot be updated in data-parallel replicas: give actor_infer more workers instead.",
+}
+"""Engine arguments that follow from the rest of a configuration, and where to set them."""
+
+
+def engine_argument_names() -> list[str]:
+    """Return the names of all arguments that the installed SGLang's engine takes.
+
+    Raises:
+        SglangNotInstalledError: If SGLang cannot be imported.
+    """
+    try:
+        from sglang.srt.server_args import ServerArgs
+    except ImportError as error:
+        raise SglangNotInstalledError(error) from error
+    return list(inspect.signature(ServerArgs).parameters)
+
+
+def check_options(
+    options: Mapping[str, Any] | None,
+    *,
+    max_length: int | None = None,
+    names: Iterable[str] | None = None,
+    path: str = "actor_infer.strategy_args.strategy_config",
+) -> dict[str, Any]:
+    """Return a ``strategy_config`` as a plain mapping, if the engine would take every key.
+
+    Args:
+        options: The mapping; ``None`` for all defaults.
+        max_length: Tokens that a sequence of the run may have; ``context_length`` must not be below.
+        names: What the engine takes; ``None`` asks the installed one.
+        path: The key path of the mapping, for errors.
+
+    Raises:
+        ConfigError: A key is unknown, or is decided by another key of the configuration. All problems at once.
+        SglangNotInstalledError: If SGLang cannot be imported.
+    """
+    given = dict(options or {})
+    known = set(names if names is not None else engine_argument_names()) if given else set()
+    problems = []
+    for key, value in given.items():
+        if key in OWNED:
+            problems.append(
+                Problem(f"{path}.{key}", "roll sets this argument of the engine itself.", OWNED[key], value)
+            )
+        elif key not in known:
+            close = nearest(key, sorted(known))
+            hint = f"did you mean {close!r}? " if close else ""
+            fix = f"{hint}The arguments are the fields of sglang.srt.server_args.ServerArgs."
+            problems.append(Problem(f"{path}.{key}", "SGLang's engine has no such argument.", fix, value))
+    longest = given.get("context_length")
+    if max_length is not None and isinstance(longest, int) and 0 < longest < max_length:
+        problems.append(
+            Problem(
+                f"{path}.context_length",
+                f"the run's sequences have up to {max_length} tokens, which is more.",
+                "raise it, leave it out, or lower sequence_length.",
+                longest,
+            )
+        )
+    if problems:
+        raise ConfigError(problems)
+    return given
+
+
+def engine_arguments(
+    model: str, *, max_slots: int, max_length: int, dtype: str, seed: int, version: int, options: Mapping[str, Any]
+) -> dict[str, Any]:
+    """Return the arguments of ``Engine``: roll's defaults, then ``options``, then what roll decides."""
+    return {
+        # SGLang refuses a prompt and completion that fill the context to the last token.
+        "context_length": max_length + 1,
+        "log_level": "error",
+        **options,
+        "model_path": model,
+        "skip_tokenizer_init": True,
+        "dtype": DTYPES[dtype],
+        "max_running_requests": max_slots,
+        "random_seed": seed,
+        "weight_version": str(version),
+        "enable_priority_scheduling": True,
+        "schedule_low_priority_values_first": True,
+    }

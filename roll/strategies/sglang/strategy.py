@@ -1,0 +1,405 @@
+"""The asyncio face of SGLang, written to its contract."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+import uuid
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import asynccontextmanager
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any, Literal
+
+import torch
+
+from roll.strategies.base import Completion, GenerationRequest, SamplingParams, WeightUpdate
+from roll.strategies.hf_infer.sampling import check_sampling, fold_seed
+from roll.strategies.sglang.errors import GenerationError, SglangNotInstalledError
+from roll.strategies.sglang.options import check_options, engine_arguments
+
+PauseMode = Literal["abort", "wait", "keep"]
+
+_BUCKET_BYTES = 256 * 1024**2
+_SIGN_BIT = 2**63
+
+
+@dataclass(slots=True)
+class _Request:
+    """A request under way.
+
+    Attributes:
+        rid: SGLang's id of it, and all of one length: SGLang's abort ends every request whose id *begins* with the one
+            it is given.
+        inside: Whether SGLang has it; while the engine is paused requests wait outside.
+        aborted: Set when it is to end.
+        gone: Set when it has ended.
+    """
+
+    rid: str = field(default_factory=lambda: uuid.uuid4().hex)
+    inside: bool = False
+    aborted: asyncio.Event = field(default_factory=asyncio.Event)
+    gone: asyncio.Event = field(default_factory=asyncio.Event)
+
+
+class SglangStrategy:
+    """Samples completions with SGLang's ``Engine``, whose scheduler runs in processes of its own.
+
+    Serves the event loop that first uses it, and should have a process to itself: SGLang ends all child processes of
+    its process when it shuts down.
+
+    New weights take effect between two steps. Running requests are frozen and give their cache up, weights are loaded
+    inside SGLang's begin/end bracket, all that was cached is dropped, and the requests go on: their earlier tokens are
+    computed anew under the new weights. Every answer is checked, because SGLang reports a refused update, or a cache
+    that it kept, by a return value only.
+
+    Args:
+        model: Folder of the model in Hugging Face format. No tokenizer is needed.
+        max_slots: Most sequences that run at once; more wait, smallest priority first.
+        max_length: Most tokens of a sequence, prompt and completion.
+        dtype: ``fp32``, ``bf16`` or ``fp16``.
+        strategy_config: Further arguments of SGLang's engine (``tp_size``, ``mem_fraction_static``, …). A request's
+            seed has an effect only with ``enable_deterministic_inference``.
+        seed: Of the engine's own random numbers.
+        version: Policy version of the weights in the folder.
+        bucket_bytes: Most bytes of tensors that an update hands over at once, unless a single tensor is larger.
+
+    Raises:
+        SglangNotInstalledError: If SGLang is missing.
+        ConfigError: If ``strategy_config`` has a key that SGLang does not know or that roll sets itself.
+        ValueError: If a size is not positive, or SGLang refuses an argument.
+    """
+
+    def __init__(
+        self,
+        model: str | Path,
+        *,
+        max_slots: int = 256,
+        max_length: int = 4096,
+        dtype: str = "bf16",
+        strategy_config: Mapping[str, Any] | None = None,
+        seed: int = 0,
+        version: int = 0,
+        bucket_bytes: int = _BUCKET_BYTES,
+    ) -> None:
+        for name, size in (("max_slots", max_slots), ("max_length", max_length), ("bucket_bytes", bucket_bytes)):
+            if size < 1:
+                raise ValueError(f"sglang: {name} is {size}; it must be at least 1")
+        try:
+            from roll.strategies.sglang.adapter import SglangEngine
+        except ImportError as error:
+            raise SglangNotInstalledError(error) from error
+        options = check_options(strategy_config, max_length=max_length, path="strategy_config")
+        arguments = engine_arguments(
+            str(model),
+            max_slots=max_slots,
+            max_length=max_length,
+            dtype=dtype,
+            seed=seed,
+            version=version,
+            options=options,
+        )
+        self.max_length = max_length
+        self._engine = SglangEngine(arguments)
+        self._bucket_bytes = bucket_bytes
+        self._label = str(version)
+        self._versions = {self._label: version}
+        self._under_way: dict[str, _Request] = {}
+        self._open = asyncio.Event()
+        self._open.set()
+        self._changing = asyncio.Lock()
+        self._loop: asyncio.AbstractEventLoop | None = None
+        self._closed = False
+        dummy = options.get("load_format") == "dummy"
+        self._unusable = "load_format=dummy made random weights" if dummy else None
+        self._totals = {"generated_tokens": 0, "prompt_tokens": 0, "cached_tokens": 0, "requests": 0, "aborted": 0}
+        self._update_seconds = 0.0
+
+    @property
+    def policy_version(self) -> int:
+        """Version of the weights in use."""
+        return self._versions[self._label]
+
+    @policy_version.setter
+    def policy_version(self, version: int) -> None:
+        self._versions[self._label] = version
+
+    async def generate(self, request: GenerationRequest) -> Completion:
+        """Return the completion of ``request``. Cancelling the caller ends the request.
+
+        Raises:
+            ValueError: If the prompt is empty or leaves no room for a token, if the sampling parameters are
+                meaningless or SGLang has no exact log-probs for them, or if a request with this id is running.
+            GenerationError: If the engine failed.
+            RuntimeError: If the engine is closed or its last weight update failed half-way.
+        """
+        self._check(request)
+        mine = self._under_way[request.request_id] = _Request()
+        try:
+            await self._enter(mine)
+            if not mine.inside:
+                return Completion([], [], "abort", (self.policy_version, self.policy_version))
+            sampling = self._sampling(request)
+            answer = await self._engine.generate(request.prompt_ids, sampling, mine.rid, request.priority)
+        except asyncio.CancelledError:
+            self._engine.abort(mine.rid)
+            raise
+        except Exception as error:
+            raise GenerationError(
+                f"sglang failed while request {request.request_id!r} was running: {type(error).__name__}: {error}"
+            ) from error
+        finally:
+            del self._under_way[request.request_id]
+            mine.gone.set()
+        if self._unusable is not None:
+            raise GenerationError(f"sglang: request {request.request_id!r} was ended: {self._unusable}")
+        return self._completion(request, answer)
+
+    async def generate_samples(self, request: GenerationRequest, samples: int) -> list[Completion]:
+        """Return several completions of one prompt; each is a request with an id and a seed of its own.
+
+        Raises:
+            ValueError: If ``samples`` is below 1, and as :meth:`generate`.
+        """
+        if samples < 1:
+            raise ValueError(f"request {request.request_id!r} asks for {samples} samples; it must be at least 1")
+        parts = [
+            replace(request, request_id=f"{request.request_id}/sample-{number}", seed=request.seed + number)
+            for number in range(samples)
+        ]
+        return list(await asyncio.gather(*(self.generate(part) for part in parts)))
+
+    async def abort(self, request_id: str) -> None:
+        """End a request; its ``generate`` returns what it has. Unknown or finished ids are ignored."""
+        mine = self._under_way.get(request_id)
+        if mine is not None:
+            self._end(mine)
+
+    async def release(self, session: str) -> None:
+        """Nothing to do: the cache knows no sessions and forgets what was not used for longest."""
+
+    async def pause(self, mode: PauseMode = "keep") -> None:
+        """Stop stepping; new requests queue until :meth:`resume`.
+
+        Args:
+            mode: What becomes of running requests: ``keep`` freezes them, ``wait`` returns when they are done,
+                ``abort`` ends them with what they have.
+        """
+        self._check_open()
+        async with self._changing:
+            self._open.clear()
+            inside = [mine for mine in self._under_way.values() if mine.inside]
+            if mode == "abort":
+                for mine in inside:
+                    self._end(mine)
+            if mode in ("abort", "wait"):
+                for mine in inside:
+                    await mine.gone.wait()
+            await self._engine.freeze()
+
+    async def resume(self) -> None:
+        """Continue stepping."""
+        self._check_open()
+        async with self._changing:
+            await self._engine.thaw()
+            self._open.set()
+
+    async def sleep(self, tags: Sequence[str] | None = None) -> None:
+        """Freeze requests and give the GPU's memory back.
+
+        Args:
+            tags: ``weights`` or ``kv_cache``: only that part. ``None``: all; weights are then lost, so requests are
+                refused until an update.
+        """
+        self._check_open()
+        async with self._changing:
+            self._open.clear()
+            await self._engine.freeze()
+            await self._engine.drop_cache()
+            await self._engine.release_memory(None if tags is None else list(tags))
+            if tags is None or "weights" in tags:
+                self._unusable = "sleep gave the weights' memory back"
+
+    async def wake(self, tags: Sequence[str] | None = None) -> None:
+        """Take the memory again; with ``tags=None`` or the cache's tag, continue stepping too."""
+        self._check_open()
+        async with self._changing:
+            await self._engine.take_memory(None if tags is None else list(tags))
+            if tags is None or "kv_cache" in tags:
+                await self._engine.thaw()
+                self._open.set()
+
+    async def update_weights(self, update: WeightUpdate) -> None:
+        """Load new weights and drop every cached prefix; running requests go on under the new weights.
+
+        Raises:
+            WeightLoadError: If SGLang refused a part of it. Requests under way fail with :class:`GenerationError`, and
+                further ones are refused until an update succeeds.
+        """
+
+        async def load(label: str) -> None:
+            await self._engine.begin_update()
+            try:
+                for bucket in _buckets(update.named_tensors, self._bucket_bytes):
+                    await self._engine.load_tensors(bucket, label)
+            finally:
+                # A bracket that stays open makes every later update fail.
+                await self._engine.end_update()
+
+        await self._change_weights(update.version, load)
+
+    async def update_weights_from(self, folder: Path, version: int) -> None:
+        """Load a folder in Hugging Face format that all of the engine's processes see; otherwise as an update.
+
+        Raises:
+            WeightLoadError: As :meth:`update_weights`.
+        """
+        await self._change_weights(version, lambda label: self._engine.load_folder(str(folder.resolve()), label))
+
+    async def close(self) -> None:
+        """End all requests and the engine's processes. Closing twice is harmless."""
+        if self._closed:
+            return
+        for mine in list(self._under_way.values()):
+            self._end(mine)
+        self._closed = True
+        await asyncio.to_thread(self._engine.shutdown)
+
+    def metrics(self) -> dict[str, float]:
+        """Totals since the start, and the requests under way."""
+        totals = {name: float(value) for name, value in self._totals.items()}
+        return {
+            **totals,
+            "prefix_cache_hit_rate": totals["cached_tokens"] / max(totals["prompt_tokens"], 1.0),
+            "active": float(len(self._under_way)),
+            "weight_update_seconds": self._update_seconds,
+        }
+
+    async def _enter(self, mine: _Request) -> None:
+        """Wait until the engine takes requests, or ``mine`` is aborted before."""
+        if not self._open.is_set():
+            waits = [asyncio.ensure_future(self._open.wait()), asyncio.ensure_future(mine.aborted.wait())]
+            try:
+                await asyncio.wait(waits, return_when=asyncio.FIRST_COMPLETED)
+            finally:
+                for wait in waits:
+                    wait.cancel()
+        mine.inside = not mine.aborted.is_set()
+
+    def _end(self, mine: _Request) -> None:
+        mine.aborted.set()
+        if mine.inside:
+            self._engine.abort(mine.rid)
+
+    @asynccontextmanager
+    async def _frozen(self) -> AsyncIterator[None]:
+        async with self._changing:
+            was_open = self._open.is_set()
+            self._open.clear()
+            # Again if it is paused: only a freeze makes the cache droppable, and freezing twice is harmless.
+            await self._engine.freeze()
+            try:
+                yield
+            finally:
+                if was_open:
+                    await self._engine.thaw()
+                    self._open.set()
+
+    async def _change_weights(self, version: int, load: Callable[[str], Awaitable[None]]) -> None:
+        self._check_open()
+        started = time.perf_counter()
+        label = f"{version}#{len(self._versions)}"
+        async with self._frozen():
+            try:
+                await load(label)
+                await self._engine.drop_cache()
+            except BaseException as error:
+                self._unusable = f"a weight update failed half-way: {error}"
+                for mine in list(self._under_way.values()):
+                    self._end(mine)
+                raise
+            self._versions[label] = version
+            self._label, self._unusable = label, None
+        self._update_seconds += time.perf_counter() - started
+
+    def _check_open(self) -> None:
+        if self._closed:
+            raise RuntimeError("sglang is closed")
+        loop = asyncio.get_running_loop()
+        if self._loop is None:
+            self._loop = loop
+        elif self._loop is not loop:
+            raise RuntimeError("sglang serves the event loop that first used it, and this is another one")
+
+    def _check(self, request: GenerationRequest) -> None:
+        self._check_open()
+        if self._unusable is not None:
+            raise RuntimeError(f"sglang has no valid weights: {self._unusable}; send a full update")
+        sampling, where = request.sampling, f"request {request.request_id!r}"
+        check_sampling(sampling)
+        if sampling.temperature and (sampling.top_k > 0 or sampling.top_p < 1.0):
+            raise ValueError(
+                f"{where}: sglang reports log-probs before top-k and top-p, so they would not be those of the "
+                "distribution drawn from; set top_k=0 and top_p=1, or use strategy vllm"
+            )
+        if request.request_id in self._under_way:
+            raise ValueError(f"{where} is already running; request ids must be unique")
+        if not request.prompt_ids:
+            raise ValueError(f"{where} has an empty prompt")
+        if len(request.prompt_ids) >= self.max_length:
+            raise ValueError(
+                f"{where}: a prompt of {len(request.prompt_ids)} tokens leaves no room in "
+                f"max_length={self.max_length}; raise the engine's max_length or shorten the prompt"
+            )
+
+    def _sampling(self, request: GenerationRequest) -> dict[str, Any]:
+        sampling: SamplingParams = request.sampling
+        folded = fold_seed(request.seed)
+        return {
+            "max_new_tokens": min(sampling.max_new_tokens, self.max_length - len(request.prompt_ids)),
+            "temperature": sampling.temperature,
+            "stop_token_ids": list(sampling.stop_token_ids),
+            # What ends a completion is in the request, and it stays in the completion.
+            "ignore_eos": True,
+            "no_stop_trim": True,
+            "sampling_seed": folded - 2 * _SIGN_BIT if folded >= _SIGN_BIT else folded,
+        }
+
+    def _completion(self, request: GenerationRequest, answer: Mapping[str, Any]) -> Completion:
+        tokens, meta = list(answer["output_ids"]), answer["meta_info"]
+        entries = meta.get("output_token_logprobs") or []
+        if [entry[1] for entry in entries] != tokens:
+            raise GenerationError(f"sglang returned log-probs of {len(entries)} tokens for {len(tokens)} others")
+        reason = meta["finish_reason"]["type"] if meta.get("finish_reason") else None
+        if reason not in ("stop", "length", "abort"):
+            raise GenerationError(f"sglang ended request {request.request_id!r} with {meta.get('finish_reason')}")
+        spans = [span["version"] for span in meta.get("weight_versions") or [] if span["end"] > span["start"]]
+        labels = spans or [meta.get("weight_version", self._label)]
+        versions = [self._versions.get(label, self.policy_version) for label in labels]
+        cached = int(meta.get("cached_tokens") or 0)
+        for name, amount in (
+            ("generated_tokens", len(tokens)),
+            ("prompt_tokens", len(request.prompt_ids)),
+            ("cached_tokens", cached),
+            ("requests", 1),
+            ("aborted", int(reason == "abort")),
+        ):
+            self._totals[name] += amount
+        log_probs = [float(entry[0]) for entry in entries]
+        return Completion(tokens, log_probs, reason, (min(versions), max(versions)), cached)
+
+
+def _buckets(
+    named_tensors: Iterable[tuple[str, torch.Tensor]], bucket_bytes: int
+) -> Iterator[list[tuple[str, torch.Tensor]]]:
+    """Yield copies of the tensors in pieces; a source may use its memory again for the next tensor."""
+    bucket: list[tuple[str, torch.Tensor]] = []
+    size = 0
+    for name, tensor in named_tensors:
+        if bucket and size + tensor.nbytes > bucket_bytes:
+            yield bucket
+            bucket, size = [], 0
+        bucket.append((name, tensor.detach().clone(memory_format=torch.contiguous_format)))
+        size += tensor.nbytes
+    if bucket:
+        yield bucket

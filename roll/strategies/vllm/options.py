@@ -1,0 +1,136 @@
+"""The keys of ``strategy_config``, checked against the arguments of vLLM's own engine."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from typing import Any, Final
+
+from roll.config.errors import ConfigError, Problem, nearest
+from roll.strategies.vllm.errors import VllmNotInstalledError
+
+WORKER_EXTENSION: Final = "roll.strategies.vllm.worker.WorkerExtension"
+
+DTYPES: Final = {"fp32": "float32", "bf16": "bfloat16", "fp16": "float16"}
+
+OWNED: Final[Mapping[str, str]] = {
+    "model": "it is the policy that is trained: set pretrain or actor_infer.model_args.model_name_or_path.",
+    "model_weights": "the weights come from the policy that is trained: set pretrain.",
+    "tokenizer": "the engine is given token ids and has no tokenizer: leave the key out.",
+    "skip_tokenizer_init": "the engine is given token ids and has no tokenizer: leave the key out.",
+    "dtype": "set actor_infer.model_args.dtype.",
+    "seed": "sampling noise is keyed by request; set the run's seed.",
+    "max_num_seqs": "set max_running_requests.",
+    "logprobs_mode": "training needs log-probs of the distribution that was drawn from: leave the key out.",
+    "generation_config": "sampling is what generating_args says, never what the model's folder says: leave it out.",
+    "override_generation_config": "set actor_infer.generating_args.",
+    "worker_extension_cls": "weights arrive through an extension of roll's own: leave the key out.",
+    "tokens_only": "the engine is given token ids and gives ids back in any case: leave the key out.",
+    "stream_interval": "completions are taken whole: leave the key out.",
+    "weight_transfer_config": "weights travel by roll's own weight sync: leave the key out.",
+    "disable_log_stats": "roll's own metrics replace vLLM's: leave the key out.",
+}
+"""Engine arguments that follow from the rest of a configuration, and where to set them."""
+
+
+@dataclass(frozen=True, slots=True)
+class EngineLimits:
+    """Sizes and types that the rest of a configuration decides.
+
+    Attributes:
+        model: Folder of the model, in Hugging Face format.
+        max_slots: Most sequences that run at once.
+        max_length: Most tokens of a sequence, prompt and completion.
+        dtype: ``fp32``, ``bf16`` or ``fp16``.
+        seed: Of the engine's own random numbers; requests carry seeds of their own.
+    """
+
+    model: str
+    max_slots: int
+    max_length: int
+    dtype: str
+    seed: int = 0
+
+
+def engine_argument_names() -> list[str]:
+    """Return the names of all arguments that the installed vLLM's engine takes.
+
+    Raises:
+        VllmNotInstalledError: If vLLM cannot be imported.
+    """
+    try:
+        from vllm.engine.arg_utils import AsyncEngineArgs
+    except ImportError as error:
+        raise VllmNotInstalledError(error) from error
+    return [field.name for field in dataclasses.fields(AsyncEngineArgs) if not field.name.startswith("_")]
+
+
+def check_options(
+    options: Mapping[str, Any] | None,
+    *,
+    max_length: int | None = None,
+    names: Iterable[str] | None = None,
+    path: str = "actor_infer.strategy_args.strategy_config",
+) -> dict[str, Any]:
+    """Return a ``strategy_config`` as a plain mapping, if the engine would take every key.
+
+    Args:
+        options: The mapping; ``None`` for all defaults.
+        max_length: Tokens that a sequence of the run may have; ``max_model_len`` must not be below.
+        names: What the engine takes; ``None`` asks the installed one.
+        path: The key path of the mapping, for errors.
+
+    Raises:
+        ConfigError: A key is unknown, or is decided by another key of the configuration. All problems at once.
+        VllmNotInstalledError: If vLLM cannot be imported.
+    """
+    given = dict(options or {})
+    known = set(names if names is not None else engine_argument_names()) if given else set()
+    problems = []
+    for key, value in given.items():
+        if key in OWNED:
+            problems.append(
+                Problem(f"{path}.{key}", "roll sets this argument of the engine itself.", OWNED[key], value)
+            )
+        elif key not in known:
+            problems.append(Problem(f"{path}.{key}", "vLLM's engine has no such argument.", _fix(key, known), value))
+    longest = given.get("max_model_len")
+    if max_length is not None and isinstance(longest, int) and 0 < longest < max_length:
+        problems.append(
+            Problem(
+                f"{path}.max_model_len",
+                f"the run's sequences have up to {max_length} tokens, which is more.",
+                "raise it, leave it out, or lower sequence_length.",
+                longest,
+            )
+        )
+    if problems:
+        raise ConfigError(problems)
+    return given
+
+
+def engine_arguments(limits: EngineLimits, options: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the arguments of ``AsyncEngineArgs``: roll's defaults, then ``options``, then what roll decides."""
+    return {
+        "max_model_len": limits.max_length,
+        "scheduling_policy": "priority",
+        "enable_prefix_caching": True,
+        "log_level": "WARNING",
+        **options,
+        "model": limits.model,
+        "skip_tokenizer_init": True,
+        "dtype": DTYPES[limits.dtype],
+        "seed": limits.seed,
+        "max_num_seqs": limits.max_slots,
+        "logprobs_mode": "processed_logprobs",
+        "generation_config": "vllm",
+        "worker_extension_cls": WORKER_EXTENSION,
+        "disable_log_stats": True,
+    }
+
+
+def _fix(key: str, known: set[str]) -> str:
+    close = nearest(key, sorted(known))
+    hint = f"did you mean {close!r}? " if close else ""
+    return f"{hint}The arguments are the fields of vllm.engine.arg_utils.AsyncEngineArgs."

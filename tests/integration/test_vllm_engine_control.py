@@ -1,0 +1,151 @@
+"""The real vLLM engine: requests that end early, freeze and go on."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any
+
+import pytest
+from vllm_support import Harness, greatest_difference, needs_vllm, random_prompt, shared_harness
+
+from roll.strategies.base import Completion, SamplingParams
+
+pytestmark = needs_vllm
+
+LONG = 700
+
+
+@pytest.fixture
+def vllm(request: pytest.FixtureRequest) -> Harness:
+    return shared_harness(request.config)
+
+
+async def start(vllm: Harness, **sampling: Any) -> tuple[str, asyncio.Task[Completion]]:
+    """Start a long request; return its id and its task when some tokens are there."""
+    already = vllm.engine.metrics()["generated_tokens"]
+    request = vllm.request(random_prompt(20, 1), seed=1, **{"max_new_tokens": LONG, **sampling})
+    task = asyncio.create_task(vllm.engine.generate(request))
+    while vllm.engine.metrics()["generated_tokens"] < already + 20:
+        await asyncio.sleep(0.005)
+    return request.request_id, task
+
+
+def test_abort_returns_what_there_is(vllm: Harness) -> None:
+    async def scenario() -> Completion:
+        request_id, task = await start(vllm)
+        assert vllm.engine.metrics()["running"] == 1
+        await vllm.engine.abort(request_id)
+        await vllm.engine.abort("nobody has this id")
+        return await task
+
+    got = vllm.run(scenario())
+    assert got.finish_reason == "abort"
+    assert 20 <= len(got.token_ids) < LONG
+    assert greatest_difference(vllm.model, random_prompt(20, 1), got, SamplingParams()) < 1e-4
+
+
+def test_abort_ends_all_samples_of_a_request(vllm: Harness) -> None:
+    async def scenario() -> list[Completion]:
+        already = vllm.engine.metrics()["generated_tokens"]
+        request = vllm.request(random_prompt(20, 1), max_new_tokens=LONG)
+        task = asyncio.create_task(vllm.engine.generate_samples(request, 3))
+        while vllm.engine.metrics()["generated_tokens"] < already + 30:
+            await asyncio.sleep(0.005)
+        await vllm.engine.abort(request.request_id)
+        return await task
+
+    got = vllm.run(scenario())
+    assert [sample.finish_reason for sample in got] == ["abort"] * 3
+    for sample in got:
+        assert greatest_difference(vllm.model, random_prompt(20, 1), sample, SamplingParams()) < 1e-4
+
+
+def test_cancelling_the_caller_ends_the_request(vllm: Harness) -> None:
+    async def scenario() -> int:
+        _, task = await start(vllm)
+        task.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await task
+        # A request for a single token makes the engine tell what runs.
+        await vllm.engine.generate(vllm.request([5], max_new_tokens=2))
+        return vllm.engine._engine.get_num_unfinished_requests()
+
+    assert vllm.run(scenario()) == 0
+    assert vllm.engine.metrics()["active"] == 0
+
+
+def test_an_id_that_is_running_is_refused(vllm: Harness) -> None:
+    async def scenario() -> None:
+        request_id, task = await start(vllm)
+        twin = vllm.request([5])
+        twin = type(twin)(request_id, [5], twin.sampling)
+        with pytest.raises(ValueError, match="already running"):
+            await vllm.engine.generate(twin)
+        await vllm.engine.abort(request_id)
+        await task
+
+    vllm.run(scenario())
+
+
+def test_pause_keep_freezes_and_resume_goes_on_as_if_nothing_had_been(vllm: Harness) -> None:
+    async def undisturbed() -> Completion:
+        _, task = await start(vllm)
+        return await task
+
+    async def paused() -> Completion:
+        _, task = await start(vllm)
+        await vllm.engine.pause()
+        there = vllm.engine.metrics()["generated_tokens"]
+        newcomer = asyncio.create_task(vllm.engine.generate(vllm.request([5], max_new_tokens=1)))
+        await asyncio.sleep(0.3)
+        assert vllm.engine.metrics()["generated_tokens"] == there
+        assert not task.done()
+        assert not newcomer.done()
+        await vllm.engine.resume()
+        assert len((await newcomer).token_ids) == 1
+        return await task
+
+    want, got = vllm.run(undisturbed()), vllm.run(paused())
+    assert len(got.token_ids) == LONG
+    assert got.token_ids == want.token_ids
+
+
+def test_pause_wait_lets_running_requests_finish(vllm: Harness) -> None:
+    async def scenario() -> None:
+        _, task = await start(vllm)
+        await vllm.engine.pause("wait")
+        assert len((await asyncio.wait_for(task, 1)).token_ids) == LONG
+        newcomer = asyncio.create_task(vllm.engine.generate(vllm.request([5], max_new_tokens=1)))
+        await asyncio.sleep(0.2)
+        assert not newcomer.done()
+        await vllm.engine.resume()
+        await newcomer
+
+    vllm.run(scenario())
+
+
+def test_pause_abort_ends_running_requests(vllm: Harness) -> None:
+    async def scenario() -> Completion:
+        _, task = await start(vllm)
+        await vllm.engine.pause("abort")
+        got = await asyncio.wait_for(task, 1)
+        await vllm.engine.resume()
+        return got
+
+    got = vllm.run(scenario())
+    assert got.finish_reason == "abort"
+    assert len(got.logprobs) == len(got.token_ids) >= 20
+
+
+def test_a_sleeping_engine_goes_on_after_it_wakes(vllm: Harness) -> None:
+    async def scenario() -> Completion:
+        _, task = await start(vllm)
+        await vllm.engine.sleep()
+        await asyncio.sleep(0.2)
+        assert not task.done()
+        await vllm.engine.wake()
+        return await task
+
+    got = vllm.run(scenario())
+    assert len(got.token_ids) == LONG
+    assert greatest_difference(vllm.model, random_prompt(20, 1), got, SamplingParams()) < 1e-4

@@ -1,0 +1,182 @@
+"""The real vLLM engine: tokens and log-probs are those of the Hugging Face model."""
+
+from __future__ import annotations
+
+import asyncio
+
+import pytest
+from vllm_support import (
+    BLOCK,
+    MAX_LENGTH,
+    Harness,
+    greatest_difference,
+    greedy_tokens,
+    needs_vllm,
+    random_prompt,
+    shared_harness,
+)
+
+from roll.config.errors import ConfigError
+from roll.models.toy import WEIGHTS_DIRECTORY
+from roll.strategies.base import GenerationRequest, GenerationStrategy, SamplingParams
+from roll.strategies.vllm import VllmStrategy
+
+pytestmark = needs_vllm
+
+
+@pytest.fixture
+def vllm(request: pytest.FixtureRequest) -> Harness:
+    return shared_harness(request.config)
+
+
+def test_greedy_tokens_and_log_probs_are_those_of_hugging_face(vllm: Harness) -> None:
+    assert isinstance(vllm.engine, GenerationStrategy)
+    prompts = [random_prompt(8 + 7 * number, number) for number in range(24)]
+    greedy = SamplingParams(max_new_tokens=24, temperature=0.0)
+
+    async def all_at_once() -> list:
+        requests = [GenerationRequest(f"g{number}", prompt, greedy) for number, prompt in enumerate(prompts)]
+        return await asyncio.gather(*(vllm.engine.generate(request) for request in requests))
+
+    for prompt, got in zip(prompts, vllm.run(all_at_once()), strict=True):
+        assert got.token_ids == greedy_tokens(vllm.model, prompt, 24)
+        assert got.finish_reason == "length"
+        assert got.policy_version == (vllm.version, vllm.version)
+        assert greatest_difference(vllm.model, prompt, got, greedy) < 1e-4
+
+
+@pytest.mark.parametrize(
+    "sampling",
+    [
+        SamplingParams(max_new_tokens=40),
+        SamplingParams(max_new_tokens=40, temperature=0.7),
+        SamplingParams(max_new_tokens=40, temperature=1.6, top_k=5),
+        SamplingParams(max_new_tokens=40, temperature=1.3, top_p=0.8),
+        SamplingParams(max_new_tokens=40, temperature=0.9, top_k=20, top_p=0.9),
+        SamplingParams(max_new_tokens=40, temperature=0.0, top_k=3, top_p=0.5),
+    ],
+    ids=["plain", "temperature", "top-k", "top-p", "all", "greedy"],
+)
+def test_log_probs_are_those_of_the_distribution_drawn_from(vllm: Harness, sampling: SamplingParams) -> None:
+    # Beside requests with other parameters, for the engine then takes another path.
+    prompts = [random_prompt(30, number) for number in range(6)]
+
+    async def crowd() -> list:
+        others = [SamplingParams(max_new_tokens=40, temperature=0.0), SamplingParams(max_new_tokens=40, top_k=7)]
+        requests = [
+            GenerationRequest(f"c{number}", prompt, [sampling, *others][number % 3], seed=number)
+            for number, prompt in enumerate(prompts)
+        ]
+        return await asyncio.gather(*(vllm.engine.generate(request) for request in requests))
+
+    for number, got in enumerate(vllm.run(crowd())):
+        if number % 3 == 0:
+            assert greatest_difference(vllm.model, prompts[number], got, sampling) < 1e-4
+
+
+def test_a_seed_gives_the_same_tokens_alone_and_in_a_crowd(vllm: Harness) -> None:
+    prompt = random_prompt(20, 0)
+    huge = 2**63 + 12345
+    alone = vllm.generate(prompt, seed=huge, max_new_tokens=30)
+
+    async def crowd() -> list:
+        requests = [vllm.request(prompt, seed=seed, max_new_tokens=30) for seed in (1, 2, huge, -3, 0)]
+        return await asyncio.gather(*(vllm.engine.generate(request) for request in requests))
+
+    answers = vllm.run(crowd())
+    assert answers[2].token_ids == alone.token_ids
+    assert len({tuple(answer.token_ids) for answer in answers}) == 5
+
+
+def test_more_prompt_tokens_than_fit_into_a_step_are_sampled_with_seeds(vllm: Harness) -> None:
+    prompts = [random_prompt(600 + number, number) for number in range(12)]
+
+    async def crowd() -> list:
+        requests = [vllm.request(prompt, seed=number, max_new_tokens=5) for number, prompt in enumerate(prompts)]
+        return await asyncio.gather(*(vllm.engine.generate(request) for request in requests))
+
+    for number, got in enumerate(vllm.run(crowd())):
+        assert greatest_difference(vllm.model, prompts[number], got, SamplingParams()) < 1e-4
+        assert got.token_ids == vllm.generate(prompts[number], seed=number, max_new_tokens=5).token_ids
+
+
+def test_several_samples_of_one_prompt_differ_and_are_exact(vllm: Harness) -> None:
+    prompt = random_prompt(25, 3)
+    sampling = SamplingParams(max_new_tokens=20, temperature=1.2)
+    first = vllm.run(vllm.engine.generate_samples(GenerationRequest("n1", prompt, sampling, seed=5), 4))
+    again = vllm.run(vllm.engine.generate_samples(GenerationRequest("n2", prompt, sampling, seed=5), 4))
+    assert [sample.token_ids for sample in first] == [sample.token_ids for sample in again]
+    assert len({tuple(sample.token_ids) for sample in first}) == 4
+    for sample in first:
+        assert greatest_difference(vllm.model, prompt, sample, sampling) < 1e-4
+
+
+def test_a_stop_token_ends_the_completion_and_stays_in_it(vllm: Harness) -> None:
+    prompt = random_prompt(12, 9)
+    free = vllm.generate(prompt, seed=4, max_new_tokens=30, temperature=1.5)
+    stop = free.token_ids[7]
+    cut = vllm.generate(prompt, seed=4, max_new_tokens=30, temperature=1.5, stop_token_ids=(stop,))
+    assert cut.token_ids == free.token_ids[: free.token_ids.index(stop) + 1]
+    assert cut.finish_reason == "stop"
+    assert len(cut.logprobs) == len(cut.token_ids)
+
+
+def test_a_completion_ends_where_the_sequence_is_full(vllm: Harness) -> None:
+    got = vllm.generate(random_prompt(MAX_LENGTH - 5, 1), max_new_tokens=50)
+    assert (len(got.token_ids), got.finish_reason) == (5, "length")
+
+
+def test_a_repeated_prompt_is_taken_from_the_cache(vllm: Harness) -> None:
+    prompt = random_prompt(2 * BLOCK + 40, 77)
+    before = vllm.engine.metrics()
+    assert vllm.generate(prompt, max_new_tokens=1).cached_tokens == 0
+    assert vllm.generate(prompt, max_new_tokens=1).cached_tokens == 2 * BLOCK
+    after = vllm.engine.metrics()
+    assert after["cached_tokens"] - before["cached_tokens"] == 2 * BLOCK
+    assert after["prompt_tokens"] - before["prompt_tokens"] == 2 * len(prompt)
+    assert after["requests"] - before["requests"] == 2
+    assert after["generated_tokens"] - before["generated_tokens"] == 2
+    assert after["active"] == 0
+    assert 0 < after["prefix_cache_hit_rate"] < 1
+    assert after["tokens_per_second"] > 0
+
+
+@pytest.mark.parametrize(
+    ("prompt", "sampling", "message"),
+    [
+        ([], {}, "empty prompt"),
+        ([5, 100_000], {}, "outside the vocabulary"),
+        ([-1], {}, "outside the vocabulary"),
+        ([5] * MAX_LENGTH, {}, "leaves no room in max_length"),
+        ([5], {"temperature": 0.001}, "at temperatures from 0.01 to 2.0"),
+        ([5], {"temperature": 3.0}, "at temperatures from 0.01 to 2.0"),
+        ([5], {"top_p": 0.0}, "top_p"),
+        ([5], {"max_new_tokens": 0}, "max_new_tokens"),
+    ],
+)
+def test_a_request_without_meaning_is_refused(
+    vllm: Harness, prompt: list[int], sampling: dict[str, float], message: str
+) -> None:
+    with pytest.raises(ValueError, match=message):
+        vllm.generate(prompt, **sampling)
+
+
+def test_an_option_that_would_end_the_engine_is_refused() -> None:
+    with pytest.raises(ConfigError, match="leave the key out on CPUs"):
+        VllmStrategy(WEIGHTS_DIRECTORY, strategy_config={"enable_chunked_prefill": True})
+
+
+def test_a_key_that_the_installed_engine_does_not_know_is_refused() -> None:
+    with pytest.raises(ConfigError, match="did you mean 'gpu_memory_utilization'"):
+        VllmStrategy(WEIGHTS_DIRECTORY, strategy_config={"gpu_memory_utilisation": 0.5})
+
+
+def test_a_device_that_the_installed_engine_does_not_run_on_is_refused() -> None:
+    with pytest.raises(ValueError, match="runs on cpu"):
+        VllmStrategy(WEIGHTS_DIRECTORY, device="cuda:0")
+
+
+def test_another_event_loop_is_refused(vllm: Harness) -> None:
+    vllm.generate([5], max_new_tokens=1)
+    with pytest.raises(RuntimeError, match="event loop"):
+        asyncio.run(vllm.engine.generate(vllm.request([5], max_new_tokens=1)))
