@@ -217,8 +217,7 @@ def test_unknown_and_unfit_strategies_are_refused_when_used() -> None:
 def test_everything_that_cannot_run_is_listed_at_once(loads: Loads) -> None:
     require_runnable(loads("{}"))
     config = loads(
-        "track_with: wandb\nactor_infer: {strategy_args: {strategy_name: sglang}}\n"
-        "actor_train: {world_size: 2}"
+        "track_with: wandb\nactor_infer: {strategy_args: {strategy_name: sglang}}\nactor_train: {world_size: 2}"
     )
     with pytest.raises(ConfigError) as caught:
         require_runnable(config)
