@@ -17,7 +17,10 @@ Environments are concurrent: all episodes are begun at once, and requests beyond
 * ``CPU ms/turn``: processor time of all processes (driver, environment workers, the fake engine's, Ray's own) during
   the round per turn of an episode, which depends on the machine and on prompt lengths, not on the service time.
 
-Each row is the best of some rounds; one that only warms up comes first. Prints a table; always exits with 0.
+* ``calls/turn``: Ray calls from environment workers to the engine, which carry many requests or answers each.
+
+Each row is the best of some rounds; a wave that only warms up comes first. All processes share one priority (Ray would
+give its workers a lower one). Prints a table; always exits with 0.
 """
 
 from __future__ import annotations
@@ -36,6 +39,8 @@ from typing import Any
 from roll.config.process import prepare_process
 
 prepare_process({"OMP_NUM_THREADS": "1"})
+# Ray's workers are nicer than other processes by 15 unless told otherwise, so anything else would be measured too.
+os.environ.setdefault("RAY_worker_niceness", "0")
 
 import psutil  # noqa: E402
 
@@ -250,7 +255,8 @@ async def play(load: Load, rounds: int) -> list[Round]:
         scheduler = RolloutScheduler(play=episode, run_seed=0)
         results = []
         for number in range(rounds + 1):
-            specs = group_specs([("StillRoom", load.environments // GROUP)], GROUP, 0, f"{number}-")
+            environments = load.environments if number else min(load.environments, load.slots)
+            specs = group_specs([("StillRoom", environments // GROUP)], GROUP, 0, f"{number}-")
             calls = await engines.one(0, "calls")
             before, began = times.now(), time.perf_counter()
             groups = await scheduler.collect(specs)

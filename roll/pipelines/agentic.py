@@ -15,7 +15,7 @@ from roll.pipelines.base import Pipeline, Rollout, run_pipeline
 from roll.pipelines.core import build_core
 from roll.pipelines.group_search import GroupSearch
 from roll.pipelines.learner import Learner
-from roll.pipelines.metrics import Throughput, rollout_metrics
+from roll.pipelines.metrics import Throughput, generation_metrics, rollout_metrics
 from roll.pipelines.preflight.agentic import check_agentic
 from roll.schedulers.rollout import GroupSpec, RolloutScheduler, group_specs
 from roll.tracking import RunSummary
@@ -78,6 +78,10 @@ class AgenticPipeline(Pipeline[AgenticConfig]):
     def complete(self, step: int) -> None:
         """The levels of the step are used up."""
         self.position = self.position_after
+
+    async def measure(self) -> dict[str, float]:
+        """Return what engines and workers report of the step; here the workers with environments ask the engines."""
+        return {**generation_metrics(await self.environments.generation_reports()), **self.core.cluster_metrics()}
 
     async def publish(self, step: int) -> dict[str, float]:
         """Give the engines the weights of ``step``, between two tokens of what is sampled ahead."""

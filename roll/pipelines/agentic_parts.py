@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from contextlib import suppress
+
 from roll.config import AgenticConfig
 from roll.config.batch_plan import rollout_plan
-from roll.distributed import WorkerSpec
+from roll.distributed import WorkerDiedError, WorkerSpec
 from roll.env_managers.records import EpisodeSpec
 from roll.pipelines.ahead import Ahead, spares, stream_options
 from roll.pipelines.algorithm_options import needs_baselines
@@ -36,6 +38,14 @@ class Environments:
         trajectory: Trajectory = await self.pool.call("play", spec, greedy)
         self.sampled_tokens += trajectory.completion_tokens
         return trajectory
+
+    async def generation_reports(self) -> list[dict[str, float]]:
+        """Return what the workers' schedulers of requests report; one that is being made again reports nothing."""
+        reports = []
+        for rank in range(self.pool.group.size):
+            with suppress(WorkerDiedError):
+                reports.append(await self.pool.group.one(rank, "generation_metrics"))
+        return reports
 
 
 async def start_environments(config: AgenticConfig, core: Core, section: str) -> Environments:

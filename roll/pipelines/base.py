@@ -21,7 +21,7 @@ from roll.pipelines.command import resume_command, shown
 from roll.pipelines.core import Core
 from roll.pipelines.folders import make_room
 from roll.pipelines.learner import Learner, Lesson
-from roll.pipelines.metrics import prefixed, rollout_metrics
+from roll.pipelines.metrics import generation_metrics, prefixed, rollout_metrics
 from roll.pipelines.roles.models import to_its_end
 from roll.pipelines.run_log import RunLog, checkpoint_state, is_due, resume, summarize
 from roll.pipelines.terminal import algorithm_warnings, headline, introduce, one_line, quiet_transformers, say
@@ -86,6 +86,10 @@ class Pipeline(ABC, Generic[Config]):
     @abstractmethod
     async def evaluate(self, step: int) -> None:
         """Evaluate the policy after ``step`` training steps; ends with :meth:`report_evaluation`."""
+
+    async def measure(self) -> dict[str, float]:
+        """Return what engines and workers report of the step."""
+        return {**generation_metrics([self.core.generation.metrics()]), **self.core.cluster_metrics()}
 
     async def publish(self, step: int) -> dict[str, float]:
         """Give the engines the weights of ``step``; returns metrics."""
@@ -188,7 +192,7 @@ class Pipeline(ABC, Generic[Config]):
             "reward/mean": described.get("rollout/reward", 0.0),
             "env/success": described.get("rollout/success", 0.0),
         }
-        self.log.step(step, {**named, **described, **rollout.metrics, **learned, **self.core.cluster_metrics()})
+        self.log.step(step, {**named, **described, **rollout.metrics, **learned, **await self.measure()})
 
     async def update(self, batch: Lesson, step: int) -> dict[str, float]:
         """Learn from a batch and publish the new weights; afterwards ``step`` is complete."""

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from operator import mul
 from statistics import fmean, pstdev
 
 import torch
@@ -107,3 +108,32 @@ def batch_metrics(batch: TensorDict) -> dict[str, float]:
         "batch/response_tokens": float(torch.count_nonzero(batch["response_mask"])),
         "batch/longest": float(lengths.max()),
     }
+
+
+def generation_metrics(reports: Sequence[Mapping[str, float]]) -> dict[str, float]:
+    """Merge what the schedulers of requests report, one per process that asks the engines.
+
+    Counts and throughput add up, averages are weighted by requests, of extremes the largest counts, and of
+    ``replicas_up`` the smallest.
+
+    Args:
+        reports: Of :meth:`roll.schedulers.generation.GenerationScheduler.metrics`.
+
+    Returns:
+        The same names under ``generation/``.
+    """
+    merged: dict[str, float] = {}
+    total = sum(report["requests"] for report in reports)
+    for name in dict.fromkeys(name for report in reports for name in report):
+        values = [report[name] for report in reports if name in report]
+        if name in _AVERAGES:
+            weights = [report["requests"] for report in reports if name in report]
+            merged[name] = sum(map(mul, values, weights)) / max(total, 1.0)
+        elif name == "replicas_up":
+            merged[name] = min(values)
+        else:
+            merged[name] = max(values) if name == "latency_max" else sum(values)
+    return prefixed(merged, "generation")
+
+
+_AVERAGES = frozenset({"prefix_cache_hit_rate", "latency_mean", "latency_p50", "latency_p95", "wait_mean"})

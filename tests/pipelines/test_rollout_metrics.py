@@ -4,7 +4,7 @@ import pytest
 import torch
 from tensordict import TensorDict
 
-from roll.pipelines.metrics import batch_metrics, prefixed, rollout_metrics
+from roll.pipelines.metrics import batch_metrics, generation_metrics, prefixed, rollout_metrics
 from roll.trajectories.model import Status, Trajectory, TrajectoryGroup, Turn
 
 
@@ -95,3 +95,16 @@ def test_the_shape_of_a_batch() -> None:
 
 def test_prefixes() -> None:
     assert prefixed({"a": 1.0, "b/c": 2.0}, "val") == {"val/a": 1.0, "val/b/c": 2.0}
+
+
+def test_reports_of_several_schedulers_become_one() -> None:
+    first = {"requests": 3.0, "queue": 1.0, "replicas_up": 2.0, "latency_mean": 1.0, "latency_max": 4.0}
+    second = {"requests": 1.0, "queue": 2.0, "replicas_up": 1.0, "latency_mean": 5.0, "latency_max": 5.0}
+    idle = {"requests": 0.0, "queue": 0.0, "replicas_up": 2.0}
+    assert generation_metrics([first, second, idle]) == {
+        "generation/requests": 4.0,
+        "generation/queue": 3.0,
+        "generation/replicas_up": 1.0,
+        "generation/latency_mean": 2.0,
+        "generation/latency_max": 5.0,
+    }
