@@ -68,3 +68,14 @@ def test_a_run_that_was_ahead_when_it_ended_goes_on_without_losing_or_repeating_
     assert [row["step"] for row in rows] == [1, 2, 3, 4]
     trained = sorted(set().union(*groups_of(tmp_path / "out")))
     assert trained == [f"train-{number:07d}" for number in range(4 * STEPS)]
+
+
+def test_weights_are_held_back_as_long_as_the_update_frequency_says(tmp_path: Path) -> None:
+    rows = run("agentic", tmp_path / "out", async_generation_ratio=0.0, actor_infer__model_update_frequency=2)
+    versions = [
+        {turn.policy_version for t in trained_on(tmp_path / "out", row["step"]) for turn in t.turns} for row in rows
+    ]
+    assert versions == [{(0, 0)}, {(0, 0)}, {(2, 2)}, {(2, 2)}]
+    # The trainer is ahead of what sampled the second and fourth step.
+    differences = [row["sampler/log_prob_difference_max"] for row in rows]
+    assert max(differences[0], differences[2]) < 1e-4 < min(differences[1], differences[3])

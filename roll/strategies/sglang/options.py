@@ -6,10 +6,8 @@ import inspect
 from collections.abc import Iterable, Mapping
 from typing import Any, Final
 
-from roll.config.errors import ConfigError, Problem, nearest
+from roll.strategies.engine_options import DTYPES, EngineArguments
 from roll.strategies.sglang.errors import SglangNotInstalledError
-
-DTYPES: Final = {"fp32": "float32", "bf16": "bfloat16", "fp16": "float16"}
 
 OWNED: Final[Mapping[str, str]] = {
     "model_path": "it is the policy that is trained: set pretrain or actor_infer.model_args.model_name_or_path.",
@@ -40,6 +38,11 @@ def engine_argument_names() -> list[str]:
     return list(inspect.signature(ServerArgs).parameters)
 
 
+_ARGUMENTS: Final = EngineArguments(
+    "SGLang", "sglang.srt.server_args.ServerArgs", OWNED, "context_length", engine_argument_names
+)
+
+
 def check_options(
     options: Mapping[str, Any] | None,
     *,
@@ -59,32 +62,7 @@ def check_options(
         ConfigError: A key is unknown, or is decided by another key of the configuration. All problems at once.
         SglangNotInstalledError: If SGLang cannot be imported.
     """
-    given = dict(options or {})
-    known = set(names if names is not None else engine_argument_names()) if given else set()
-    problems = []
-    for key, value in given.items():
-        if key in OWNED:
-            problems.append(
-                Problem(f"{path}.{key}", "roll sets this argument of the engine itself.", OWNED[key], value)
-            )
-        elif key not in known:
-            close = nearest(key, sorted(known))
-            hint = f"did you mean {close!r}? " if close else ""
-            fix = f"{hint}The arguments are the fields of sglang.srt.server_args.ServerArgs."
-            problems.append(Problem(f"{path}.{key}", "SGLang's engine has no such argument.", fix, value))
-    longest = given.get("context_length")
-    if max_length is not None and isinstance(longest, int) and 0 < longest < max_length:
-        problems.append(
-            Problem(
-                f"{path}.context_length",
-                f"the run's sequences have up to {max_length} tokens, which is more.",
-                "raise it, leave it out, or lower sequence_length.",
-                longest,
-            )
-        )
-    if problems:
-        raise ConfigError(problems)
-    return given
+    return _ARGUMENTS.check(options, max_length, names, path)
 
 
 def engine_arguments(

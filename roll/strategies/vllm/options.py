@@ -7,12 +7,10 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any, Final
 
-from roll.config.errors import ConfigError, Problem, nearest
+from roll.strategies.engine_options import DTYPES, EngineArguments
 from roll.strategies.vllm.errors import VllmNotInstalledError
 
 WORKER_EXTENSION: Final = "roll.strategies.vllm.worker.WorkerExtension"
-
-DTYPES: Final = {"fp32": "float32", "bf16": "bfloat16", "fp16": "float16"}
 
 OWNED: Final[Mapping[str, str]] = {
     "model": "it is the policy that is trained: set pretrain or actor_infer.model_args.model_name_or_path.",
@@ -66,6 +64,11 @@ def engine_argument_names() -> list[str]:
     return [field.name for field in dataclasses.fields(AsyncEngineArgs) if not field.name.startswith("_")]
 
 
+_ARGUMENTS: Final = EngineArguments(
+    "vLLM", "vllm.engine.arg_utils.AsyncEngineArgs", OWNED, "max_model_len", engine_argument_names
+)
+
+
 def check_options(
     options: Mapping[str, Any] | None,
     *,
@@ -85,29 +88,7 @@ def check_options(
         ConfigError: A key is unknown, or is decided by another key of the configuration. All problems at once.
         VllmNotInstalledError: If vLLM cannot be imported.
     """
-    given = dict(options or {})
-    known = set(names if names is not None else engine_argument_names()) if given else set()
-    problems = []
-    for key, value in given.items():
-        if key in OWNED:
-            problems.append(
-                Problem(f"{path}.{key}", "roll sets this argument of the engine itself.", OWNED[key], value)
-            )
-        elif key not in known:
-            problems.append(Problem(f"{path}.{key}", "vLLM's engine has no such argument.", _fix(key, known), value))
-    longest = given.get("max_model_len")
-    if max_length is not None and isinstance(longest, int) and 0 < longest < max_length:
-        problems.append(
-            Problem(
-                f"{path}.max_model_len",
-                f"the run's sequences have up to {max_length} tokens, which is more.",
-                "raise it, leave it out, or lower sequence_length.",
-                longest,
-            )
-        )
-    if problems:
-        raise ConfigError(problems)
-    return given
+    return _ARGUMENTS.check(options, max_length, names, path)
 
 
 def engine_arguments(limits: EngineLimits, options: Mapping[str, Any]) -> dict[str, Any]:
@@ -128,9 +109,3 @@ def engine_arguments(limits: EngineLimits, options: Mapping[str, Any]) -> dict[s
         "worker_extension_cls": WORKER_EXTENSION,
         "disable_log_stats": True,
     }
-
-
-def _fix(key: str, known: set[str]) -> str:
-    close = nearest(key, sorted(known))
-    hint = f"did you mean {close!r}? " if close else ""
-    return f"{hint}The arguments are the fields of vllm.engine.arg_utils.AsyncEngineArgs."
