@@ -142,12 +142,14 @@ async def build_core(config: PipelineConfig, text: Text, cluster: Cluster) -> Co
     models = {"actor_train": trainer, "critic": values, "reference": frozen}
     groups = {role: model.group for role, model in models.items() if model is not None}
     shared = cluster.plan.sharing("actor_infer")
+    turns = Turns(groups, sampler.engines.group, shared)
+    sampler.engines.trainer_weights = turns.trainer_weights
     return Core(
         **{each.name: getattr(sampler, each.name) for each in fields(sampler)},
         trainer=trainer,
         critic=values,
         reference=frozen,
-        turns=Turns(groups, sampler.engines.group, shared),
+        turns=turns,
     )
 
 

@@ -67,7 +67,9 @@ def test_roles_that_share_a_device_take_turns(in_one_process: Path, tmp_path: Pa
     # The device exists in Ray's books only; what is moved and when is the same.
     shared = {"actor_train.world_size": 1, "actor_infer.world_size": 1}
     shared |= {"actor_train.device_mapping": "[0]", "actor_infer.device_mapping": "[0]"}
-    metrics = run_on_ray(tmp_path / "out", **shared)
+    # The only engine dies while the trainer's weights are away: they come back for its successor.
+    metrics = run_on_ray(tmp_path / "out", faults="engine:30", **shared)
+    assert metrics[-1]["cluster/engine_restarts"] == 1
     assert_equal_runs(in_one_process, tmp_path / "out")
     for row in metrics:
         for stage in ("rollout", "update"):

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
-from contextlib import asynccontextmanager, suppress
+from contextlib import AbstractAsyncContextManager, asynccontextmanager, nullcontext, suppress
 from dataclasses import dataclass
 from typing import Any, Final
 
@@ -57,6 +57,8 @@ class EngineRole:
         )
         self._offers: dict[str, WeightOffer] = {}
         self._listeners: list[OnRestart] = []
+        # Brings the trainer's weights where they can be read, for roles that share devices.
+        self.trainer_weights: Callable[[], AbstractAsyncContextManager[None]] = nullcontext
         # Weights are read between optimiser steps only: whoever trains holds this too.
         self.weights_at_rest = asyncio.Lock()
 
@@ -103,26 +105,18 @@ class EngineRole:
             raise failures.exceptions[0] from None
 
     async def pause(self) -> None:
-        """Freeze what is being sampled."""
-        await self.group.all("pause")
+        """Freeze what is being sampled. An engine that died does nothing; the next weights make it again."""
+        await self._all_that_live("pause")
 
     async def resume(self) -> None:
         """Go on."""
-        await self.group.all("resume")
+        await self._all_that_live("resume")
 
     async def heal(self) -> None:
         """Make every engine again that is dead."""
         for rank in range(self.group.size):
             if not await self._lives(rank):
                 await self._restart(rank)
-
-    async def metrics(self) -> dict[str, float]:
-        """Return the sums over engines of what they count."""
-        sums: dict[str, float] = {}
-        for report in await self.group.all("metrics"):
-            for name, value in report.items():
-                sums[name] = sums.get(name, 0.0) + value
-        return sums
 
     async def _watch(self) -> None:
         while True:
@@ -133,6 +127,13 @@ class EngineRole:
                     for rank in dead:
                         if not await self._lives(rank):
                             await self._restart(rank)
+
+    async def _all_that_live(self, method: str) -> None:
+        async def call(rank: int) -> None:
+            with suppress(WorkerDiedError):
+                await self.group.one(rank, method)
+
+        await asyncio.gather(*(call(rank) for rank in range(self.group.size)))
 
     async def _lives(self, rank: int) -> bool:
         try:
@@ -145,9 +146,10 @@ class EngineRole:
         await self._unlink()
         if self._trainers is not None:
             link = f"engine {rank}"
-            await self._open(link, [rank])
-            await self._send(link, [rank], self.version)
-            await self._close(link, [rank])
+            async with self.trainer_weights():
+                await self._open(link, [rank])
+                await self._send(link, [rank], self.version)
+                await self._close(link, [rank])
         self.restarts += 1
         for listener in self._listeners:
             await listener(rank)

@@ -29,6 +29,7 @@ class Turns:
         self._all = {**models, ENGINES: engines}
         self._models = {role: group for role, group in models.items() if role in shared}
         self._engines = engines
+        self._models_are_here = True
 
     @property
     def needed(self) -> bool:
@@ -39,6 +40,7 @@ class Turns:
         """Give the devices to the engines; called once, before the first rollout."""
         for group in self._models.values():
             await group.all("offload", True, True)
+        self._models_are_here = False
 
     async def begin_update(self) -> None:
         """Give the devices to the models."""
@@ -46,6 +48,7 @@ class Turns:
             await self._engines.all("sleep")
         for group in self._models.values():
             await group.all("reload", True, True)
+        self._models_are_here = True
 
     async def begin_weight_sync(self) -> None:
         """Leave weights alone on the devices, those of both sides."""
@@ -59,6 +62,7 @@ class Turns:
         if self.needed:
             if "actor_train" in self._models:
                 await self._models["actor_train"].all("offload", True, True)
+            self._models_are_here = False
             await self._engines.all("wake", "kv_cache")
 
     @asynccontextmanager
@@ -66,11 +70,20 @@ class Turns:
         """Give the devices to the models for a while, between two rollouts."""
         await self.begin_update()
         yield
-        for group in self._models.values():
-            await group.all("offload", True, True)
+        await self.begin_rollout()
         if self.needed:
             await self._engines.all("wake", "weights")
             await self._engines.all("wake", "kv_cache")
+
+    @asynccontextmanager
+    async def trainer_weights(self) -> AsyncIterator[None]:
+        """Have the trainer's weights where they can be read, for an engine that was made again in a rollout."""
+        trainer = None if self._models_are_here else self._models.get("actor_train")
+        if trainer is not None:
+            await trainer.all("reload", True, True)
+        yield
+        if trainer is not None:
+            await trainer.all("offload", True, True)
 
     async def memory(self, stage: str) -> dict[str, float]:
         """Return the most memory of each role's workers since the last call, in GiB, as ``memory/<stage>/<role>_gib``.
