@@ -166,8 +166,9 @@ def test_keys_without_effect_depend_on_the_pipeline() -> None:
         "is_use_additional_prompts": True,
         "rpc_timeout": 5.0,
         "actor_train": {"use_dynamic_batching_in_train": True, "model_args": {"lora_rank": 8}},
+        "actor_infer": {"model_args": {"lora_rank": 8}},
     }
-    shared = ["rpc_timeout", "actor_train.use_dynamic_batching_in_train", "actor_train.model_args.lora_rank"]
+    shared = ["rpc_timeout", "actor_train.use_dynamic_batching_in_train", "actor_infer.model_args.lora_rank"]
     for kind, expected in ((RLVRConfig, shared), (AgenticConfig, [*shared, "is_use_additional_prompts"])):
         named = [sentence.partition(" has no effect: ")[0] for sentence in keys_without_effect(kind(**given))]
         assert sorted(named) == sorted(expected)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import random
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import pytest
@@ -55,6 +55,10 @@ class FakeEngine:
     async def pause(self) -> None: ...
 
     async def resume(self) -> None: ...
+
+    async def sleep(self) -> None: ...
+
+    async def wake(self, tags: Sequence[str] | None = None) -> None: ...
 
     async def update_weights(self, update: WeightUpdate) -> None: ...
 
