@@ -53,8 +53,9 @@ def test_a_run_over_two_machines_goes_on_with_a_third_when_one_is_lost(
     raylets: Raylets, in_one_process: Path, tmp_path: Path
 ) -> None:
     lost: list[str] = []
-    checkpoint = tmp_path / "out" / "checkpoints" / "step=000002"
-    watch = threading.Thread(target=lose_a_machine, args=(raylets, checkpoint, lost))
+    # Played, but not trained yet: there is a good deal of the run left to lose.
+    second_step = tmp_path / "out" / "trajectories" / "step=000002.parquet"
+    watch = threading.Thread(target=lose_a_machine, args=(raylets, second_step, lost))
     watch.start()
     metrics = run_on_ray(tmp_path / "out", num_nodes=2)
     watch.join()
