@@ -84,11 +84,6 @@ class EngineWorker(MailboxWorker):
         if receiver is not None:
             receiver.close()
 
-    async def metrics(self) -> dict[str, float]:
-        """Return the engine's totals since its start, where it counts."""
-        measure = getattr(self._engine, "metrics", None)
-        return dict(measure()) if measure is not None else {}
-
     async def close(self) -> None:
         """Abort all requests and free everything."""
         for link in list(self._receivers):
