@@ -16,6 +16,9 @@ from roll.strategies.values import HEADS
 
 ALL_LINEAR = "all-linear"
 
+_NAMES_OF_EXPERTS = {"gate_proj", "up_proj", "down_proj"}
+"""Where a model keeps its experts in one tensor, peft takes these names for that tensor, also when it reads files."""
+
 
 def add_adapters(
     model: PreTrainedModel,
@@ -28,7 +31,8 @@ def add_adapters(
     """Freeze a model and give it trainable LoRA adapters, in place.
 
     Of a critic the value head is trained too. Before the first step nothing changes: ``B`` is 0. Experts that a model
-    keeps in one tensor have no linear layers, and get no adapters.
+    keeps in one tensor have no linear layers, and get no adapters; nor do dense layers of that model that peft could
+    not tell from experts (``gate_proj``, ``up_proj``, ``down_proj``).
 
     Args:
         model: A Hugging Face model, before it is handed to a train strategy.
@@ -89,6 +93,8 @@ def _targets(model: PreTrainedModel, wanted: Sequence[str] | None) -> list[str]:
         for name, module in model.named_modules()
         if isinstance(module, nn.Linear) and module is not head and name not in HEADS
     }
+    if any(name.endswith(".experts.gate_up_proj") for name, _ in model.named_parameters()):
+        linear -= _NAMES_OF_EXPERTS
     if wanted is None or ALL_LINEAR in wanted:
         return sorted(linear)
     for name in wanted:

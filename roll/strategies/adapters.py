@@ -6,9 +6,10 @@ that holds ``base_layer`` with the frozen weights beside ``lora_A`` and ``lora_B
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 
 import torch
 from safetensors.torch import save_file
@@ -108,8 +109,20 @@ def save_adapters(
         if is_adapter(name) or parameter.requires_grad:
             whole = gather(parameter)
             if write:
-                tensors[_PREFIX + name.replace(f".{ADAPTER}.", ".")] = whole.cpu().contiguous()
+                tensors[name] = whole.cpu()
     if write:
-        directory.mkdir(parents=True, exist_ok=True)
-        save_file(tensors, directory / WEIGHTS_FILE, metadata={"format": "pt"})
-        model.peft_config[ADAPTER].save_pretrained(directory)
+        write_adapters(directory, tensors, model.peft_config[ADAPTER])
+
+
+def write_adapters(directory: Path, tensors: Mapping[str, Tensor], config: Any) -> None:
+    """Write the files of :func:`save_adapters`.
+
+    Args:
+        directory: Made if it is not there.
+        tensors: Whole, on any device, by their names in a model with adapters.
+        config: What peft calls ``LoraConfig``.
+    """
+    directory.mkdir(parents=True, exist_ok=True)
+    named = {_PREFIX + name.replace(f".{ADAPTER}.", "."): value.cpu().contiguous() for name, value in tensors.items()}
+    save_file(named, directory / WEIGHTS_FILE, metadata={"format": "pt"})
+    config.save_pretrained(directory)

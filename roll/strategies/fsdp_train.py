@@ -4,73 +4,27 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from contextlib import AbstractContextManager
-from dataclasses import dataclass
 from pathlib import Path
-from typing import Final
 
 import torch
 from tensordict import TensorDict
-from torch import Tensor, nn
+from torch import Tensor
 from transformers import PreTrainedModel, get_scheduler
 
 from roll.strategies.adapters import adapted_layers, adapters_disabled, merged_named_parameters, save_adapters
-from roll.strategies.base import EXTREMES, BatchTotals, Loss
+from roll.strategies.base import BatchTotals, Loss
 from roll.strategies.fsdp import checkpoint
 from roll.strategies.fsdp.checkpoint import CHECKPOINT_FILE
 from roll.strategies.fsdp.options import FsdpOptions
 from roll.strategies.fsdp.ranks import Ranks
 from roll.strategies.parking import Parking
 from roll.strategies.scoring import Prediction, Scorer
+from roll.strategies.training import ScoringTrainer, TrainOptions, accumulate, contributing
 
-__all__ = ["CHECKPOINT_FILE", "FsdpTrainStrategy", "TrainOptions"]
-
-LARGEST, SMALLEST = EXTREMES
-
-
-@dataclass(frozen=True, slots=True)
-class TrainOptions:
-    """How the optimiser steps.
-
-    Attributes:
-        learning_rate: Peak learning rate of AdamW.
-        weight_decay: Decoupled weight decay on matrices; vectors (norms, biases) are not decayed.
-        l2: Adds ``l2 / 2 * sum(w^2)`` of the matrices to the loss. Unlike weight decay, its gradient is clipped and
-            scaled by the optimiser like any other.
-        betas: AdamW moments.
-        epsilon: AdamW epsilon.
-        max_grad_norm: Global gradient norm is clipped to this; 0 switches clipping off.
-        lr_scheduler_type: A schedule name of ``transformers.get_scheduler``.
-        warmup_steps: Optimiser steps of linear warm-up.
-        total_steps: Optimiser steps of the whole run; the schedule advances once per optimiser step.
-        max_tokens_per_microbatch: Hard cap on tokens per forward, padding included; ``None`` for none.
-        max_samples_per_microbatch: Hard cap on sequences per forward; ``None`` for none.
-        mixed_precision: Compute in bf16, with fp32 weights and optimiser states.
-        gradient_checkpointing: Recompute activations in the backward pass.
-        temperature: The sampling temperature; log-probs are those of the tempered distribution. Critics have none.
-        use_sequence_packing: Lay the sequences of a micro-batch end to end instead of padding them; changes no number.
-        log_prob_chunk_size: Most tokens whose logits are held at once, the rest being computed again in the backward
-            pass; ``None`` chooses by vocabulary.
-    """
-
-    learning_rate: float = 1e-6
-    weight_decay: float = 0.0
-    l2: float = 0.0
-    betas: tuple[float, float] = (0.9, 0.999)
-    epsilon: float = 1e-8
-    max_grad_norm: float = 1.0
-    lr_scheduler_type: str = "constant_with_warmup"
-    warmup_steps: int = 0
-    total_steps: int = 1
-    max_tokens_per_microbatch: int | None = 8192
-    max_samples_per_microbatch: int | None = None
-    mixed_precision: bool = False
-    gradient_checkpointing: bool = False
-    temperature: float = 1.0
-    use_sequence_packing: bool = False
-    log_prob_chunk_size: int | None = None
+__all__ = ["CHECKPOINT_FILE", "FsdpTrainStrategy"]
 
 
-class FsdpTrainStrategy:
+class FsdpTrainStrategy(ScoringTrainer):
     """Trains one model (see :class:`roll.strategies.base.TrainStrategy`).
 
     In one process this is plain PyTorch. Where ``torch.distributed`` is initialised with several ranks, each of them
@@ -88,9 +42,6 @@ class FsdpTrainStrategy:
         ValueError: The options do not fit the model or the number of ranks.
     """
 
-    streams_without_optimizer: Final = True
-    """Whether :meth:`named_parameters` works while the optimiser states are handed over."""
-
     def __init__(
         self,
         model: PreTrainedModel,
@@ -106,13 +57,8 @@ class FsdpTrainStrategy:
         self._scorer = Scorer(
             model,
             predicts=predicts,
-            temperature=options.temperature,
-            max_tokens_per_microbatch=options.max_tokens_per_microbatch,
-            max_samples_per_microbatch=options.max_samples_per_microbatch,
-            mixed_precision=options.mixed_precision,
-            use_sequence_packing=options.use_sequence_packing,
-            log_prob_chunk_size=options.log_prob_chunk_size,
             fsdp=fsdp or FsdpOptions(),
+            **options.for_scoring(),
         )
         self.device = self._scorer.device
         self._ranks, self._shards = Ranks(), self._scorer.shards
@@ -135,40 +81,6 @@ class FsdpTrainStrategy:
             num_warmup_steps=options.warmup_steps,
             num_training_steps=max(options.total_steps, 1),
         )
-
-    @property
-    def data_rank(self) -> int:
-        """Which share of a batch this rank computes, below :attr:`data_size`."""
-        return self._scorer.data_rank
-
-    @property
-    def data_size(self) -> int:
-        """Into how many shares a batch is dealt; ranks with the same :attr:`data_rank` get the same rows."""
-        return self._scorer.data_size
-
-    @property
-    def speaks(self) -> bool:
-        """Whether this rank's outputs count: true on one of the ranks that share rows, and all of them have them."""
-        return self._scorer.speaks
-
-    def compute_log_probs(self, batch: TensorDict) -> Tensor:
-        """Return log p(token t | tokens < t) under the current weights, ``[batch, sequence]``, 0 outside the mask."""
-        self.model.eval()
-        return self._scorer.compute_log_probs(batch)
-
-    def compute_values(self, batch: TensorDict) -> Tensor:
-        """Return the value of the state before token t under the current weights, ``[batch, sequence]``, 0 outside."""
-        self.model.eval()
-        return self._scorer.compute_values(batch)
-
-    def measure_from(self, head: nn.Module) -> None:
-        """Let batches with ``ref_states`` have a ``divergence`` from the reference that has this head."""
-        self._scorer.measure_from(head)
-
-    def compute_divergence(self, batch: TensorDict) -> Tensor:
-        """Return the divergence from the reference over the whole vocabulary, ``[batch, sequence]``, 0 outside."""
-        self.model.eval()
-        return self._scorer.compute_divergence(batch)
 
     def train_step(self, batch: TensorDict, loss: Loss, totals: BatchTotals | None = None) -> dict[str, float]:
         """Take one optimiser step on ``batch``.
@@ -212,10 +124,11 @@ class FsdpTrainStrategy:
     def named_parameters(self) -> Iterator[tuple[str, Tensor]]:
         """Yield every parameter under its Hugging Face name, detached: in one process without a copy.
 
-        Of a sharded model one parameter at a time is gathered, on every rank, so every rank must iterate to the end. Of
-        a model with LoRA adapters come the merged weights, one matrix at a time; the training weights stay apart.
+        The optimiser states may be handed over meanwhile. Of a sharded model one parameter at a time is gathered, on
+        every rank, so every rank must iterate to the end. Of a model with LoRA adapters come the merged weights, one
+        matrix at a time; the training weights stay apart.
         """
-        self._must_be_here(self._scorer.offloaded)
+        self._weights_must_be_here()
         yield from merged_named_parameters(self.model, self._gather)
 
     def adapters_disabled(self) -> AbstractContextManager[None]:
@@ -308,9 +221,8 @@ class FsdpTrainStrategy:
             self._parking.restore()
             self._optimizer_handed_over = False
 
-    def _must_be_here(self, handed_over: bool | None = None) -> None:
-        if self.offloaded if handed_over is None else handed_over:
-            raise RuntimeError("Weights or optimiser states were handed over by offload(). Call reload() before this.")
+    def _prepare_scoring(self) -> None:
+        self.model.eval()
 
     def _gather(self, parameter: Tensor) -> Tensor:
         return parameter.detach() if self._shards is None else self._shards.full(parameter)
@@ -365,23 +277,3 @@ class FsdpTrainStrategy:
 
     def _whole(self, scalar: Tensor) -> Tensor:
         return scalar if self._shards is None else self._shards.full(scalar)
-
-
-def accumulate(sums: dict[str, float], shares: Mapping[str, Tensor | float]) -> None:
-    """Add one micro-batch's metrics in place: extremes by their name, everything else as shares of a sum."""
-    for name, share in shares.items():
-        value = float(share)
-        if name not in sums:
-            sums[name] = value
-        elif name.endswith(LARGEST):
-            sums[name] = max(sums[name], value)
-        elif name.endswith(SMALLEST):
-            sums[name] = min(sums[name], value)
-        else:
-            sums[name] += value
-
-
-def contributing(batch: TensorDict, loss: Loss) -> TensorDict:
-    """Leave out the rows that cannot have a gradient; what a loss divides by is counted over the whole batch."""
-    rows = loss.contributing_rows(batch)
-    return batch if rows is None else batch[rows]

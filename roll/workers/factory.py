@@ -16,9 +16,10 @@ from roll.strategies.activity import Activity
 from roll.strategies.base import GenerationStrategy
 from roll.strategies.fsdp.loading import load_on_first_rank
 from roll.strategies.fsdp.options import FsdpOptions
-from roll.strategies.fsdp_train import FsdpTrainStrategy, TrainOptions
+from roll.strategies.fsdp_train import FsdpTrainStrategy
 from roll.strategies.hf_infer import HfInferStrategy
 from roll.strategies.scoring import Prediction, Scorer
+from roll.strategies.training import TrainOptions
 from roll.workers.loading import load_role_model
 
 
@@ -43,7 +44,10 @@ def train_strategy(config: PipelineConfig, role: str) -> Any:
         _require_process_group()
         megatron = MegatronOptions.from_mapping(given, path)
         folder = resolve_pretrain(config.model_path(role))
-        return MegatronTrainStrategy(folder, options, predicts=predicts, megatron=megatron, seed=config.seed)
+        adapt = None if worker.model_args.lora_rank is None else partial(_add_adapters, config, role)
+        return MegatronTrainStrategy(
+            folder, options, predicts=predicts, megatron=megatron, seed=config.seed, adapt=adapt
+        )
     load = partial(load_role_model, config, role, predicts)
     prepare = partial(_add_adapters, config, role)
     if name == "deepspeed_train":

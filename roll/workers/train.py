@@ -123,8 +123,7 @@ class TrainWorker:
 
     def offload(self, weights: bool, optimizer: bool) -> None:
         """Give the device to others; the pipeline says when."""
-        if weights or getattr(self._strategy, "streams_without_optimizer", False):
-            self._strategy.offload(weights=weights, optimizer=optimizer)
+        self._strategy.offload(weights=weights, optimizer=optimizer)
 
     def reload(self, weights: bool, optimizer: bool) -> None:
         """Take back what was moved."""

@@ -26,7 +26,7 @@ from roll.strategies.deepspeed.memory import DeviceMemory
 from roll.strategies.deepspeed.train import DeepSpeedTrainStrategy
 from roll.strategies.deepspeed.weights import stream_weights
 from roll.strategies.fsdp.ranks import Ranks
-from roll.strategies.fsdp_train import TrainOptions
+from roll.strategies.training import TrainOptions
 
 # Ranks are forked from a process that has imported it already.
 if "deepspeed" not in fsdp_ranks.HEAVY:

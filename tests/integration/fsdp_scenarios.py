@@ -30,9 +30,10 @@ from roll.strategies.base import Loss
 from roll.strategies.fsdp.loading import load_on_first_rank
 from roll.strategies.fsdp.options import FsdpOptions
 from roll.strategies.fsdp.ranks import Ranks
-from roll.strategies.fsdp_train import FsdpTrainStrategy, TrainOptions
+from roll.strategies.fsdp_train import FsdpTrainStrategy
 from roll.strategies.parking import Parking
 from roll.strategies.scoring import Scorer
+from roll.strategies.training import TrainOptions
 
 VOCABULARY = 61
 LONGEST = 18

@@ -17,7 +17,7 @@ pytestmark = pytest.mark.skipif(
     importlib.util.find_spec("megatron") is None, reason="needs Megatron-Core: pip install 'roll[megatron]'"
 )
 
-OVERLAP = {"overlap_grad_reduce": True, "overlap_param_gather": True, "ddp_bucket_size": 2000}
+OVERLAP = {"overlap_grad_reduce": True, "overlap_param_gather": True, "ddp_bucket_size": 200}
 TENSOR = {"tensor_model_parallel_size": 2}
 PIPELINE = {"pipeline_model_parallel_size": 2}
 INTERLEAVED = {**PIPELINE, "virtual_pipeline_model_parallel_size": 2}

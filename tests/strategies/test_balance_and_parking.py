@@ -10,11 +10,12 @@ from hypothesis import strategies as st
 from training_support import NegativeLogLikelihood, token_batch
 
 from roll.strategies.balance import spread
-from roll.strategies.fsdp_train import FsdpTrainStrategy, TrainOptions
+from roll.strategies.fsdp_train import FsdpTrainStrategy
 from roll.strategies.micro_batches import split_by_tokens
 from roll.strategies.packing import pack_by_tokens
 from roll.strategies.parking import Parking
 from roll.strategies.scoring import Scorer
+from roll.strategies.training import TrainOptions
 
 
 @given(

@@ -22,7 +22,8 @@ from transformers import (
 
 from roll.models.critic import load_critic
 from roll.models.loading import ModelNotFoundError, load_model
-from roll.strategies.fsdp_train import FsdpTrainStrategy, TrainOptions
+from roll.strategies.fsdp_train import FsdpTrainStrategy
+from roll.strategies.training import TrainOptions
 from roll.strategies.values import forward_values, value_head
 
 FAMILIES = {

@@ -14,7 +14,7 @@ from roll.config.errors import ConfigError
 from roll.models.loading import load_model
 from roll.strategies.deepspeed.options import DeepSpeedOptions
 from roll.strategies.deepspeed.train import DeepSpeedTrainStrategy
-from roll.strategies.fsdp_train import TrainOptions
+from roll.strategies.training import TrainOptions
 
 EXAMPLES = Path(__file__).resolve().parents[2] / "examples" / "config"
 PRESETS = {"deepspeed_zero": 0, "deepspeed_zero2": 2, "deepspeed_zero3": 3, "deepspeed_zero3_cpuoffload": 3}

@@ -31,10 +31,11 @@ from roll.config import ConfigError
 from roll.pipelines.objective import PolicyObjective
 from roll.pipelines.value_objective import ValueObjective
 from roll.strategies.fsdp.options import FsdpOptions
-from roll.strategies.fsdp_train import FsdpTrainStrategy, TrainOptions
+from roll.strategies.fsdp_train import FsdpTrainStrategy
 from roll.strategies.log_probs import forward_log_probs
 from roll.strategies.packing import PackingPlan, pack_by_tokens
 from roll.strategies.scoring import Scorer
+from roll.strategies.training import TrainOptions
 
 
 def mistral(seed: int = 0) -> MistralForCausalLM:

@@ -17,7 +17,8 @@ from roll.models.lora import add_adapters
 from roll.pipelines.objective import PolicyObjective
 from roll.pipelines.value_objective import ValueObjective
 from roll.strategies.adapters import is_adapter, merged_named_parameters
-from roll.strategies.fsdp_train import FsdpTrainStrategy, TrainOptions
+from roll.strategies.fsdp_train import FsdpTrainStrategy
+from roll.strategies.training import TrainOptions
 
 RANK, ALPHA = 3, 5.0
 OPTIONS = TrainOptions(learning_rate=2e-2, weight_decay=0.1, epsilon=1e-4, max_grad_norm=0.5)

@@ -40,10 +40,6 @@ def strategy_problems(config: PipelineConfig) -> Iterator[Problem]:
             message = "it needs a CUDA GPU, and this machine has none."
             path = f"{role}.strategy_args.strategy_name"
             yield Problem(path, message, "use fsdp_train or deepspeed_train here.", arguments.strategy_name)
-        if arguments.strategy_name == "megatron_train" and worker.model_args.lora_rank is not None:
-            message = "megatron_train trains all weights: it has no LoRA."
-            fix = "leave it out, or use fsdp_train or deepspeed_train."
-            yield Problem(f"{role}.model_args.lora_rank", message, fix, worker.model_args.lora_rank)
         check = _OPTIONS.get(arguments.strategy_name.partition("_")[0])
         if check is None:
             continue

@@ -14,8 +14,8 @@ class Turns:
     """Moves models between devices and main memory as the stages of a step need them.
 
     In the rollout the engines have their devices, in the update the trained models and the reference. New weights go
-    over while the trainer's weights and the engine's are on the device, and neither caches nor, with ``fsdp_train``,
-    optimiser states. So the peak is that of the larger of the two stages, not of both.
+    over while the trainer's weights and the engine's are on the device, and neither caches nor optimiser states. So the
+    peak is that of the larger of the two stages, not of both.
 
     Roles with devices of their own, and roles on processors, are left alone.
 

@@ -25,11 +25,11 @@ from roll.strategies.deepspeed.penalty import SquarePenalty
 from roll.strategies.deepspeed.scorer import EngineScorer
 from roll.strategies.deepspeed.weights import exact, save_whole, stream_weights
 from roll.strategies.fsdp.ranks import Ranks
-from roll.strategies.fsdp_train import TrainOptions, accumulate, contributing
 from roll.strategies.scoring import Prediction
+from roll.strategies.training import ScoringTrainer, TrainOptions, accumulate, contributing
 
 
-class DeepSpeedTrainStrategy:
+class DeepSpeedTrainStrategy(ScoringTrainer):
     """Trains one model (see :class:`roll.strategies.base.TrainStrategy`).
 
     Each rank of the default process group makes this strategy with the same model and options; without a process group
@@ -76,12 +76,7 @@ class DeepSpeedTrainStrategy:
             model,
             self._make_engine,
             predicts=predicts,
-            temperature=options.temperature,
-            max_tokens_per_microbatch=options.max_tokens_per_microbatch,
-            max_samples_per_microbatch=options.max_samples_per_microbatch,
-            mixed_precision=options.mixed_precision,
-            use_sequence_packing=options.use_sequence_packing,
-            log_prob_chunk_size=options.log_prob_chunk_size,
+            **options.for_scoring(),
         )
         self.engine: Any = self._scorer.engine
         self.device = self._scorer.device
@@ -93,40 +88,6 @@ class DeepSpeedTrainStrategy:
             num_warmup_steps=options.warmup_steps,
             num_training_steps=max(options.total_steps, 1),
         )
-
-    @property
-    def data_rank(self) -> int:
-        """Which share of a batch this rank computes, below :attr:`data_size`."""
-        return self._ranks.rank
-
-    @property
-    def data_size(self) -> int:
-        """Into how many shares a batch is dealt."""
-        return self._ranks.size
-
-    @property
-    def speaks(self) -> bool:
-        """Whether this rank's outputs count: always, for no rows are shared."""
-        return True
-
-    def compute_log_probs(self, batch: TensorDict) -> Tensor:
-        """Return log p(token t | tokens < t) under the current weights, ``[batch, sequence]``, 0 outside the mask."""
-        self.engine.eval()
-        return self._scorer.compute_log_probs(batch)
-
-    def compute_values(self, batch: TensorDict) -> Tensor:
-        """Return the value of the state before token t under the current weights, ``[batch, sequence]``, 0 outside."""
-        self.engine.eval()
-        return self._scorer.compute_values(batch)
-
-    def measure_from(self, head: nn.Module) -> None:
-        """Let batches with ``ref_states`` have a ``divergence`` from the reference that has this head."""
-        self._scorer.measure_from(head)
-
-    def compute_divergence(self, batch: TensorDict) -> Tensor:
-        """Return the divergence from the reference over the whole vocabulary, ``[batch, sequence]``, 0 outside."""
-        self.engine.eval()
-        return self._scorer.compute_divergence(batch)
 
     def train_step(self, batch: TensorDict, loss: Loss, totals: BatchTotals | None = None) -> dict[str, float]:
         """Take one optimiser step on ``batch``.
@@ -144,7 +105,7 @@ class DeepSpeedTrainStrategy:
         Raises:
             FloatingPointError: If the gradient is not finite, on every rank; the weights are left as they were.
         """
-        self._memory.check()
+        self._must_be_here()
         if totals is None:
             totals = self._ranks.total(loss.totals(batch))
         self.engine.train()
@@ -159,10 +120,11 @@ class DeepSpeedTrainStrategy:
     def named_parameters(self) -> Iterator[tuple[str, Tensor]]:
         """Yield every parameter under its Hugging Face name, detached, LoRA adapters merged.
 
-        Of weights that are shared out, a bucket at a time is gathered, on every rank, so every rank must iterate to
-        the end. Under bf16 these are the bf16 weights that the model computes with.
+        The optimiser states may be handed over meanwhile. Of weights that are shared out, a bucket at a time is
+        gathered, on every rank, so every rank must iterate to the end. Under bf16 these are the bf16 weights that the
+        model computes with.
         """
-        self._memory.check()
+        self._weights_must_be_here()
         yield from stream_weights(self.model)
 
     def adapters_disabled(self) -> AbstractContextManager[None]:
@@ -174,7 +136,7 @@ class DeepSpeedTrainStrategy:
 
         Every rank writes its share in DeepSpeed's own format, to a file system that all of them see.
         """
-        self._memory.check()
+        self._must_be_here()
         checkpoint.save(directory, self.engine, self.scheduler, self.zero.stage)
 
     def load_checkpoint(self, directory: Path) -> None:
@@ -186,7 +148,7 @@ class DeepSpeedTrainStrategy:
             FileNotFoundError: If ``directory`` holds no training state of this strategy.
             ValueError: It was written by another number of ranks, or under another stage.
         """
-        self._memory.check()
+        self._must_be_here()
         checkpoint.load(directory, self.engine, self.scheduler, self.zero.stage)
 
     def save_hf(self, directory: Path) -> None:
@@ -194,7 +156,7 @@ class DeepSpeedTrainStrategy:
 
         Under bf16 it writes the fp32 weights of the optimiser.
         """
-        self._memory.check()
+        self._must_be_here()
         save_whole(self.model, directory, self._ranks)
 
     def save_adapters(self, directory: Path) -> None:
@@ -203,7 +165,7 @@ class DeepSpeedTrainStrategy:
         Raises:
             ValueError: The model has no adapters.
         """
-        self._memory.check()
+        self._must_be_here()
         save_adapters(self.model, directory, exact, write=self._ranks.rank == 0)
         self._ranks.gather(None)
 
@@ -229,6 +191,9 @@ class DeepSpeedTrainStrategy:
         """Take back what :meth:`offload` moved, exactly as it was."""
         self._memory.reload(weights=weights, optimizer=optimizer)
         self._scorer.handed_over = self._memory.weights
+
+    def _prepare_scoring(self) -> None:
+        self.engine.eval()
 
     def close(self) -> None:
         """Take DeepSpeed's hooks and buffers away; nothing else can be called afterwards."""

@@ -43,7 +43,6 @@ def transformer_config(
     _check_architecture(config, options)
     dtype = torch.bfloat16 if bf16 else torch.float32
     on_cpu = device.type == "cpu"
-    pipelined, interleaved = options.pipeline_model_parallel_size > 1, options.virtual_stages is not None
     return TransformerConfig(
         num_layers=config.num_hidden_layers,
         hidden_size=config.hidden_size,
@@ -65,23 +64,6 @@ def transformer_config(
         params_dtype=dtype,
         pipeline_dtype=dtype,
         use_cpu_initialization=on_cpu,
-        tensor_model_parallel_size=options.tensor_model_parallel_size,
-        pipeline_model_parallel_size=options.pipeline_model_parallel_size,
-        virtual_pipeline_model_parallel_size=options.virtual_stages,
-        num_layers_in_first_pipeline_stage=options.num_layers_in_first_pipeline_stage,
-        num_layers_in_last_pipeline_stage=options.num_layers_in_last_pipeline_stage,
-        context_parallel_size=options.context_parallel_size,
-        sequence_parallel=options.sequence_parallel,
-        # Two ranks that are each other's neighbours on both sides could not tell the shapes that they send apart, so
-        # the interleaved schedule is given micro-batches of one shape.
-        variable_seq_lengths=pipelined and not interleaved,
-        overlap_p2p_comm=interleaved,
-        # Also without experts: the default cannot take sequences of different lengths.
-        moe_token_dispatcher_type=options.moe_token_dispatcher_type,
-        batch_p2p_comm=not on_cpu and not interleaved,
-        batch_p2p_sync=not on_cpu,
-        # Without CUDA streams, what overlaps is still being sent when the schedule frees it.
-        deallocate_pipeline_outputs=pipelined and not (interleaved and on_cpu),
         # A loss is a share of the loss of the whole batch: gradients are summed over ranks, and divided by nothing.
         calculate_per_token_loss=True,
         attention_backend=_attention_backend(options),
@@ -91,6 +73,7 @@ def transformer_config(
         gradient_accumulation_fusion=options.gradient_accumulation_fusion,
         masked_softmax_fusion=False,
         persist_layer_norm=not on_cpu,
+        **_division(options, on_cpu),
         **_recomputation(options, recompute),
         **_experts(config, options),
     )
@@ -155,6 +138,30 @@ def _experts(config: PretrainedConfig, options: MegatronOptions) -> dict[str, An
         moe_shared_expert_overlap=options.moe_shared_expert_overlap,
         moe_router_force_load_balancing=options.moe_router_force_load_balancing,
     )
+
+
+def _division(options: MegatronOptions, on_cpu: bool) -> dict[str, Any]:
+    """Return how the model is divided over ranks, and how these talk to each other."""
+    pipelined, interleaved = options.pipeline_model_parallel_size > 1, options.virtual_stages is not None
+    return {
+        "tensor_model_parallel_size": options.tensor_model_parallel_size,
+        "pipeline_model_parallel_size": options.pipeline_model_parallel_size,
+        "virtual_pipeline_model_parallel_size": options.virtual_stages,
+        "num_layers_in_first_pipeline_stage": options.num_layers_in_first_pipeline_stage,
+        "num_layers_in_last_pipeline_stage": options.num_layers_in_last_pipeline_stage,
+        "context_parallel_size": options.context_parallel_size,
+        "sequence_parallel": options.sequence_parallel,
+        # Two ranks that are each other's neighbours on both sides could not tell the shapes that they send apart, so
+        # the interleaved schedule is given micro-batches of one shape.
+        "variable_seq_lengths": pipelined and not interleaved,
+        "overlap_p2p_comm": interleaved,
+        # Also without experts: the default cannot take sequences of different lengths.
+        "moe_token_dispatcher_type": options.moe_token_dispatcher_type,
+        "batch_p2p_comm": not on_cpu and not interleaved,
+        "batch_p2p_sync": not on_cpu,
+        # Without CUDA streams, what overlaps is still being sent when the schedule frees it.
+        "deallocate_pipeline_outputs": pipelined and not (interleaved and on_cpu),
+    }
 
 
 def _recomputation(options: MegatronOptions, recompute: bool) -> dict[str, Any]:

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from itertools import chain
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from itertools import accumulate, chain
 from pathlib import Path
 from typing import Any
 
@@ -125,7 +126,8 @@ def _sharded(stages: Sequence[Stage], stepper: Stepper, *, loading: bool) -> dic
 def _moments(part: Any, models: dict[str, Any], *, loading: bool) -> dict[Any, Any]:
     """Return what one optimiser keeps for each parameter, and nothing of how it divides the parameters."""
     if isinstance(part, DistributedOptimizer):
-        state = part.sharded_state_dict(models, is_loading=loading, metadata=dict(_METADATA))
+        with _places_without_padding(part.buffers):
+            state = part.sharded_state_dict(models, is_loading=loading, metadata=dict(_METADATA))
         return {"distributed": state["param_state"]}
     own, main = part.get_parameters(), _main_weights(part)
     weights = get_param_id_to_sharded_param_map(models, [main.get(parameter, parameter) for parameter in own])
@@ -144,6 +146,27 @@ def _moments(part: Any, models: dict[str, Any], *, loading: bool) -> dict[Any, A
         }
         for number, parameter in enumerate(own)
     }
+
+
+@contextmanager
+def _places_without_padding(buffers: Sequence[Any]) -> Iterator[None]:
+    """Let the places of parameters in a buffer not count the padding between its buckets.
+
+    Megatron-Core 0.16 puts the buckets end to end without it, and cuts parameters out where they are with it: behind
+    the first bucket that is padded, it would write the numbers of other parameters.
+    """
+    before = [buffer.param_index_map for buffer in buffers]
+    for buffer in buffers:
+        padding = [0, *accumulate(bucket.grad_data.numel() - bucket.numel_unpadded for bucket in buffer.buckets)]
+        buffer.param_index_map = {
+            parameter: (start - padding[bucket], end - padding[bucket], bucket)
+            for parameter, (start, end, bucket) in buffer.param_index_map.items()
+        }
+    try:
+        yield
+    finally:
+        for buffer, places in zip(buffers, before, strict=True):
+            buffer.param_index_map = places
 
 
 def _main_weights(part: Any) -> dict[torch.Tensor, torch.Tensor]:

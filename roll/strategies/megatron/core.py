@@ -29,15 +29,19 @@ try:
     from megatron.core.packed_seq_params import PackedSeqParams
     from megatron.core.pipeline_parallel import get_forward_backward_func
     from megatron.core.tensor_parallel import (
+        copy_to_tensor_model_parallel_region,
         gather_from_sequence_parallel_region,
         get_cuda_rng_tracker,
         model_parallel_cuda_manual_seed,
         param_is_not_tensor_parallel_duplicate,
         reduce_from_tensor_model_parallel_region,
+        reduce_scatter_to_sequence_parallel_region,
+        set_tensor_model_parallel_attributes,
     )
     from megatron.core.transformer import TransformerConfig
     from megatron.core.transformer.dot_product_attention import DotProductAttention
     from megatron.core.transformer.module import param_is_not_shared
+    from megatron.core.transformer.utils import make_sharded_tensors_for_checkpoint
 except ImportError as error:
     raise ImportError(
         f"megatron_train and megatron_infer need Megatron-Core ({error}). Install it with: pip install 'roll[megatron]'"
@@ -57,6 +61,7 @@ __all__ = [
     "TransformerConfig",
     "_replace_state_dict_keys_with_sharded_keys",
     "clip_grad_by_total_norm_fp32",
+    "copy_to_tensor_model_parallel_region",
     "dist_checkpointing",
     "finalize_model_grads",
     "gather_from_sequence_parallel_region",
@@ -66,10 +71,13 @@ __all__ = [
     "get_megatron_optimizer",
     "get_param_id_to_sharded_param_map",
     "make_sharded_optimizer_tensor",
+    "make_sharded_tensors_for_checkpoint",
     "mcore_to_pyt_state_dict",
     "model_parallel_cuda_manual_seed",
     "mpu",
     "param_is_not_shared",
     "param_is_not_tensor_parallel_duplicate",
     "reduce_from_tensor_model_parallel_region",
+    "reduce_scatter_to_sequence_parallel_region",
+    "set_tensor_model_parallel_attributes",
 ]

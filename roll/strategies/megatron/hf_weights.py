@@ -15,6 +15,8 @@ from torch import Tensor
 from transformers import AutoConfig, GenerationConfig, PretrainedConfig, PreTrainedModel
 from transformers.utils import SAFE_WEIGHTS_INDEX_NAME, SAFE_WEIGHTS_NAME
 
+from roll.strategies.adapters import base_name, is_adapter
+
 _EXPERT = re.compile(r"(.*\.mlp\.experts)\.(\d+)\.(gate|up|down)_proj\.weight")
 
 SHARD_BYTES: Final = 4 * 2**30
@@ -26,7 +28,7 @@ class HfWeights:
 
     Args:
         source: A folder with ``config.json`` and safetensors files, or a loaded model, which may keep the experts of a
-            layer in one tensor.
+            layer in one tensor. Of adapters nothing is read.
 
     Raises:
         FileNotFoundError: The folder has no safetensors files.
@@ -39,7 +41,8 @@ class HfWeights:
         self.config: PretrainedConfig
         if isinstance(source, PreTrainedModel):
             self.config = source.config
-            self._state = dict(source.state_dict())
+            state = source.state_dict()
+            self._state = {base_name(name): tensor for name, tensor in state.items() if not is_adapter(name)}
             self.generation_config = getattr(source, "generation_config", None)
             return
         folder = Path(source)

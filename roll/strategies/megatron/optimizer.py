@@ -11,7 +11,6 @@ import torch.distributed as dist
 from torch import Tensor, nn
 from transformers import get_scheduler
 
-from roll.strategies.fsdp_train import TrainOptions
 from roll.strategies.megatron.core import (
     DistributedDataParallel,
     DistributedDataParallelConfig,
@@ -24,6 +23,7 @@ from roll.strategies.megatron.core import (
 )
 from roll.strategies.megatron.model import Stage
 from roll.strategies.megatron.options import MegatronOptions
+from roll.strategies.training import TrainOptions
 
 
 class Stepper:

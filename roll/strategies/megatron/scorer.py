@@ -14,13 +14,13 @@ from tensordict import TensorDict
 from torch import Tensor, nn
 from transformers import PreTrainedModel
 
-from roll.strategies.adapters import adapted_layers
 from roll.strategies.balance import spread
 from roll.strategies.log_probs import TokenOutputs
 from roll.strategies.megatron.architecture import transformer_config
 from roll.strategies.megatron.core import get_forward_backward_func, mpu, reduce_from_tensor_model_parallel_region
 from roll.strategies.megatron.hf_weights import HfWeights, HfWriter, torch_dtype_name
 from roll.strategies.megatron.inputs import Division, ModelInputs, model_inputs
+from roll.strategies.megatron.lora import Adapt, Adapters, adapted_model
 from roll.strategies.megatron.model import LayerSpec, Stage, build_stages, can_pack, transformer_engine_spec
 from roll.strategies.megatron.options import MegatronOptions
 from roll.strategies.megatron.parallel import Place, default_device, gather, open_parallel
@@ -74,11 +74,16 @@ class MegatronScorer:
         device: Where this rank computes; ``None`` takes its CUDA device.
         seed: Of the generators for dropout.
         recompute: Recompute every layer in the backward pass, unless ``megatron`` says what to recompute.
+        adapt: Gives a Hugging Face model LoRA adapters, in place (:func:`roll.models.lora.add_adapters`); is given one
+            whose weights are all 0. ``None`` leaves it at the adapters that a loaded ``model`` has.
+
+    Attributes:
+        adapters: The LoRA adapters; ``None`` where there are none.
 
     Raises:
         RuntimeError: There is no process group, no CUDA device where one is needed, or the process divides its ranks
             in another way already.
-        ValueError: The model cannot be converted, has LoRA adapters, or sizes do not divide.
+        ValueError: The model cannot be converted or adapted, or sizes do not divide.
     """
 
     def __init__(
@@ -97,6 +102,7 @@ class MegatronScorer:
         device: torch.device | None = None,
         seed: int = 0,
         recompute: bool = False,
+        adapt: Adapt | None = None,
     ) -> None:
         self.megatron = megatron or MegatronOptions()
         self.device = device if device is not None else default_device()
@@ -106,8 +112,6 @@ class MegatronScorer:
         self.max_samples = max_samples_per_microbatch
         self.packed = use_sequence_packing
         self.chunk_size = log_prob_chunk_size
-        if isinstance(model, PreTrainedModel) and adapted_layers(model):
-            raise ValueError("megatron_train cannot train LoRA adapters. Use fsdp_train, or remove lora_rank.")
         self.place: Place = open_parallel(self.megatron, seed)
         weights = HfWeights(model)
         self.hf_config, self._generation_config = weights.config, weights.generation_config
@@ -133,6 +137,8 @@ class MegatronScorer:
             )
         self.weights = WeightMap(self.stages, weights.config)
         self.weights.load(weights)
+        adapted = adapted_model(model, weights.config, predicts, adapt)
+        self.adapters = None if adapted is None else Adapters(adapted, self.stages, self.weights)
         self.chunks: list[Any] = list(self.stages)
         self._reference: Tensor | None = None
         self._parking = Parking()
@@ -319,12 +325,13 @@ class MegatronScorer:
     def named_parameters(self) -> Iterator[tuple[str, Tensor]]:
         """Stream whole weights under the Hugging Face names of a model in memory, one parameter at a time.
 
-        Every rank must iterate to the end. The tensors are copies, and the experts of a layer come as one tensor.
+        Every rank must iterate to the end. The tensors are copies, and the experts of a layer come as one tensor. LoRA
+        adapters are merged.
         """
         return self.weights.stream()
 
     def save_hf(self, directory: Path) -> None:
-        """Write weights and config in Hugging Face format; of several ranks the first one writes.
+        """Write weights, adapters merged, and config in Hugging Face format; of several ranks the first one writes.
 
         Files of bounded size are written as the weights come, so no rank ever holds the whole model.
         """

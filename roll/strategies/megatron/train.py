@@ -3,17 +3,19 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
 from typing import Any
 
 import torch
+import torch.distributed as dist
 from tensordict import TensorDict
-from torch import Tensor, nn
+from torch import Tensor
 from transformers import PreTrainedModel
 
 from roll.strategies.base import BatchTotals, Loss
-from roll.strategies.fsdp_train import TrainOptions, accumulate, contributing
 from roll.strategies.megatron import checkpoint
+from roll.strategies.megatron.lora import Adapt
 from roll.strategies.megatron.model import LayerSpec, Stage
 from roll.strategies.megatron.optimizer import Stepper
 from roll.strategies.megatron.options import MegatronOptions
@@ -21,9 +23,10 @@ from roll.strategies.megatron.parallel import gather
 from roll.strategies.megatron.scorer import MegatronScorer, Pass
 from roll.strategies.parking import Parking
 from roll.strategies.scoring import Prediction
+from roll.strategies.training import ScoringTrainer, TrainOptions, accumulate, contributing
 
 
-class MegatronTrainStrategy:
+class MegatronTrainStrategy(ScoringTrainer):
     """Trains one model (see :class:`roll.strategies.base.TrainStrategy`).
 
     Every rank of the default process group makes this strategy with the same model and options, and calls every
@@ -40,11 +43,14 @@ class MegatronTrainStrategy:
         layer_spec: Makes the layers of a stage; ``None`` takes those of Transformer Engine.
         device: Where this rank computes; ``None`` takes its CUDA device.
         seed: Of the generators for dropout.
+        adapt: Gives a Hugging Face model LoRA adapters, in place (:func:`roll.models.lora.add_adapters`); is given one
+            whose weights are all 0. Then only adapters are trained, and of a critic the value head. The same goes for
+            a loaded ``model`` that has adapters.
 
     Raises:
         RuntimeError: There is no process group, no CUDA device where one is needed, or the process divides its ranks
             in another way already.
-        ValueError: The model cannot be converted, has LoRA adapters, or sizes do not divide.
+        ValueError: The model cannot be converted or adapted, or sizes do not divide.
     """
 
     def __init__(
@@ -57,22 +63,19 @@ class MegatronTrainStrategy:
         layer_spec: LayerSpec | None = None,
         device: torch.device | None = None,
         seed: int = 0,
+        adapt: Adapt | None = None,
     ) -> None:
         self.options = options
         self._scorer = MegatronScorer(
             model,
             predicts=predicts,
             megatron=megatron,
-            temperature=options.temperature,
-            max_tokens_per_microbatch=options.max_tokens_per_microbatch,
-            max_samples_per_microbatch=options.max_samples_per_microbatch,
-            mixed_precision=options.mixed_precision,
-            use_sequence_packing=options.use_sequence_packing,
-            log_prob_chunk_size=options.log_prob_chunk_size,
             layer_spec=layer_spec,
             device=device,
             seed=seed,
             recompute=options.gradient_checkpointing,
+            adapt=adapt,
+            **options.for_scoring(),
         )
         self.device = self._scorer.device
         self.hf_config = self._scorer.hf_config
@@ -81,40 +84,9 @@ class MegatronTrainStrategy:
         self._parking, self._optimizer_handed_over = Parking(), False
 
     @property
-    def data_rank(self) -> int:
-        """Which share of a batch this rank computes, below :attr:`data_size`."""
-        return self._scorer.data_rank
-
-    @property
-    def data_size(self) -> int:
-        """Into how many shares a batch is dealt; ranks with the same :attr:`data_rank` get the same rows."""
-        return self._scorer.data_size
-
-    @property
-    def speaks(self) -> bool:
-        """Whether this rank's outputs count: true on one of the ranks that share rows, and all of them have them."""
-        return self._scorer.speaks
-
-    @property
     def stages(self) -> list[Stage]:
         """The stages of this rank."""
         return self._scorer.stages
-
-    def compute_log_probs(self, batch: TensorDict) -> Tensor:
-        """Return log p(token t | tokens < t) under the current weights, ``[batch, sequence]``, 0 outside the mask."""
-        return self._scorer.compute_log_probs(batch)
-
-    def compute_values(self, batch: TensorDict) -> Tensor:
-        """Return the value of the state before token t under the current weights, ``[batch, sequence]``, 0 outside."""
-        return self._scorer.compute_values(batch)
-
-    def measure_from(self, head: nn.Module) -> None:
-        """Let batches with ``ref_states`` have a ``divergence`` from the reference that has this head."""
-        self._scorer.measure_from(head)
-
-    def compute_divergence(self, batch: TensorDict) -> Tensor:
-        """Return the divergence from the reference over the whole vocabulary, ``[batch, sequence]``, 0 outside."""
-        return self._scorer.compute_divergence(batch)
 
     def train_step(self, batch: TensorDict, loss: Loss, totals: BatchTotals | None = None) -> dict[str, float]:
         """Take one optimiser step on ``batch``.
@@ -148,11 +120,17 @@ class MegatronTrainStrategy:
     def named_parameters(self) -> Iterator[tuple[str, Tensor]]:
         """Stream whole weights under the Hugging Face names of a model in memory, one parameter at a time.
 
-        Every rank must iterate to the end. The tensors are copies, and the experts of a layer come as one tensor.
+        Every rank must iterate to the end. The tensors are copies, and the experts of a layer come as one tensor. LoRA
+        adapters are merged. The optimiser states may be handed over meanwhile.
         """
-        self._must_be_here()
+        self._weights_must_be_here()
         self.stepper.finish_gathering()
         return self._scorer.named_parameters()
+
+    def adapters_disabled(self) -> AbstractContextManager[None]:
+        """Score with the base model inside this context: the reference of a policy with LoRA adapters."""
+        adapters = self._scorer.adapters
+        return nullcontext() if adapters is None else adapters.disabled()
 
     def save_checkpoint(self, directory: Path) -> None:
         """Write weights, optimiser, schedule and random state to ``directory``, which all ranks must see.
@@ -178,10 +156,23 @@ class MegatronTrainStrategy:
         checkpoint.load(directory, self.stages, self.stepper, self._scorer.megatron, self.device)
 
     def save_hf(self, directory: Path) -> None:
-        """Write weights and config in Hugging Face format; of several ranks the first one writes."""
+        """Write weights, adapters merged, and config in Hugging Face format; of several ranks the first one writes."""
         self._must_be_here()
         self.stepper.finish_gathering()
         self._scorer.save_hf(directory)
+
+    def save_adapters(self, directory: Path) -> None:
+        """Write the LoRA adapters in the format of peft; of several ranks the first one writes.
+
+        Raises:
+            ValueError: The model has no adapters.
+        """
+        self._must_be_here()
+        if self._scorer.adapters is None:
+            kind = self.hf_config.model_type
+            raise ValueError(f"{kind} has no LoRA adapters here. Set model_args.lora_rank, or use save_hf.")
+        self.stepper.finish_gathering()
+        self._scorer.adapters.save(directory, write=dist.get_rank() == 0)
 
     @property
     def offloaded(self) -> bool:
@@ -244,7 +235,3 @@ class MegatronTrainStrategy:
             sequences=sum(share.sequences for share in shares),
             measured_tokens=sum(share.measured_tokens for share in shares),
         )
-
-    def _must_be_here(self) -> None:
-        if self.offloaded:
-            raise RuntimeError("Weights or optimiser states were handed over by offload(). Call reload() before this.")

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 
 import torch
@@ -14,6 +14,9 @@ from roll.strategies.megatron.core import mpu
 from roll.strategies.megatron.hf_names import NameRules, Source, whole_model_name
 from roll.strategies.megatron.hf_weights import HfWeights
 from roll.strategies.megatron.model import Stage
+
+Merge = Callable[[Sequence[str], list[Tensor]], list[Tensor]]
+"""From Hugging Face names and their whole weights to these weights with adapters added; called on all tensor ranks."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,6 +44,9 @@ class WeightMap:
     Args:
         stages: Of this rank, without wrappers.
         config: Of the Hugging Face model.
+
+    Attributes:
+        merge: Changes weights on their way out; ``None`` leaves them as they are.
     """
 
     def __init__(self, stages: Sequence[Stage], config: PretrainedConfig) -> None:
@@ -50,7 +56,10 @@ class WeightMap:
         self._tied = stages[0].share_embeddings_and_output_weights
         self._parameters: dict[str, nn.Parameter] = {}
         for stage in stages:
-            self._parameters.update(_named(stage))
+            self._parameters.update(
+                {name: stage.get_parameter(local) for local, name in whole_model_names(stage).items()}
+            )
+        self.merge: Merge | None = None
         self._plan: list[Entry] | None = None
 
     @torch.no_grad()
@@ -64,7 +73,7 @@ class WeightMap:
             ValueError: A weight has another shape than the configuration says.
         """
         for name, parameter in self._parameters.items():
-            source = self._source(name)
+            source = self.source(name)
             names = source.names
             if name == "output_layer.weight" and self._tied:
                 names = ("model.embed_tokens.weight",)
@@ -90,7 +99,7 @@ class WeightMap:
         """
         held: dict[str, list[Tensor]] = {}
         for entry in self._entries():
-            source = self._source(entry.name)
+            source = self.source(entry.name)
             tensors = self._gather(entry, source)
             if source.expert is None or not fused_experts:
                 yield from zip(source.names, tensors, strict=True)
@@ -110,15 +119,17 @@ class WeightMap:
         own_expert = not is_expert or mpu.get_expert_model_parallel_rank() == entry.expert_rank
         if own_stage and own_expert:
             group = mpu.get_expert_tensor_parallel_group() if is_expert else mpu.get_tensor_model_parallel_group()
-            parts = _all_parts(self._parameters[entry.name].detach(), group)
+            parts = all_parts(self._parameters[entry.name].detach(), group)
             tensors = [tensor.contiguous() for tensor in source.layout.join(parts)]
+            if self.merge is not None:
+                tensors = self.merge(source.names, tensors)
         else:
             device = next(iter(self._parameters.values())).device
             tensors = [torch.empty(shape, dtype=entry.dtype, device=device) for shape in entry.shapes]
         if is_expert and own_stage and expert_group.size() > 1:
-            _broadcast(tensors, entry.expert_rank, expert_group)
+            broadcast(tensors, entry.expert_rank, expert_group)
         if stage_group.size() > 1:
-            _broadcast(tensors, entry.stage, stage_group)
+            broadcast(tensors, entry.stage, stage_group)
         return tensors
 
     def _entries(self) -> list[Entry]:
@@ -130,7 +141,7 @@ class WeightMap:
         for name, parameter in self._parameters.items():
             if name == "output_layer.weight" and self._tied:
                 continue
-            source = self._source(name)
+            source = self.source(name)
             parts = _part(source)[1]
             # Shapes only: nothing is computed.
             meta = source.layout.join([torch.empty(parameter.shape, device="meta") for _ in range(parts)])
@@ -144,7 +155,7 @@ class WeightMap:
         return self._plan
 
     def _order(self, name: str) -> tuple[int, int, int, str]:
-        source = self._source(name)
+        source = self.source(name)
         if name.startswith("embedding."):
             return (0, 0, 0, name)
         if name.startswith("decoder.layers."):
@@ -155,20 +166,27 @@ class WeightMap:
             return (1, layer, 0 if expert < 0 else (1 if kind == "fc1" else 2), f"{expert:06d}{name}")
         return (2, 0, 0, name)
 
-    def _source(self, name: str) -> Source:
+    def value_head(self) -> Iterator[tuple[str, Tensor]]:
+        """Yield the parameters of a critic's head as :meth:`stream` does, and nothing else."""
+        for entry in self._entries() if self._value_head else ():
+            if entry.name.startswith("output_layer."):
+                source = self.source(entry.name)
+                yield from zip(source.names, self._gather(entry, source), strict=True)
+
+    def source(self, name: str) -> Source:
+        """Return where a parameter comes from, by its name in the whole model."""
         return self._rules.source(name, value_head=self._value_head)
 
 
-def _named(stage: Stage) -> Iterator[tuple[str, nn.Parameter]]:
-    """Yield the parameters of a stage under names of the whole model."""
+def whole_model_names(stage: Stage) -> dict[str, str]:
+    """Return the names in the whole model of a stage's parameters, by their names in the stage."""
     layers = stage.decoder.layers
     first_layer = layers[0].layer_number - 1 if len(layers) else 0
     first_expert = 0
     if stage.config.num_moe_experts:
         local = stage.config.num_moe_experts // mpu.get_expert_model_parallel_world_size()
         first_expert = local * mpu.get_expert_model_parallel_rank()
-    for name, parameter in stage.named_parameters():
-        yield whole_model_name(name, first_layer, first_expert), parameter
+    return {name: whole_model_name(name, first_layer, first_expert) for name, _ in stage.named_parameters()}
 
 
 def _part(source: Source) -> tuple[int, int]:
@@ -178,7 +196,8 @@ def _part(source: Source) -> tuple[int, int]:
     return mpu.get_tensor_model_parallel_rank(), mpu.get_tensor_model_parallel_world_size()
 
 
-def _all_parts(own: Tensor, group: dist.ProcessGroup) -> list[Tensor]:
+def all_parts(own: Tensor, group: dist.ProcessGroup) -> list[Tensor]:
+    """Return the parts that the ranks of a group hold, in their order, on each of them."""
     if group.size() == 1:
         return [own]
     parts = [torch.empty_like(own) for _ in range(group.size())]
@@ -186,6 +205,7 @@ def _all_parts(own: Tensor, group: dist.ProcessGroup) -> list[Tensor]:
     return parts
 
 
-def _broadcast(tensors: Sequence[Tensor], source: int, group: dist.ProcessGroup) -> None:
+def broadcast(tensors: Sequence[Tensor], source: int, group: dist.ProcessGroup) -> None:
+    """Fill ``tensors`` of all ranks of a group with those of its rank ``source``."""
     for tensor in tensors:
         dist.broadcast(tensor, src=dist.get_global_rank(group, source), group=group)

@@ -261,6 +261,11 @@ class VllmStrategy:
         self._check_open()
         await self._ask("roll_connect", pickle.dumps(make_receiver))
 
+    async def disconnect_workers(self) -> None:
+        """Close the ends that :meth:`connect_workers` made."""
+        self._check_open()
+        await self._ask("roll_disconnect")
+
     async def receive_weights(self) -> int:
         """Load what the trainer sends to the engine's own processes; return the version.
 

@@ -8,13 +8,16 @@ from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
+from unittest.mock import patch
 
 import torch
 from megatron.core.models.gpt.gpt_layer_specs import get_gpt_decoder_block_spec
 from tensordict import TensorDict
 
-from megatron_support.cpu import cpu_layers
+from megatron_support.cpu import cpu_layers, hidden_norm_layers, normed_layers
+from megatron_support.lora_runs import LoraOutcome, steps_and_files, train_as_configured
 from megatron_support.scenarios import Case, Outcome
+from roll.strategies.megatron import scorer
 from roll.strategies.megatron.options import MegatronOptions
 from roll.strategies.megatron.parallel import close_parallel
 from roll.strategies.megatron.scorer import MegatronScorer
@@ -36,6 +39,7 @@ def trainer(
             megatron=MegatronOptions.from_mapping(case.megatron),
             layer_spec=layers,
             device=device,
+            adapt=None if case.lora is None else case.adapt,
         )
     finally:
         close_parallel()
@@ -226,3 +230,79 @@ def error_of(call: Callable[[], Any]) -> str:
     except Exception as error:
         return f"{type(error).__name__}: {error}"
     return ""
+
+
+def train_lora(case: Case, batches: list[TensorDict], directory: Path | None = None) -> LoraOutcome:
+    with trainer(case) as strategy:
+        return steps_and_files(strategy, case, batches, directory)
+
+
+def train_lora_from(case: Case, batches: list[TensorDict], start: str | Path, directory: Path) -> LoraOutcome:
+    """Start from a folder, from a loaded model that has its adapters, or with layers that have their norm inside."""
+    options: dict[str, Any] = {"layers": normed_layers} if start == "normed" else {}
+    if start == "adapted":
+        options["model"] = case.adapt(case.model())
+    elif isinstance(start, Path):
+        options["model"] = start
+    with trainer(replace(case, lora=None) if start == "adapted" else case, **options) as strategy:
+        return steps_and_files(strategy, case, batches, directory)
+
+
+def train_lora_with_breaks(case: Case, batches: list[TensorDict]) -> LoraOutcome:
+    """Between steps, ask the base model, stream the weights, hand the device over and take it back."""
+    with trainer(case) as strategy:
+        steps = []
+        for batch in batches:
+            with strategy.adapters_disabled():
+                strategy.compute_log_probs(share(strategy, case, batch))
+            for _ in strategy.named_parameters():
+                pass
+            strategy.offload()
+            strategy.reload()
+            steps += take_steps(strategy, case, [batch])
+        after = steps_and_files(strategy, case, [], None)
+        return replace(after, steps=steps)
+
+
+def what_is_trained(case: Case, batch: TensorDict) -> dict[str, Any]:
+    """Take a step and say of the parameters which are trained, have gradient buffers and are in the optimiser."""
+    with trainer(case) as strategy:
+        take_steps(strategy, case, [batch])
+        named = {name: parameter for stage in strategy.stages for name, parameter in stage.named_parameters()}
+        trained = {name: parameter for name, parameter in named.items() if parameter.requires_grad}
+        frozen = [parameter for name, parameter in named.items() if name not in trained]
+        buffers = [buffer for chunk in strategy.stepper.chunks for buffer in chunk.buffers]
+        states = [state for part in strategy.stepper.parts for state in part.optimizer.state.values()]
+        return {
+            "trained": sorted(trained),
+            "numbers": sum(parameter.numel() for parameter in trained.values()),
+            "dtypes": sorted({str(parameter.dtype) for parameter in trained.values()}),
+            "in buffers": sum(parameter.numel() for buffer in buffers for parameter in buffer.params),
+            "moments": sum(state["exp_avg"].numel() for state in states),
+            "gradients of frozen": sum(p.grad is not None or hasattr(p, "main_grad") for p in frozen),
+        }
+
+
+def factory_lora(settings: dict[str, Any], case: Case, batches: list[TensorDict]) -> LoraOutcome:
+    """Let the factory of roles make the strategy, with the device and layers of the CPU for those of GPUs."""
+    try:
+        with (
+            patch.object(scorer, "default_device", lambda: CPU),
+            patch.object(scorer, "transformer_engine_spec", cpu_layers),
+        ):
+            return train_as_configured(settings, case, batches)
+    finally:
+        close_parallel()
+
+
+def lora_refusals(case: Case, directory: Path) -> dict[str, str]:
+    """Return what strategies say where adapters cannot be had."""
+    said = {"hidden norm": construction_error(case, layers=hidden_norm_layers)}
+    with trainer(replace(case, lora=None)) as strategy:
+        said["no adapters"] = error_of(lambda: strategy.save_adapters(directory))
+    dropping = case.adapt(case.model())
+    layer = dropping.get_submodule("model.layers.0.self_attn.q_proj")
+    layer.lora_dropout["default"] = torch.nn.Dropout(0.1)
+    said["dropout"] = construction_error(replace(case, lora=None), model=dropping)
+    said["twice"] = construction_error(case, model=dropping)
+    return said

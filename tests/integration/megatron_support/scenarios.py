@@ -23,10 +23,11 @@ from transformers import (
     Qwen3MoeForCausalLM,
 )
 
+from roll.models.lora import add_adapters
 from roll.pipelines.objective import PolicyObjective
 from roll.pipelines.value_objective import ValueObjective
 from roll.strategies.base import Loss
-from roll.strategies.fsdp_train import TrainOptions
+from roll.strategies.training import TrainOptions
 
 VOCABULARY = 150
 """Ends inside the part of the second of two ranks, so that padding counts."""
@@ -50,6 +51,7 @@ class Case:
         critic: Train a value model.
         dropout: Of the attention.
         train: Changes to the training options.
+        lora: What ``add_adapters`` is told; ``None`` trains all weights.
     """
 
     megatron: dict[str, Any] = field(default_factory=dict)
@@ -61,6 +63,7 @@ class Case:
     critic: bool = False
     dropout: float = 0.0
     train: dict[str, Any] = field(default_factory=dict)
+    lora: dict[str, Any] | None = None
 
     def model(self, seed: int = 3) -> PreTrainedModel:
         torch.manual_seed(seed)
@@ -102,6 +105,10 @@ class Case:
                 if parameter.ndim == 1:
                     parameter.add_(0.2 * torch.randn_like(parameter)) if "norm" in name else parameter.normal_(0, 0.2)
         return model
+
+    def adapt(self, model: PreTrainedModel) -> PreTrainedModel:
+        """Give a model the adapters of this case, if any, in place."""
+        return model if self.lora is None else add_adapters(model, **self.lora)
 
     @property
     def options(self) -> TrainOptions:
