@@ -22,6 +22,7 @@ from __future__ import annotations
 
 import argparse
 import asyncio
+import gc
 import statistics
 import time
 from collections import defaultdict
@@ -183,6 +184,7 @@ async def measure(groups: int, at_a_time: int, rounds: int, slots: int) -> float
     engine = VllmStrategy(WEIGHTS_DIRECTORY, max_slots=slots, max_length=SEQUENCE_LENGTH)
     renderer = ChatRenderer(load_tokenizer("toy"))
     rows: list[tuple[float, float]] = []
+    gc.freeze()  # as a run does
     try:
         for number in range(rounds + 1):
             ours, recorder = await through(engine, renderer, groups, at_a_time, number)

@@ -2,8 +2,9 @@
 
 Everything is as in a run with ``cluster: ray`` (environment workers and an engine worker as Ray actors, episodes handed
 out by the driver, the toy policy's tokenizer) except two things. The environment returns the same observation every
-turn. And **the engine is a fake**: it has a fixed number of slots, as an engine has ``max_running_requests``, each
-request holds one for a fixed time, and the answer is a fixed response. So what the engine takes is known exactly:
+turn (the first one differs between groups). And **the engine is a fake**: it has a fixed number of slots, as an engine
+has ``max_running_requests``, each request holds one for a fixed time, and the answer is a fixed response. So what the
+engine takes is known exactly:
 
     ideal = turns * service time * ceil(environments / slots)
 
@@ -17,8 +18,6 @@ Environments are concurrent: all episodes are begun at once, and requests beyond
 * ``CPU ms/turn``: processor time of all processes (driver, environment workers, the fake engine's, Ray's own) during
   the round per turn of an episode, which depends on the machine and on prompt lengths, not on the service time.
 
-* ``calls/turn``: Ray calls from environment workers to the engine, which carry many requests or answers each.
-
 Each row is the best of some rounds; a wave that only warms up comes first. All processes share one priority (Ray would
 give its workers a lower one). Prints a table; always exits with 0.
 """
@@ -27,6 +26,7 @@ from __future__ import annotations
 
 import argparse
 import asyncio
+import gc
 import math
 import os
 import re
@@ -54,7 +54,6 @@ from roll.schedulers.rollout import RolloutScheduler, group_specs  # noqa: E402
 from roll.strategies.base import Completion, GenerationRequest  # noqa: E402
 from roll.workers.engine_client import Engines  # noqa: E402
 from roll.workers.environment import EnvironmentWorker  # noqa: E402
-from roll.workers.mailbox import Answer, MailboxWorker  # noqa: E402
 from roll.workers.setup import Registered  # noqa: E402
 
 GROUP = 8
@@ -69,15 +68,15 @@ class StillRoom(TextEnv):
     """A room in which nothing ever happens."""
 
     def start(self) -> str:
-        """Return the observation."""
-        return OBSERVATION
+        """Return the observation; that of another group is another one."""
+        return f"{OBSERVATION} The door has the number {self.np_random.integers(1 << 30)}."
 
     def act(self, action: str) -> Outcome:
         """Return the same observation again."""
         return Outcome(OBSERVATION, {"time": -0.01})
 
 
-class FakeEngine:
+class FakeEngineWorker:
     """**Not an engine**: answers every request after a fixed time with the same tokens, so many at a time.
 
     Args:
@@ -103,31 +102,6 @@ class FakeEngine:
 
     async def release(self, session: str) -> None:
         """Nothing is kept."""
-
-    async def close(self) -> None:
-        """Nothing to free."""
-
-
-class FakeEngineWorker(MailboxWorker):
-    """The engine worker with its real mailboxes around a :class:`FakeEngine`."""
-
-    def __init__(self, slots: int, seconds: float, response: list[int]) -> None:
-        super().__init__(FakeEngine(slots, seconds, response))
-        self._calls = 0
-
-    async def submit(self, *arguments: Any) -> None:
-        """Count the call."""
-        self._calls += 1
-        await super().submit(*arguments)
-
-    async def collect(self, client: str) -> list[Answer]:
-        """Count the call."""
-        self._calls += 1
-        return await super().collect(client)
-
-    async def calls(self) -> int:
-        """Return how many calls there were so far."""
-        return self._calls
 
 
 @dataclass(frozen=True)
@@ -185,12 +159,10 @@ class Round:
 
     Attributes:
         wall: Seconds.
-        calls: From environment workers to the engine.
         cpu: Processor seconds by who used them.
     """
 
     wall: float
-    calls: int
     cpu: Mapping[str, float]
 
 
@@ -237,14 +209,14 @@ def response_ids() -> list[int]:
 async def play(load: Load, rounds: int) -> list[Round]:
     """Start everything, play a round to warm up, and measure the next ones."""
     config = load.config(tempfile.gettempdir())
+    gc.freeze()  # as a run does
     async with open_cluster(config) as cluster:
         arguments: tuple[Any, ...] = (load.slots, load.seconds, response_ids())
         engines = await cluster.start("actor_infer", WorkerSpec(cls=FakeEngineWorker, args=arguments))
-        arguments = (config, "train_env_manager", Registered.here(), Engines(engines.calls(), config.rpc_timeout))
+        arguments = (config, "train_env_manager", Registered.here(), Engines(engines.calls()))
         workers = await cluster.start(
             "train_env_manager",
-            # As many calls as episodes, and some for everything else.
-            WorkerSpec(cls=EnvironmentWorker, args=arguments, concurrency=load.environments + 100),
+            WorkerSpec(cls=EnvironmentWorker, args=arguments),
         )
         pool = WorkerPool(workers)
         times = ProcessorTimes({"engine": engines, "environments": workers})
@@ -257,16 +229,14 @@ async def play(load: Load, rounds: int) -> list[Round]:
         for number in range(rounds + 1):
             environments = load.environments if number else min(load.environments, load.slots)
             specs = group_specs([("StillRoom", environments // GROUP)], GROUP, 0, f"{number}-")
-            calls = await engines.one(0, "calls")
             before, began = times.now(), time.perf_counter()
             groups = await scheduler.collect(specs)
             wall, after = time.perf_counter() - began, times.now()
-            calls = await engines.one(0, "calls") - calls
             for trajectory in (trajectory for group in groups for trajectory in group.trajectories):
                 if len(trajectory.turns) != load.turns:
                     raise RuntimeError(f"{trajectory.group_id}: {trajectory.status}, {trajectory.error}")
             if number:
-                results.append(Round(wall, calls, {part: after[part] - before[part] for part in after}))
+                results.append(Round(wall, {part: after[part] - before[part] for part in after}))
         return results
 
 
@@ -274,7 +244,7 @@ def table(loads: list[Load], rounds: int) -> Iterator[str]:
     """Measure; yield the lines to print."""
     yield (
         f"{'environments':>12}{'wall s':>9}{'ideal s':>9}{'episodes/s':>12}{'not engine':>12}{'s/episode':>11}"
-        f"{'flat':>7}{'calls/turn':>12}   CPU ms/turn: all (driver, environments, engine, Ray)"
+        f"{'flat':>7}   CPU ms/turn: all (driver, environments, engine, Ray)"
     )
     full: float | None = None
     for load in loads:
@@ -296,7 +266,6 @@ def table(loads: list[Load], rounds: int) -> Iterator[str]:
         yield (
             f"{load.environments:>12}{best.wall:>9.2f}{load.ideal:>9.2f}{load.environments / best.wall:>12.1f}"
             f"{overhead:>12.1%}{each:>11.4f}{'' if ratio is None else f'{ratio:.2f}':>7}"
-            f"{best.calls / turns:>12.2f}"
             f"   {sum(cpu.values()):.2f} ({', '.join(f'{value:.2f}' for value in cpu.values())})"
             f"   {' '.join(verdicts)} (rounds: {walls} s)"
         )
@@ -309,7 +278,12 @@ def main() -> None:
     parser.add_argument("--workers", type=int, default=2, help="environment workers")
     parser.add_argument("--slots", type=int, default=512, help="requests at a time in the engine")
     parser.add_argument("--turns", type=int, default=10)
-    parser.add_argument("--seconds", type=float, default=0.8, help="service time of a turn")
+    parser.add_argument(
+        "--seconds",
+        type=float,
+        default=2.0,
+        help="service time of a turn; 2 s is 53 tokens from an engine that gives each of 512 sequences 27 a second",
+    )
     parser.add_argument("--rounds", type=int, default=3)
     arguments = parser.parse_args()
     loads = [

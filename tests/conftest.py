@@ -12,6 +12,8 @@ from roll.envs import REGISTRY
 prepare_process()
 os.environ.setdefault("OMP_NUM_THREADS", "2")
 os.environ["HF_HUB_OFFLINE"] = "1"
+# Wherever a test starts Ray itself: its workers are not to starve beside whatever else runs on the machine.
+os.environ.setdefault("RAY_worker_niceness", "0")
 
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
     # Started in the background: the runs that tests interrupt would inherit that and never hear of Ctrl-C.

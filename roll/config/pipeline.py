@@ -123,6 +123,9 @@ class PipelineConfig(AlgorithmConfig):
     # Requests
     generate_opt_level: Literal[0, 1] = Field(1, description="0: whole batches; 1: a scheduler routes requests.")
     max_running_requests: Positive = Field(128, description="Most requests at one engine at a time.")
+    generation_timeout: Annotated[float, Field(gt=0)] | None = Field(
+        None, description="Seconds an engine may take for a request; then another engine is tried. null: any time."
+    )
     is_use_additional_prompts: bool = Field(False, description="Start more prompts than a batch needs.")
     max_additional_running_prompts: NonNegative = Field(16, description="How many more.")
     async_generation_ratio: Annotated[float, Field(ge=0)] = Field(

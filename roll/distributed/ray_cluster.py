@@ -111,8 +111,11 @@ def _start_ray(plan: ClusterPlan) -> None:
     if address:
         _join(address)
         return
+    # Ray's workers would be nicer than anything else on the machine, as if they were background jobs.
+    os.environ.setdefault("RAY_worker_niceness", "0")
     needed = sum(plan.cpus(node) for node in range(plan.nodes))
-    ray.init(num_cpus=max(needed, os.cpu_count() or 1), include_dashboard=False, logging_level=logging.WARNING)
+    # "local" starts Ray even where somebody else's runs on this machine; without it, Ray would join that one.
+    ray.init("local", num_cpus=max(needed, os.cpu_count() or 1), include_dashboard=False, logging_level=logging.WARNING)
 
 
 def _join(address: str) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import math
 import time
 import uuid
 from collections.abc import Mapping, Sequence
@@ -16,10 +17,11 @@ from ray.util.placement_group import PlacementGroup
 from ray.util.scheduling_strategies import PlacementGroupSchedulingStrategy
 
 from roll.distributed.context import WorkerContext
-from roll.distributed.errors import WorkerCallError, WorkerDiedError
+from roll.distributed.errors import WorkerCallError, WorkerDiedError, WorkerTimeoutError
 from roll.distributed.local import require_one_per_worker
 from roll.distributed.placement import CPUS_PER_WORKER, RolePlan
 from roll.distributed.ray_host import AsyncHost, DriverPlace, Failure, Home, Host
+from roll.distributed.ray_post import Post, SilentWorkerError
 from roll.distributed.transport import pack, unpack
 from roll.distributed.worker_group import WorkerSpec, gather_by
 
@@ -62,17 +64,19 @@ class RayCalls:
     See :class:`roll.distributed.worker_group.WorkerCalls`.
     """
 
-    def __init__(self, role: str, size: int, namespace: str, rpc_timeout: float) -> None:
+    def __init__(self, role: str, size: int, namespace: str, rpc_timeout: float, *, is_async: bool) -> None:
         self.role = role
         self.size = size
         self._namespace = namespace
         self._rpc_timeout = rpc_timeout
+        self._is_async = is_async
         self._actors: dict[int, Any] = {}
+        self._posts: dict[int, Post] = {}
         self._homes: dict[int, Home] = {}
         self._given_up: set[int] = set()
 
     def __getstate__(self) -> dict[str, Any]:
-        return {**self.__dict__, "_actors": {}}
+        return {**self.__dict__, "_actors": {}, "_posts": {}}
 
     async def all(self, method: str, *args: Any, timeout: float | None = None) -> list[Any]:
         """Call ``method`` of every worker with the same arguments; results in order of rank."""
@@ -86,8 +90,18 @@ class RayCalls:
         return await self._gather(method, [pack(own) for own in args], list(range(self.size)), timeout)
 
     async def one(self, rank: int, method: str, *args: Any, timeout: float | None = None) -> Any:
-        """Call ``method`` of one worker."""
-        return (await self._gather(method, [pack(args)], [rank], timeout))[0]
+        """Call ``method`` of one worker. Where methods are coroutines, calls at the same time travel together."""
+        limit = self._rpc_timeout if timeout is None else timeout
+        call = self._call_by_post if self._is_async else self._call
+        if limit == math.inf:
+            return await call(rank, method, pack(args))
+        try:
+            async with asyncio.timeout(limit) as deadline:
+                return await call(rank, method, pack(args))
+        except TimeoutError as error:
+            if not deadline.expired():
+                raise
+            raise WorkerTimeoutError(self.role, [self.describe(rank)], method, limit) from error
 
     async def _gather(self, method: str, packed: Sequence[Any], ranks: list[int], timeout: float | None) -> list[Any]:
         return await gather_by(
@@ -114,6 +128,26 @@ class RayCalls:
         except RayError as error:
             self._forget(rank, actor)
             raise WorkerDiedError(self.role, rank, described, _reason(error)) from error
+        return self._opened(answer, rank, method)
+
+    async def _call_by_post(self, rank: int, method: str, packed: Any) -> Any:
+        actor, described = self._actor(rank), self.describe(rank)
+        post = self._posts.get(rank)
+        if post is None or post.closed or post.loop is not asyncio.get_running_loop():
+            post = self._posts[rank] = Post(actor, f"{self.role}-{rank}", self._rpc_timeout)
+        try:
+            answer = await post.call(method, packed)
+        except RayTaskError as error:
+            raise WorkerCallError(type(error).__name__, str(error)) from error
+        except RayError as error:
+            self._forget(rank, actor)
+            raise WorkerDiedError(self.role, rank, described, _reason(error)) from error
+        except SilentWorkerError as error:
+            raise WorkerTimeoutError(self.role, [described], method, self._rpc_timeout) from error
+        if answer is None:
+            raise WorkerDiedError(
+                self.role, rank, described, f"it cancelled {method}, as a worker does that is closed."
+            )
         return self._opened(answer, rank, method)
 
     def _opened(self, answer: Any, rank: int, method: str) -> Any:
@@ -146,6 +180,7 @@ class RayCalls:
         """Look for the successor of a dead actor the next time."""
         if self._actors.get(rank) is actor:
             del self._actors[rank]
+            self._posts.pop(rank, None)
             self._homes.pop(rank, None)
 
     def describe(self, rank: int) -> str:
@@ -159,7 +194,8 @@ class RayGroup(RayCalls):
 
     def __init__(self, plan: RolePlan, spec: WorkerSpec, site: Site, rpc_timeout: float) -> None:
         # A namespace of its own keeps names apart from those of other runs, and of an earlier group of this role.
-        super().__init__(plan.role, plan.size, f"roll-{uuid.uuid4().hex[:12]}", rpc_timeout)
+        namespace = f"roll-{uuid.uuid4().hex[:12]}"
+        super().__init__(plan.role, plan.size, namespace, rpc_timeout, is_async=spec.is_async)
         self._plan = plan
         self._spec = spec
         self._site = site
@@ -185,7 +221,7 @@ class RayGroup(RayCalls):
 
     def calls(self) -> RayCalls:
         """Return what workers of other roles can be given to call these."""
-        calls = RayCalls(self.role, self.size, self._namespace, self._rpc_timeout)
+        calls = RayCalls(self.role, self.size, self._namespace, self._rpc_timeout, is_async=self._is_async)
         calls._homes = dict(self._homes)
         return calls
 
@@ -211,7 +247,7 @@ class RayGroup(RayCalls):
             return
         self._closed = True
         # A plain worker that still is at a call that nobody waits for would not come to close.
-        able = [rank for rank in self._actors if self._spec.is_async or rank not in self._given_up]
+        able = [rank for rank in self._actors if self._is_async or rank not in self._given_up]
         waiting = [self._actors[rank].close.remote() for rank in able]
         try:
             if waiting:
@@ -225,6 +261,9 @@ class RayGroup(RayCalls):
 
     def _kill(self, ranks: range) -> None:
         for rank in ranks:
+            if rank in self._posts:
+                ended = WorkerDiedError(self.role, rank, self.describe(rank), "it was ended, or is being made again.")
+                self._posts.pop(rank).close(ended)
             if rank in self._actors:
                 ray.kill(self._actors.pop(rank), no_restart=True)
             self._homes.pop(rank, None)
@@ -270,8 +309,7 @@ class RayGroup(RayCalls):
         )
 
     def _create(self, rank: int) -> Any:
-        is_async = self._spec.is_async
-        host = ray.remote(AsyncHost if is_async else Host).options(
+        host = ray.remote(AsyncHost if self._is_async else Host).options(
             name=actor_name(self.role, rank, self._restarts[rank]),
             namespace=self._namespace,
             num_cpus=CPUS_PER_WORKER,
@@ -281,7 +319,6 @@ class RayGroup(RayCalls):
                 self._site.reservation, placement_group_bundle_index=self._plan.workers[rank].node
             ),
             max_restarts=0,
-            max_concurrency=self._spec.concurrency if is_async else 1,
             **self._runtime_env(),
         )
         return host.remote(self._context(rank))

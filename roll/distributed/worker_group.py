@@ -6,11 +6,14 @@ import asyncio
 import inspect
 from collections.abc import Coroutine, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Protocol, TypeVar
+from typing import Any, Final, Protocol, TypeVar
 
-from roll.distributed.errors import WorkerTimeoutError
+from roll.distributed.errors import WorkerDiedError, WorkerTimeoutError
 
 T = TypeVar("T")
+
+DEATH_SECONDS: Final = 5.0
+"""How long it may take until the death of a worker is known, after another one that talked to it has failed."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -25,14 +28,12 @@ class WorkerSpec:
         args: Positional arguments of the class.
         kwargs: Keyword arguments of the class.
         env: Environment variables of the processes; they win over those of the configuration.
-        concurrency: Most calls at once in one worker, where methods are coroutines.
     """
 
     cls: type[Any]
     args: tuple[Any, ...] = ()
     kwargs: Mapping[str, Any] = field(default_factory=dict)
     env: Mapping[str, str] = field(default_factory=dict)
-    concurrency: int = 1000
 
     @property
     def is_async(self) -> bool:
@@ -113,16 +114,17 @@ async def gather_by(
 
     Raises:
         WorkerTimeoutError: If some did not answer in time; it names them.
-        BaseException: What the first failing call raised; the others are no longer waited for.
+        BaseException: What the first failing call raised; the others are no longer waited for. That of a worker which
+            died goes before, because what the others raise comes of it.
     """
     tasks = [asyncio.ensure_future(call) for call in calls]
     if not tasks:
         return []
     try:
         done, waiting = await asyncio.wait(tasks, timeout=timeout, return_when=asyncio.FIRST_EXCEPTION)
-        for task in tasks:
-            if task in done and task.exception() is not None:
-                raise task.exception()  # type: ignore[misc]
+        failures = [error for task in tasks if task in done and (error := task.exception()) is not None]
+        if failures:
+            raise await _cause(failures, waiting)
         if waiting:
             silent = [who[i] for i, task in enumerate(tasks) if task in waiting]
             raise WorkerTimeoutError(role, silent, what, timeout)
@@ -130,3 +132,22 @@ async def gather_by(
     finally:
         for task in tasks:
             task.cancel()
+
+
+async def _cause(failures: list[BaseException], waiting: set[asyncio.Task[T]]) -> BaseException:
+    """Return the failure that explains the others.
+
+    When the process of a rank dies, its peers may find their connections closed, and say so, before its death is known.
+    """
+    deadline = asyncio.get_running_loop().time() + DEATH_SECONDS
+    first = failures[0]
+    while not any(isinstance(error, WorkerDiedError) for error in failures):
+        left = deadline - asyncio.get_running_loop().time()
+        if not isinstance(first, RuntimeError) or not waiting or left <= 0:
+            return first
+        done, waiting = await asyncio.wait(waiting, timeout=left, return_when=asyncio.FIRST_COMPLETED)
+        failures = [error for task in done if (error := task.exception()) is not None]
+    died = next(error for error in failures if isinstance(error, WorkerDiedError))
+    if died is not first:
+        died.__cause__ = first
+    return died

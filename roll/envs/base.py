@@ -11,7 +11,7 @@ import gymnasium
 import numpy as np
 
 from roll.envs.errors import EnvConfigError, EpisodeNotRunningError
-from roll.envs.spaces import AnyText
+from roll.envs.spaces import any_text
 
 DEFAULT_ACTION_PATTERN = r"<answer>(.*?)</answer>"
 THINK_ACTION_PATTERN = r"<think>(.*?)</think>\s*<answer>(.*?)</answer>"
@@ -94,8 +94,8 @@ class TextEnv(gymnasium.Env[str, str]):
         self.format_penalty = _not_positive("format_penalty", format_penalty)
         self.action_pattern = action_pattern or ""
         self.actions = None if actions is None else tuple(actions)
-        self.action_space = AnyText(max_length=1 << 20)
-        self.observation_space = observation_space or AnyText(max_length=1 << 20)
+        self.action_space = any_text()
+        self.observation_space = observation_space or any_text()
         self._instruction = env_instruction
         self._pattern = _compiled(self.action_pattern)
         self._names = _lowercase_names(self.actions)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import copy
+import functools
 import string
 from typing import Any
 
@@ -34,6 +36,17 @@ class AnyText(spaces.Text):
 
     def __repr__(self) -> str:
         return f"AnyText({self.longest})"
+
+
+def any_text() -> AnyText:
+    """Return a space of texts up to a million characters; cheap, since an environment is made for every episode."""
+    # What a space of text holds is never changed, except its random generator, which it has not got yet.
+    return copy.copy(_any_text())
+
+
+@functools.cache
+def _any_text() -> AnyText:
+    return AnyText(max_length=1 << 20)
 
 
 def board_space(symbols: set[str], rows: int, columns: int) -> spaces.Text:

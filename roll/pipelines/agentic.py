@@ -62,6 +62,7 @@ class AgenticPipeline(Pipeline[AgenticConfig]):
         """
         if self.ahead is not None:
             got, measured = await self.ahead.next(step, self.progress.rollout_progress)
+            self.position_after = self.ahead.stream.position
             return Rollout(got.groups, measured)
         search = GroupSearch(self.played.groups_per_rollout, most=self.played.most)
         position, metrics = self.position, Throughput()
@@ -83,15 +84,6 @@ class AgenticPipeline(Pipeline[AgenticConfig]):
         """Return what engines and workers report of the step; here the workers with environments ask the engines."""
         return {**generation_metrics(await self.environments.generation_reports()), **self.core.cluster_metrics()}
 
-    async def publish(self, step: int) -> dict[str, float]:
-        """Give the engines the weights of ``step``, between two tokens of what is sampled ahead."""
-        return await (super().publish(step) if self.ahead is None else self.ahead.publish(step))
-
-    async def stop_sampling(self) -> None:
-        """Stop the episodes that are played ahead."""
-        if self.ahead is not None:
-            await self.ahead.stream.close()
-
     def state(self) -> dict[str, Any]:
         """Return which groups were played, as JSON."""
         ahead = {} if self.ahead is None else {"ahead": self.ahead.stream.state_dict()}
@@ -101,7 +93,7 @@ class AgenticPipeline(Pipeline[AgenticConfig]):
         """Go on with the level behind the last one that was played."""
         self.position = self.position_after = int(state["groups_played"])
         if self.ahead is not None:
-            self.ahead.stream.load_state_dict(state.get("ahead", {}))
+            self.ahead.load_state(state.get("ahead"), self.position)
 
     async def evaluate(self, step: int) -> None:
         """Play the validation levels, the same at every evaluation."""

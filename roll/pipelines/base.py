@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 import random
 import signal
 import threading
@@ -16,6 +17,7 @@ from roll.config import PipelineConfig, RunError, plan
 from roll.distributed import Cluster, WorkerError, open_cluster
 from roll.distributed.weight_sync import WeightSyncError
 from roll.env_managers.groups import GroupMismatchError
+from roll.pipelines.ahead import Ahead
 from roll.pipelines.checkpoint import folder_of, new_checkpoint
 from roll.pipelines.command import resume_command, shown
 from roll.pipelines.core import Core
@@ -61,6 +63,8 @@ class Pipeline(ABC, Generic[Config]):
 
     core: Core
     learner: Learner
+    ahead: Ahead | None = None
+    """What samples while the policy learns; ``None`` where the two take turns."""
     reporter: ClassVar[str] = "env"
     """Who reports the metrics of trajectories (see :func:`roll.pipelines.metrics.rollout_metrics`)."""
 
@@ -92,11 +96,13 @@ class Pipeline(ABC, Generic[Config]):
         return {**generation_metrics([self.core.generation.metrics()]), **self.core.cluster_metrics()}
 
     async def publish(self, step: int) -> dict[str, float]:
-        """Give the engines the weights of ``step``; returns metrics."""
-        return await self.core.engines.publish(step)
+        """Give the engines the weights of ``step``, between two tokens of what is sampled ahead; returns metrics."""
+        return await (self.core.engines if self.ahead is None else self.ahead).publish(step)
 
     async def stop_sampling(self) -> None:
         """Stop what is being sampled ahead."""
+        if self.ahead is not None:
+            await self.ahead.stream.close()
 
     def state(self) -> dict[str, Any]:
         """Return what of the pipeline itself a checkpoint must remember, as JSON."""
@@ -130,6 +136,8 @@ class Pipeline(ABC, Generic[Config]):
         self.unsaved = None
         await self.assemble(cluster)
         self.begin(state, first)
+        # Modules and models stay: the garbage collector need not walk over them again and again.
+        gc.freeze()
         try:
             async with self.core.engines.watched():
                 try:
@@ -145,6 +153,7 @@ class Pipeline(ABC, Generic[Config]):
                 await self._save_at_the_end(self.unsaved, error)
             raise
         finally:
+            gc.unfreeze()
             self.log.trackers.close()
             if config.enable_ray_timeline:
                 cluster.write_timeline(config.output_dir / TIMELINE)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from dataclasses import dataclass, field, fields
+from functools import partial
 
 from transformers import PreTrainedModel
 
@@ -52,13 +53,10 @@ class Sampler(Text):
 
     def pool(self, group: WorkerGroup) -> WorkerPool:
         """Return the pool of a group whose workers ask the engines, and are told when one of those is made again."""
-
-        async def tell(rank: int) -> None:
-            await group.all("engine_restarted", rank)
-
-        self.engines.on_restart(tell)
-        self.pools.append(WorkerPool(group))
-        return self.pools[-1]
+        pool = WorkerPool(group)
+        self.engines.on_restart(partial(pool.tell, "engine_restarted"))
+        self.pools.append(pool)
+        return pool
 
 
 @dataclass(kw_only=True)
@@ -97,7 +95,7 @@ async def build_sampler(
     shared = _shared_model(config, trainers)
     spec = WorkerSpec(cls=worker_class(config, "actor_infer"), args=(config, registered, shared, activity))
     engines = EngineRole(await cluster.start("actor_infer", spec), None if trainers is None else trainers.group, config)
-    generation = GenerationScheduler(engines.engines.clients())
+    generation = GenerationScheduler(engines.engines.clients(), timeout=config.generation_timeout)
 
     async def replace(rank: int) -> None:
         generation.replace(rank, engines.engines.client(rank))

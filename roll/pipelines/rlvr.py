@@ -58,8 +58,9 @@ class RlvrPipeline(Pipeline[RLVRConfig]):
         """Answer prompts until ``rollout_batch_size`` groups are worth training on."""
         if self.ahead is not None:
             got, measured_ahead = await self.ahead.next(step, self.progress.rollout_progress)
-            self.position_after = self.ahead.stream.counts["admitted"]
-            return Rollout(got.groups, {**measured_ahead, **prefixed(domain_metrics(got.groups), "rollout")})
+            self.position_after = self.ahead.stream.position
+            described = {"data/epoch": self._epoch(), **prefixed(domain_metrics(got.groups), "rollout")}
+            return Rollout(got.groups, {**measured_ahead, **described})
         config, parts = self.config, self.parts
         before, begun = self.core.generation.sampled_tokens, time.perf_counter()
 
@@ -84,7 +85,7 @@ class RlvrPipeline(Pipeline[RLVRConfig]):
             "rollout/prompts_consumed": float(collected.consumed),
             "rollout/groups_filtered": float(collected.filtered),
             "rollout/prompts_aborted": float(collected.aborted),
-            "data/epoch": self.position_after / len(parts.data.train),
+            "data/epoch": self._epoch(),
             **prefixed(domain_metrics(collected.groups), "rollout"),
             **measured.report(),
         }
@@ -110,15 +111,6 @@ class RlvrPipeline(Pipeline[RLVRConfig]):
         """The prompts of the step are used up."""
         self.position = self.position_after
 
-    async def publish(self, step: int) -> dict[str, float]:
-        """Give the engines the weights of ``step``, between two tokens of what is sampled ahead."""
-        return await (super().publish(step) if self.ahead is None else self.ahead.publish(step))
-
-    async def stop_sampling(self) -> None:
-        """Stop the answers that are sampled ahead."""
-        if self.ahead is not None:
-            await self.ahead.stream.close()
-
     def state(self) -> dict[str, Any]:
         """Return the position in the data, as JSON."""
         ahead = {} if self.ahead is None else {"ahead": self.ahead.stream.state_dict()}
@@ -132,7 +124,11 @@ class RlvrPipeline(Pipeline[RLVRConfig]):
         """
         self.position = self.position_after = self.parts.data.resume_position(state["data"])
         if self.ahead is not None:
-            self.ahead.stream.load_state_dict(state.get("ahead", {"next": self.position, "unfinished": []}))
+            self.ahead.load_state(state.get("ahead"), self.position)
+
+    def _epoch(self) -> float:
+        """Return how often the data have been sampled."""
+        return self.position_after / len(self.parts.data.train)
 
     def _warn(self, collected: Collected, step: int) -> None:
         """Say when a step has less to learn from than was asked for."""

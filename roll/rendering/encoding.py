@@ -9,6 +9,7 @@ them as ordinary text afterwards.
 from __future__ import annotations
 
 import copy
+import functools
 import json
 import os
 import re
@@ -26,6 +27,9 @@ _GUARDED = re.compile(_ESCAPE + "(.)", re.DOTALL)
 # Template scaffolding ("\n", "user\n") recurs every turn; observations are longer than this.
 _CACHED_CHUNK_LENGTH = 24
 _CACHED_CHUNKS = 1024
+
+# Members of a group begin with the same prompt, one soon after the other.
+_CACHED_PROMPTS = 32
 
 
 class PromptEncoder:
@@ -60,6 +64,7 @@ class PromptEncoder:
         self._prefix = os.path.commonprefix(self._names)
         self._control_pattern = _control_pattern({name: added[name][1] for name in self._names}, self._prefix)
         self._chunks: dict[str, list[int]] = {}
+        self._recent = functools.lru_cache(_CACHED_PROMPTS)(self._encode_anew)
         self._piecewise = True
 
     def check_piecewise(self, samples: Iterable[str]) -> bool:
@@ -129,13 +134,16 @@ class PromptEncoder:
         cached = self._chunks.get(chunk)
         if cached is not None:
             return cached
-        plain = _GUARDED.sub(self._unguard, chunk) if _ESCAPE in chunk else chunk
-        if self._backend is None:
-            ids = list(self._tokenizer.encode(plain, add_special_tokens=False, split_special_tokens=True))
-        else:
-            ids = self._backend.encode(plain, add_special_tokens=False).ids
+        ids = self._recent(chunk)
         if len(chunk) <= _CACHED_CHUNK_LENGTH and len(self._chunks) < _CACHED_CHUNKS:
             self._chunks[chunk] = ids
+        return ids
+
+    def _encode_anew(self, chunk: str) -> list[int]:
+        plain = _GUARDED.sub(self._unguard, chunk) if _ESCAPE in chunk else chunk
+        if self._backend is None:
+            return list(self._tokenizer.encode(plain, add_special_tokens=False, split_special_tokens=True))
+        ids: list[int] = self._backend.encode(plain, add_special_tokens=False).ids
         return ids
 
     def _unguard(self, match: re.Match[str]) -> str:

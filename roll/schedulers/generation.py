@@ -33,7 +33,8 @@ class GenerationScheduler:
         max_running_requests: Most requests at a time per replica; ``None`` leaves the bound to the engines. Leave it
             where a run is to be reproducible bit for bit: an engine that knows when everything is quiet admits in an
             order of its own, and here it is the order of arrival that breaks ties.
-        timeout: Seconds that a request may take at a replica, and that it waits while no replica is up.
+        timeout: Seconds that a request may take at a replica; ``None`` for any time.
+        patience: Seconds that a request waits while no replica is up; ``None`` for any time.
         retries: How often a request is tried again.
         prefix: Put before request ids and sessions, so that several schedulers can share engines.
         clock: Seconds, for metrics.
@@ -48,14 +49,15 @@ class GenerationScheduler:
         *,
         max_running_requests: int | None = None,
         timeout: float | None = None,
+        patience: float | None = None,
         retries: int = 3,
         prefix: str = "",
         clock: Callable[[], float] = time.perf_counter,
     ) -> None:
-        _check(max_running_requests, timeout, retries)
+        _check(max_running_requests, retries, {"timeout": timeout, "patience": patience})
         clients = list(replicas) if isinstance(replicas, Sequence) else [replicas]
         self.sampled_tokens = 0
-        self._pool = ReplicaPool(clients, max_running_requests, timeout)
+        self._pool = ReplicaPool(clients, max_running_requests, patience)
         self._timeout = timeout
         self._retries = retries
         self._prefix = prefix
@@ -206,10 +208,11 @@ class GenerationScheduler:
         )
 
 
-def _check(max_running_requests: int | None, timeout: float | None, retries: int) -> None:
+def _check(max_running_requests: int | None, retries: int, seconds: dict[str, float | None]) -> None:
     if max_running_requests is not None and max_running_requests < 1:
         raise ValueError(f"max_running_requests={max_running_requests}: must be at least 1, or None for no bound")
-    if timeout is not None and not timeout > 0:
-        raise ValueError(f"timeout={timeout}: must be greater than 0 seconds, or None for no limit")
+    for name, limit in seconds.items():
+        if limit is not None and not limit > 0:
+            raise ValueError(f"{name}={limit}: must be greater than 0 seconds, or None for no limit")
     if retries < 0:
         raise ValueError(f"retries={retries}: must be at least 0")

@@ -6,19 +6,17 @@ import torch
 from transformers import PreTrainedModel
 
 from roll.config import PipelineConfig
-from roll.distributed.weight_sync import Place, WeightOffer, WeightReceiver
+from roll.distributed.weight_sync import Place, WeightOffer
 from roll.strategies.activity import Activity
-from roll.strategies.base import GenerationStrategy
-from roll.strategies.hf_infer import HfInferStrategy
+from roll.strategies.base import Completion, GenerationRequest, GenerationStrategy
+from roll.workers.engine_weights import weight_inbox
 from roll.workers.factory import generation_strategy
-from roll.workers.loading import device
-from roll.workers.mailbox import MailboxWorker
 from roll.workers.memory import peak_memory
 from roll.workers.setup import Registered, set_up
 
 
-class EngineWorker(MailboxWorker):
-    """Samples completions (:class:`roll.workers.mailbox.MailboxWorker`), and takes new weights between them.
+class EngineWorker:
+    """Samples completions, and takes new weights between them.
 
     Args:
         config: The run.
@@ -30,8 +28,6 @@ class EngineWorker(MailboxWorker):
         ConfigError: If the model cannot be loaded.
     """
 
-    _engine: GenerationStrategy
-
     def __init__(
         self,
         config: PipelineConfig,
@@ -40,8 +36,24 @@ class EngineWorker(MailboxWorker):
         activity: Activity | None = None,
     ) -> None:
         set_up(config, registered)
-        super().__init__(generation_strategy(config, model, activity))
-        self._receivers: dict[str, WeightReceiver] = {}
+        self._engine: GenerationStrategy = generation_strategy(config, model, activity)
+        self._inbox = weight_inbox(self._engine)
+
+    async def generate(self, request: GenerationRequest) -> Completion:
+        """Return the completion of ``request``."""
+        return await self._engine.generate(request)
+
+    async def abort(self, request_id: str) -> None:
+        """End a running request; it is answered with what it has."""
+        await self._engine.abort(request_id)
+
+    async def release(self, session: str) -> None:
+        """Forget the prefix kept for ``session``."""
+        await self._engine.release(session)
+
+    async def alive(self) -> bool:
+        """Answer."""
+        return True
 
     async def pause(self) -> None:
         """Freeze running requests; returns when no forward pass runs."""
@@ -63,32 +75,26 @@ class EngineWorker(MailboxWorker):
         """Return the most bytes this worker had since the last call."""
         return peak_memory()
 
-    async def place(self) -> Place:
-        """Return where the weights of this engine are."""
-        return Place.here(device())
+    async def places(self) -> list[Place]:
+        """Return where the weights of this engine are: in this process, or in some of its own."""
+        return await self._inbox.places()
 
-    async def open_weights(self, link: str, offer: WeightOffer, name: str) -> None:
-        """Take the other end of a link over which the trainer sends weights."""
-        await self.close_weights(link)
-        # Engines with processes of their own get the tensors from here, through main memory.
-        where = device() if isinstance(self._engine, HfInferStrategy) else torch.device("cpu")
-        self._receivers[link] = WeightReceiver(offer, name, device=where)
+    async def open_weights(self, link: str, offer: WeightOffer, names: list[str]) -> None:
+        """Take the other end of a link over which the trainer sends weights; ``names`` are those of the places."""
+        await self._inbox.open(link, offer, names)
 
     async def receive_weights(self, link: str) -> int:
         """Receive weights and load them; returns their version."""
-        return await self._receivers[link].update(self._engine)
+        return await self._inbox.receive(link)
 
     async def close_weights(self, link: str) -> None:
         """Close a link; one that is not there is ignored."""
-        receiver = self._receivers.pop(link, None)
-        if receiver is not None:
-            receiver.close()
+        await self._inbox.close(link)
 
     async def close(self) -> None:
         """Abort all requests and free everything."""
-        for link in list(self._receivers):
-            await self.close_weights(link)
-        await super().close()
+        await self._inbox.close_all()
+        await self._engine.close()
 
 
 def wire_dtype(config: PipelineConfig) -> torch.dtype | None:

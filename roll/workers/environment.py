@@ -53,7 +53,7 @@ class EnvironmentWorker:
         self._engines = engines
         # Several workers share the engines: their requests must not have the same names.
         prefix = f"{uuid.uuid4().hex[:8]}/" if worker_context().own_process else ""
-        self._generation = GenerationScheduler(engines.clients(), prefix=prefix)
+        self._generation = GenerationScheduler(engines.clients(), timeout=config.generation_timeout, prefix=prefix)
         self._threads = [EnvThreads()]
         greedy = generating.model_copy(update={"temperature": 0.0})
         build = partial(

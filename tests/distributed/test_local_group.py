@@ -3,13 +3,25 @@
 from __future__ import annotations
 
 import asyncio
+import time
+from collections.abc import Coroutine
+from typing import Any
 
 import pytest
 from worker_examples import Client, Rank, Refused, Service, Worker
 
 from roll.config import AgenticConfig
-from roll.distributed import LocalCluster, LocalGroup, WorkerSpec, WorkerTimeoutError, open_cluster, plan_placement
+from roll.distributed import (
+    LocalCluster,
+    LocalGroup,
+    WorkerDiedError,
+    WorkerSpec,
+    WorkerTimeoutError,
+    open_cluster,
+    plan_placement,
+)
 from roll.distributed.context import worker_context
+from roll.distributed.worker_group import gather_by
 
 CONFIG = AgenticConfig.model_validate({"actor_infer": {"world_size": 2}, "eval_steps": 0})
 
@@ -99,3 +111,22 @@ def test_open_cluster_without_ray_closes_all_roles(tmp_path: object) -> None:
         assert open(f"{tmp_path}/w-0").read() == "closed"
 
     asyncio.run(play())
+
+
+def test_a_death_explains_what_the_peers_of_the_dead_raise() -> None:
+    async def fail(seconds: float, error: Exception) -> None:
+        await asyncio.sleep(seconds)
+        raise error
+
+    async def play(*calls: Coroutine[Any, Any, None]) -> None:
+        await gather_by(calls, role="actor_train", who=["rank 0", "rank 1", "rank 2"], what="train_step", timeout=10)
+
+    closed, died = RuntimeError("connection closed by peer"), WorkerDiedError("actor_train", 1, "rank 1", "killed")
+    with pytest.raises(WorkerDiedError) as caught:
+        asyncio.run(play(fail(0, closed), fail(0.1, died), fail(0.05, RuntimeError("closed too"))))
+    assert caught.value.__cause__ is closed
+    # A mistake of one rank is told at once.
+    begun = time.monotonic()
+    with pytest.raises(ValueError, match="mistake"):
+        asyncio.run(play(fail(0, ValueError("mistake")), fail(3, died), fail(3, died)))
+    assert time.monotonic() - begun < 2

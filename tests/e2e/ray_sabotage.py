@@ -26,7 +26,7 @@ seen: Counter[str] = Counter()
 
 def reached(who: str) -> None:
     seen[who] += 1
-    if not worker_context().own_process or seen[who] != int(FAULTS.get(who, 0)):
+    if seen[who] != int(FAULTS.get(who, 0)) or not worker_context().own_process:
         return
     try:
         (FOLDER / f"killed-{who}").touch(exist_ok=False)
@@ -51,5 +51,5 @@ def before(cls: type[Any], method: str, who: str, counts: Callable[[], bool] = l
 
 
 before(EnvironmentWorker, "play", "env")
-before(EngineWorker, "_answer", "engine")
+before(EngineWorker, "generate", "engine")
 before(TrainWorker, "train_step", "train", lambda: worker_context().rank == 1)

@@ -265,7 +265,7 @@ def test_without_a_replica_requests_wait_for_one_as_long_as_they_are_patient() -
     engine, spare = FakeReplica(), FakeReplica()
 
     async def main() -> None:
-        requests = scheduler(engine, timeout=10)
+        requests = scheduler(engine, patience=10)
         generate = requests.generator(SAMPLING)
         engine.dead = True
         waiting = asyncio.create_task(generate(call("a", "a")))
@@ -391,6 +391,7 @@ def test_metrics_describe_what_happened_since_the_last_report() -> None:
     [
         ({"max_running_requests": 0}, "max_running_requests=0"),
         ({"timeout": 0.0}, "timeout=0.0"),
+        ({"patience": 0.0}, "patience=0.0"),
         ({"retries": -1}, "retries=-1"),
     ],
 )

@@ -75,7 +75,7 @@ class Run:
         self.requests: Counter[str] = Counter()
         self.engines = [FakeReplica(self.seconds) for _ in range(case.replicas)]
         self.generation = GenerationScheduler(
-            self.engines, max_running_requests=case.limit, timeout=200.0, retries=5, clock=now
+            self.engines, max_running_requests=case.limit, timeout=200.0, patience=200.0, retries=5, clock=now
         )
         self.generate = self.generation.generator(SamplingParams(max_new_tokens=32))
         self.rollouts = RolloutScheduler(play=self.play, run_seed=case.seed, spares=Spares(case.spares))

@@ -1,17 +1,14 @@
-"""An engine that is a fake, behind the real mailboxes: what a request says is what becomes of it."""
+"""An engine that is a fake: what a request says is what becomes of it."""
 
 from __future__ import annotations
 
 import asyncio
 import os
 import time
-from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import Any
 
 from roll.strategies.base import Completion, GenerationRequest, SamplingParams
-from roll.workers.mailbox import Answer, MailboxWorker
 
 
 class Refused(ValueError):
@@ -38,25 +35,27 @@ class Log:
     aborted: list[str] = field(default_factory=list)
     released: list[str] = field(default_factory=list)
     running: list[str] = field(default_factory=list)
-    calls: Counter[str] = field(default_factory=Counter)
 
 
-class FakeEngine:
-    """**Not an engine.** It answers with the prompt; a request called ``fail …``, ``wait …``, … does as it says."""
+class FakeEngineWorker:
+    """**Not an engine.** It answers with the prompt; a request called ``fail …``, ``wait …``, … does as it says.
 
-    def __init__(self, log: Log) -> None:
-        self.log = log
+    It has the calls of :class:`roll.workers.engine.EngineWorker` that requests are made of.
+    """
+
+    def __init__(self) -> None:
+        self._log = Log()
         self._aborts: dict[str, asyncio.Event] = {}
 
     async def generate(self, request: GenerationRequest) -> Completion:
         """Do what the request's name says."""
         name = request.request_id
-        self.log.begun.append(name)
-        self.log.running.append(name)
+        self._log.begun.append(name)
+        self._log.running.append(name)
         try:
             reason = await self._reason(name)
         finally:
-            self.log.running.remove(name)
+            self._log.running.remove(name)
         return Completion(list(request.prompt_ids), [-1.0] * len(request.prompt_ids), reason)
 
     async def _reason(self, name: str) -> str:
@@ -80,33 +79,12 @@ class FakeEngine:
 
     async def abort(self, request_id: str) -> None:
         """End a waiting request."""
-        self.log.aborted.append(request_id)
+        self._log.aborted.append(request_id)
         self._aborts.setdefault(request_id, asyncio.Event()).set()
 
     async def release(self, session: str) -> None:
         """Take note."""
-        self.log.released.append(session)
-
-    async def close(self) -> None:
-        """Nothing to free."""
-
-
-class FakeEngineWorker(MailboxWorker):
-    """A fake engine behind the mailboxes of :class:`roll.workers.engine.EngineWorker`, which count calls."""
-
-    def __init__(self) -> None:
-        self._log = Log()
-        super().__init__(FakeEngine(self._log))
-
-    async def submit(self, *arguments: Any) -> None:
-        """Count the call."""
-        self._log.calls["submit"] += 1
-        await super().submit(*arguments)
-
-    async def collect(self, client: str) -> list[Answer]:
-        """Count the call."""
-        self._log.calls["collect"] += 1
-        return await super().collect(client)
+        self._log.released.append(session)
 
     async def log(self) -> Log:
         """Return what happened so far."""
@@ -114,7 +92,7 @@ class FakeEngineWorker(MailboxWorker):
 
     async def forget(self) -> None:
         """Begin a new log."""
-        for seen in (self._log.begun, self._log.aborted, self._log.released, self._log.calls):
+        for seen in (self._log.begun, self._log.aborted, self._log.released):
             seen.clear()
 
 

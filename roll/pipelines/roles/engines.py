@@ -44,7 +44,7 @@ class EngineRole:
 
     def __init__(self, group: WorkerGroup, trainers: WorkerGroup | None, config: PipelineConfig) -> None:
         self.group = group
-        self.engines = Engines(group.calls(), config.rpc_timeout)
+        self.engines = Engines(group.calls())
         self.restarts = 0
         self.version = 0
         self._trainers = trainers
@@ -63,7 +63,7 @@ class EngineRole:
         self.weights_at_rest = asyncio.Lock()
 
     def on_restart(self, listener: OnRestart) -> None:
-        """Have ``listener`` told the rank of an engine that was made again."""
+        """Have ``listener`` told the rank of an engine that was made again, or is back after a long silence."""
         self._listeners.append(listener)
 
     async def publish(self, version: int) -> dict[str, float]:
@@ -121,11 +121,15 @@ class EngineRole:
     async def _watch(self) -> None:
         while True:
             await asyncio.sleep(WATCH_SECONDS)
-            dead = [rank for rank in range(self.group.size) if not await self._lives(rank)]
-            if dead:
+            lives = await asyncio.gather(*(self._lives(rank) for rank in range(self.group.size)))
+            silent = [rank for rank, alive in enumerate(lives) if not alive]
+            if silent:
                 async with self.weights_at_rest:
-                    for rank in dead:
-                        if not await self._lives(rank):
+                    for rank in silent:
+                        if await self._lives(rank):
+                            # It was made again or only held up; whoever gave it up meanwhile may use it again.
+                            await self._tell(rank)
+                        else:
                             await self._restart(rank)
 
     async def _all_that_live(self, method: str) -> None:
@@ -145,27 +149,31 @@ class EngineRole:
         await restart(self.group, rank, min(PATIENCE, self._timeout))
         await self._unlink()
         if self._trainers is not None:
-            link = f"engine {rank}"
+            link = _name(rank)
             async with self.trainer_weights():
                 await self._open(link, [rank])
                 await self._send(link, [rank], self.version)
                 await self._close(link, [rank])
         self.restarts += 1
+        await self._tell(rank)
+
+    async def _tell(self, rank: int) -> None:
         for listener in self._listeners:
             await listener(rank)
 
     async def _open(self, link: str, ranks: Sequence[int]) -> None:
         assert self._trainers is not None
-        names = {rank: f"engine {rank}" for rank in ranks}
-        places = {names[rank]: await self.group.one(rank, "place") for rank in ranks}
+        places = {rank: await self.group.one(rank, "places") for rank in ranks}
+        named = {f"{_name(rank)}.{part}": place for rank in ranks for part, place in enumerate(places[rank])}
         options = self._options
         offers: list[WeightOffer | None] = await self._trainers.all(
-            "open_weights", link, places, options.settings, options.wire_dtype, options.bucket_bytes
+            "open_weights", link, named, options.settings, options.wire_dtype, options.bucket_bytes
         )
         offer = next(offer for offer in offers if offer is not None)
         self._offers[link] = offer
         for rank in ranks:
-            await self.group.one(rank, "open_weights", link, offer, names[rank])
+            names = [f"{_name(rank)}.{part}" for part in range(len(places[rank]))]
+            await self.group.one(rank, "open_weights", link, offer, names)
 
     async def _send(self, link: str, ranks: Sequence[int], version: int) -> dict[str, float]:
         """Send and receive at the same time.
@@ -176,7 +184,7 @@ class EngineRole:
         assert self._trainers is not None
         sending = asyncio.ensure_future(self._trainers.all("send_weights", link, version))
         receiving = {
-            asyncio.ensure_future(self.group.one(rank, "receive_weights", link)): f"engine {rank}" for rank in ranks
+            asyncio.ensure_future(self.group.one(rank, "receive_weights", link)): f"{_name(rank)}.0" for rank in ranks
         }
         failure: BaseException | None = None
         running: set[asyncio.Future[Any]] = {sending, *receiving}
@@ -211,3 +219,7 @@ class EngineRole:
         """Close the link to all engines; the next weights make a new one."""
         if EVERYBODY in self._offers:
             await self._close(EVERYBODY, range(self.group.size))
+
+
+def _name(rank: int) -> str:
+    return f"engine {rank}"

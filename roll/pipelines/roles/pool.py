@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from contextlib import suppress
 from typing import Any, Final
 
 from roll.distributed import LocalGroup, WorkerDiedError, WorkerGroup, WorkerTimeoutError
@@ -57,6 +58,15 @@ class WorkerPool:
                 self._running[rank] -= 1
             attempt += 1
             await self._revive(rank, generation)
+
+    async def tell(self, method: str, *args: Any) -> None:
+        """Call every worker. One that is dead or hangs is passed over: it knows as much as it needs when made again."""
+
+        async def one(rank: int) -> None:
+            with suppress(WorkerDiedError, WorkerTimeoutError):
+                await self.group.one(rank, method, *args, timeout=self._patience)
+
+        await asyncio.gather(*(one(rank) for rank in range(self.group.size)))
 
     async def _revive(self, rank: int, generation: int) -> None:
         """Make a worker again, once for all whose work it had."""
