@@ -66,6 +66,18 @@ class Ahead:
         await self.stream.update(publish)
         return metrics
 
+    def load_state(self, state: dict[str, Any] | None, position: int) -> None:
+        """Go on where another run stopped.
+
+        Args:
+            state: What its stream said of itself; ``None`` if it did not sample ahead.
+            position: How many groups it had begun.
+        """
+        if state is None:
+            self.stream.begin_at(position)
+        else:
+            self.stream.load_state_dict(state)
+
 
 def stream_options(config: PipelineConfig) -> dict[str, Any]:
     """Return what streams of every pipeline have in common."""

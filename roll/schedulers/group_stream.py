@@ -129,6 +129,16 @@ class GroupStream(Generic[Spec]):
         """Most groups that are admitted and not yet trained."""
         return self._books.capacity
 
+    @property
+    def groups_per_step(self) -> int:
+        """Groups that a step trains."""
+        return self._books.groups_per_step
+
+    @property
+    def position(self) -> int:
+        """Number of the first group that has never begun."""
+        return self._books.unfinished()[0]
+
     async def next(self, step: int, version: int, on_progress: OnProgress | None = None) -> StepGroups:
         """Wait for the groups of a step.
 
@@ -198,10 +208,15 @@ class GroupStream(Generic[Spec]):
         Raises:
             RuntimeError: If groups were begun already.
         """
-        if self._books.counts["admitted"]:
-            raise RuntimeError("load the state of a stream before its first group begins")
-        self._books.begin_at(int(state["next"]), [int(number) for number in state["unfinished"]])
-        self._state = self._snapshot()
+        self._begin_at(int(state["next"]), [int(number) for number in state["unfinished"]])
+
+    def begin_at(self, position: int) -> None:
+        """Begin with the group of this number; before the first :meth:`next`.
+
+        Raises:
+            RuntimeError: If groups were begun already.
+        """
+        self._begin_at(position, [])
 
     async def close(self) -> None:
         """Cancel all that is under way. Closing twice is harmless."""
@@ -209,6 +224,12 @@ class GroupStream(Generic[Spec]):
         tasks, self._tasks = self._tasks, {}
         await cancel(tasks.values())
         self._books.cancel()
+
+    def _begin_at(self, position: int, again: list[int]) -> None:
+        if self._books.counts["admitted"]:
+            raise RuntimeError("tell a stream where to begin before its first group does")
+        self._books.begin_at(position, again)
+        self._state = self._snapshot()
 
     def _snapshot(self) -> dict[str, Any]:
         following, unfinished = self._books.unfinished()

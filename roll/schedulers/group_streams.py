@@ -48,6 +48,18 @@ class GroupStreams:
         """Most groups that are admitted and not yet trained."""
         return sum(stream.capacity for stream in self._streams.values())
 
+    @property
+    def groups_per_step(self) -> int:
+        """Groups that a step trains."""
+        return sum(stream.groups_per_step for stream in self._streams.values())
+
+    @property
+    def position(self) -> int:
+        """Number of groups of the whole run behind which no group has begun, in whole steps."""
+        return self.groups_per_step * max(
+            -(-stream.position // stream.groups_per_step) for stream in self._streams.values()
+        )
+
     async def next(self, step: int, version: int, on_progress: OnProgress | None = None) -> StepGroups:
         """Wait for the groups of a step; those of the first stream come first."""
         finished: dict[str, tuple[int, int]] = {}
@@ -96,6 +108,12 @@ class GroupStreams:
         for name, stream in self._streams.items():
             if name in state:
                 stream.load_state_dict(state[name])
+
+    def begin_at(self, position: int) -> None:
+        """Begin behind so many groups of the whole run, with whole steps: some may be left out, none comes again."""
+        steps = -(-position // self.groups_per_step)
+        for stream in self._streams.values():
+            stream.begin_at(steps * stream.groups_per_step)
 
     async def close(self) -> None:
         """Cancel all that is under way."""

@@ -70,6 +70,19 @@ def test_a_run_that_was_ahead_when_it_ended_goes_on_without_losing_or_repeating_
     assert trained == [f"train-{number:07d}" for number in range(4 * STEPS)]
 
 
+@pytest.mark.parametrize(("before", "after"), [(0.0, 1.0), (1.0, 0.0)])
+@pytest.mark.parametrize("kind", ["agentic", "rlvr"])
+def test_a_run_may_go_on_with_another_ratio_and_samples_nothing_twice(
+    kind: str, before: float, after: float, tmp_path: Path
+) -> None:
+    run(kind, tmp_path / "out", max_steps=2, async_generation_ratio=before)
+    rows = run(kind, tmp_path / "out", async_generation_ratio=after, resume_from_checkpoint="true")
+    assert len(set().union(*groups_of(tmp_path / "out"))) == 4 * STEPS
+    if kind == "rlvr":
+        epochs = [row["data/epoch"] for row in rows]
+        assert epochs == sorted(epochs) and len(set(epochs[1:])) > 1
+
+
 def test_weights_are_held_back_as_long_as_the_update_frequency_says(tmp_path: Path) -> None:
     rows = run("agentic", tmp_path / "out", async_generation_ratio=0.0, actor_infer__model_update_frequency=2)
     versions = [

@@ -3,31 +3,37 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Callable
+from functools import cache
 from pathlib import Path
 
 import pytest
 from transformers import AutoModelForCausalLM
 
+from tests.e2e import rlvr_support, support
 from tests.e2e.ray_support import furthest, tokens, trained_on
-from tests.e2e.rlvr_support import command
 from tests.e2e.support import ROOT, start
 
 STEPS = 2
-SHORT = {"max_steps": STEPS, "save_steps": STEPS, "eval_steps": 0, "progress": "lines"}
+SHORT = {"max_steps": STEPS, "save_steps": STEPS, "eval_steps": 0, "trajectory_dump_steps": 1, "progress": "lines"}
 GENTLE = {"actor_train.training_args.adam_epsilon": 1e-4}
 """With the usual epsilon AdamW blows rounding up: it divides noise by noise where a gradient is almost 0."""
 
 
-def train(folder: Path, *words: str, **changes: object) -> Path:
-    done = start([*command(output_dir=folder, **{**SHORT, **GENTLE, **changes}), *words], ROOT, timeout=400)
+COMMANDS = {"sokoban": support.command, "rlvr_math": rlvr_support.command}
+
+
+def train(folder: Path, *words: str, pipeline: str = "rlvr_math", **changes: object) -> Path:
+    command = COMMANDS[pipeline](output_dir=folder, **{**SHORT, **GENTLE, **changes})
+    done = start([*command, *words], ROOT, timeout=400)
     assert done.returncode == 0, done.stdout + done.stderr
     return folder
 
 
 @pytest.fixture(scope="module")
-def plain(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The run of ``fsdp_train`` in one process."""
-    return train(tmp_path_factory.mktemp("plain") / "out")
+def plain(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], Path]:
+    """The run of a pipeline with ``fsdp_train`` in one process."""
+    return cache(lambda pipeline: train(tmp_path_factory.mktemp(pipeline) / "out", pipeline=pipeline))
 
 
 def assert_same_learning(one: Path, other: Path) -> None:
@@ -37,23 +43,31 @@ def assert_same_learning(one: Path, other: Path) -> None:
     assert furthest(one / final, other / final) < 1e-5
 
 
-def test_deepspeed_by_override_trains_as_plain_pytorch_does(plain: Path, tmp_path: Path) -> None:
-    assert_same_learning(plain, train(tmp_path / "out", "actor_train/strategy=deepspeed_zero2"))
+@pytest.mark.parametrize("pipeline", COMMANDS)
+def test_deepspeed_by_override_trains_as_plain_pytorch_does(
+    plain: Callable[[str], Path], pipeline: str, tmp_path: Path
+) -> None:
+    deepspeed = train(tmp_path / "out", "actor_train/strategy=deepspeed_zero2", pipeline=pipeline)
+    assert_same_learning(plain(pipeline), deepspeed)
 
 
-def test_deepspeed_shares_weights_over_two_ranks_of_ray(plain: Path, tmp_path: Path) -> None:
+def test_deepspeed_shares_weights_over_two_ranks_of_ray(plain: Callable[[str], Path], tmp_path: Path) -> None:
     ranks = {"cluster": "ray", "actor_train.world_size": 2}
-    assert_same_learning(plain, train(tmp_path / "out", "actor_train/strategy=deepspeed_zero3", **ranks))
+    deepspeed = train(tmp_path / "out", "actor_train/strategy=deepspeed_zero3", **ranks)
+    assert_same_learning(plain("rlvr_math"), deepspeed)
 
 
-def test_megatron_splits_the_model_over_two_ranks_of_ray(plain: Path, tmp_path: Path) -> None:
+@pytest.mark.parametrize("pipeline", COMMANDS)
+def test_megatron_splits_the_model_over_two_ranks_of_ray(
+    plain: Callable[[str], Path], pipeline: str, tmp_path: Path
+) -> None:
     words = [
         "actor_train/strategy=megatron_train",
         "actor_train.strategy_args.strategy_config.tensor_model_parallel_size=2",
         "+actor_train.worker_cls=megatron_worker.MegatronOnProcessors",
     ]
     ranks = {"cluster": "ray", "actor_train.world_size": 2}
-    assert_same_learning(plain, train(tmp_path / "out", *words, **ranks))
+    assert_same_learning(plain(pipeline), train(tmp_path / "out", *words, pipeline=pipeline, **ranks))
 
 
 def test_lora_trains_adapters_and_the_engine_samples_from_the_merged_policy(tmp_path: Path) -> None:
