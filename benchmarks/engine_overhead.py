@@ -13,6 +13,10 @@ In both, `--episodes` episodes are under way at a time, and the next one begins 
 rollouts. With as many as there are (8 times `--groups`), all begin at once, as in a synchronous step; the engine then
 has little to do while the first levels are made.
 
+The policy is the toy (half a million parameters, which an engine computes in next to no time), or with
+``--policy small`` one of its architecture with 3.3 million parameters and random weights, which plays badly, but costs
+an engine more. Those that people train are a hundred times larger still.
+
 Both alternate in one process on one engine, whose prefix cache is dropped before every round; a first round only warms
 up. What counts is the median of the rounds' ratios of sampled tokens per second. Needs vLLM (`make vllm`). Exits with
 1 below 0.95.
@@ -24,15 +28,20 @@ import argparse
 import asyncio
 import gc
 import statistics
+import tempfile
 import time
 from collections import defaultdict
 from dataclasses import dataclass, field
+from pathlib import Path
 
 import psutil
 
 from roll.config.process import prepare_process
 
 prepare_process()
+
+import torch  # noqa: E402
+from transformers import AutoConfig, AutoModelForCausalLM  # noqa: E402
 
 from roll.env_managers.records import EnvManagerLimits, EpisodeSpec  # noqa: E402
 from roll.env_managers.templates import Templates  # noqa: E402
@@ -180,8 +189,25 @@ async def bare(engine: VllmStrategy, recorder: Recorder, at_a_time: int) -> Roun
     return took
 
 
-async def measure(groups: int, at_a_time: int, rounds: int, slots: int) -> float:
-    engine = VllmStrategy(WEIGHTS_DIRECTORY, max_slots=slots, max_length=SEQUENCE_LENGTH)
+def small_policy(folder: Path) -> Path:
+    """Write a policy with random weights, larger than the toy; returns its folder."""
+    config = AutoConfig.from_pretrained(
+        WEIGHTS_DIRECTORY,
+        hidden_size=256,
+        intermediate_size=768,
+        num_hidden_layers=4,
+        num_attention_heads=4,
+        num_key_value_heads=2,
+        head_dim=64,
+        layer_types=["full_attention"] * 4,
+    )
+    torch.manual_seed(0)
+    AutoModelForCausalLM.from_config(config).save_pretrained(folder)
+    return folder
+
+
+async def measure(policy: Path, groups: int, at_a_time: int, rounds: int, slots: int) -> float:
+    engine = VllmStrategy(policy, max_slots=slots, max_length=SEQUENCE_LENGTH)
     renderer = ChatRenderer(load_tokenizer("toy"))
     rows: list[tuple[float, float]] = []
     gc.freeze()  # as a run does
@@ -222,8 +248,11 @@ def main() -> None:
     parser.add_argument("--episodes", type=int, default=384, help="episodes under way at a time")
     parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--slots", type=int, default=256, help="most sequences that the engine runs at once")
+    parser.add_argument("--policy", choices=["toy", "small"], default="toy")
     arguments = parser.parse_args()
-    ratio = asyncio.run(measure(arguments.groups, arguments.episodes, arguments.rounds, arguments.slots))
+    with tempfile.TemporaryDirectory() as folder:
+        policy = WEIGHTS_DIRECTORY if arguments.policy == "toy" else small_policy(Path(folder))
+        ratio = asyncio.run(measure(policy, arguments.groups, arguments.episodes, arguments.rounds, arguments.slots))
     raise SystemExit(0 if ratio >= TARGET else 1)
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 
 import pytest
-from fsdp_ranks import RankPool
+from rank_pool import RankPool
 
 
 @pytest.fixture(scope="session")

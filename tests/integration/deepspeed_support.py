@@ -6,7 +6,6 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-import fsdp_ranks
 import numpy as np
 import torch
 import yaml
@@ -27,10 +26,6 @@ from roll.strategies.deepspeed.train import DeepSpeedTrainStrategy
 from roll.strategies.deepspeed.weights import stream_weights
 from roll.strategies.fsdp.ranks import Ranks
 from roll.strategies.training import TrainOptions
-
-# Ranks are forked from a process that has imported it already.
-if "deepspeed" not in fsdp_ranks.HEAVY:
-    fsdp_ranks.HEAVY += ["deepspeed", "roll.strategies.deepspeed.train"]
 
 VOCABULARY = 491
 LONGEST = 18

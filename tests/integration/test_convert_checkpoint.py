@@ -10,8 +10,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
-from fsdp_ranks import RankPool
 from fsdp_scenarios import Case, train
+from rank_pool import RankPool
 from transformers import AutoModelForCausalLM, AutoModelForTokenClassification
 
 from roll.models.convert import ConversionError, convert_checkpoint

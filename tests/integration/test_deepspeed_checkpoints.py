@@ -7,7 +7,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 from deepspeed_support import ZeroCase, loading_error, preset, resume, save_and_go_on, train
-from fsdp_ranks import RankPool
+from rank_pool import RankPool
 from test_deepspeed_ranks import SETTINGS, zero
 from transformers import AutoModelForCausalLM, AutoModelForTokenClassification
 

@@ -21,7 +21,7 @@ from deepspeed_support import (
     train_in_bf16,
     train_with_breaks,
 )
-from fsdp_ranks import RankPool
+from rank_pool import RankPool
 from transformers import AutoModelForCausalLM
 
 DIGITS = 1e-5

@@ -7,8 +7,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
-from fsdp_ranks import RankPool
 from fsdp_scenarios import Case, Outcome, resume, train
+from rank_pool import RankPool
 from test_fsdp_ranks import EXACT
 from transformers import AutoModelForCausalLM, AutoModelForTokenClassification
 

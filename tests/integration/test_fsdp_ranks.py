@@ -6,7 +6,6 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-from fsdp_ranks import RankPool
 from fsdp_scenarios import (
     Case,
     Outcome,
@@ -21,6 +20,7 @@ from fsdp_scenarios import (
     train_with_breaks,
     train_with_given_totals,
 )
+from rank_pool import RankPool
 
 EXACT = 1e-7
 """For float64 weights; not less, since the model's norms round to single precision, which another split tips."""

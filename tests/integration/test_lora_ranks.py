@@ -8,9 +8,9 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
-from fsdp_ranks import RankPool
 from fsdp_scenarios import Case, park_between_steps, reference_first, resume, score, train
 from peft import PeftModel
+from rank_pool import RankPool
 from test_fsdp_checkpoints import assert_same
 from test_fsdp_ranks import EXACT, assert_equal_runs
 from transformers import AutoModelForCausalLM

@@ -6,8 +6,8 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-from fsdp_ranks import RankPool
 from fsdp_scenarios import Case, construction_error, data_places, score_states, step_with_other_rows, train
+from rank_pool import RankPool
 from test_fsdp_ranks import EXACT, assert_equal_runs
 
 ULYSSES = {"ulysses_size": 2}
