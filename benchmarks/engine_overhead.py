@@ -1,8 +1,8 @@
 """What env managers and scheduler cost: agentic Sokoban on the real vLLM engine, beside the engine alone.
 
-    OMP_NUM_THREADS=1 GOMP_SPINCOUNT=1000 python benchmarks/engine_overhead.py [--groups 128] [--rounds 5]
+    OMP_NUM_THREADS=1 GOMP_SPINCOUNT=1000 python benchmarks/engine_overhead.py [--groups 32] [--rounds 4]
 
-"through": groups of 8 episodes of SimpleSokoban with the toy policy, played by `RolloutScheduler`,
+"through": groups of 8 episodes of SimpleSokoban, played by `RolloutScheduler`,
 `TrajectoryEnvManager` and `GenerationScheduler` on `VllmStrategy`: environments, templates, tokens, all but training.
 
 "bare": the very same requests (prompts, seeds, limits), recorded in the rounds of "through", given to vLLM's `AsyncLLM`
@@ -13,9 +13,9 @@ In both, `--episodes` episodes are under way at a time, and the next one begins 
 rollouts. With as many as there are (8 times `--groups`), all begin at once, as in a synchronous step; the engine then
 has little to do while the first levels are made.
 
-The policy is the toy (half a million parameters, which an engine computes in next to no time), or with
-``--policy small`` one of its architecture with 3.3 million parameters and random weights, which plays badly, but costs
-an engine more. Those that people train are a hundred times larger still.
+The policy has the toy's architecture, 3.3 million parameters and random weights, which plays badly; or with ``--policy
+toy`` it is the toy, whose half a million parameters cost an engine next to nothing, so that whatever is not the engine
+counts most. Those that people train are a hundred times larger.
 
 Both alternate in one process on one engine, whose prefix cache is dropped before every round; a first round only warms
 up. What counts is the median of the rounds' ratios of sampled tokens per second. Needs vLLM (`make vllm`). Exits with
@@ -244,11 +244,11 @@ def describe(number: int, recorder: Recorder, ours: Round, alone: Round) -> str:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--groups", type=int, default=128, help="groups of 8 episodes in a round")
-    parser.add_argument("--episodes", type=int, default=384, help="episodes under way at a time")
-    parser.add_argument("--rounds", type=int, default=5)
+    parser.add_argument("--groups", type=int, default=32, help="groups of 8 episodes in a round")
+    parser.add_argument("--episodes", type=int, default=192, help="episodes under way at a time")
+    parser.add_argument("--rounds", type=int, default=4)
     parser.add_argument("--slots", type=int, default=256, help="most sequences that the engine runs at once")
-    parser.add_argument("--policy", choices=["toy", "small"], default="toy")
+    parser.add_argument("--policy", choices=["small", "toy"], default="small")
     arguments = parser.parse_args()
     with tempfile.TemporaryDirectory() as folder:
         policy = WEIGHTS_DIRECTORY if arguments.policy == "toy" else small_policy(Path(folder))
