@@ -12,6 +12,7 @@ import itertools
 import uuid
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any, Final
 
 from roll.distributed.transport import Packed
@@ -80,12 +81,12 @@ class Mailroom:
         for letter in letters:
             task = asyncio.ensure_future(self._run(letter.method, letter.args))
             box.running[letter.number] = task
-            task.add_done_callback(lambda done, number=letter.number: _finish(box, number, done))  # type: ignore[misc]
+            task.add_done_callback(partial(_finish, box, letter.number))
         for number in cancelled:
             # Nobody waits for its answer any more.
-            task_or_none = box.running.pop(number, None)
-            if task_or_none is not None:
-                task_or_none.cancel()
+            running = box.running.pop(number, None)
+            if running is not None:
+                running.cancel()
 
     async def collect(self, caller: str) -> list[tuple[int, Answer]]:
         """Return the answers to a caller as soon as there are some, or none after :data:`POLL_SECONDS`."""
@@ -173,7 +174,7 @@ class Post:
         waiting, self._waiting = self._waiting, {}
         self._outgoing, self._cancelled = {}, []
         for task in (self._sender, self._collector):
-            if task is not None and task is not _current_task():
+            if task is not None and task is not asyncio.current_task():
                 task.cancel()
         for future in waiting.values():
             if not future.done():
@@ -220,11 +221,4 @@ class Post:
             self.close(SilentWorkerError(f"nothing was heard of it for {limit + SLACK_SECONDS:g} s"))
         except Exception as error:
             self.close(error)
-        return None
-
-
-def _current_task() -> asyncio.Task[Any] | None:
-    try:
-        return asyncio.current_task()
-    except RuntimeError:
         return None

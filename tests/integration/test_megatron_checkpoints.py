@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 import torch
 from megatron_support.ranks import ranks
-from megatron_support.scenarios import Case, Outcome
+from megatron_support.scenarios import EXPERTS, INTERLEAVED, PIPELINE, TENSOR, Case, Outcome
 from transformers import AutoModelForCausalLM, AutoModelForTokenClassification
 
 pytestmark = pytest.mark.skipif(
@@ -18,10 +18,6 @@ pytestmark = pytest.mark.skipif(
 )
 
 OVERLAP = {"overlap_grad_reduce": True, "overlap_param_gather": True, "ddp_bucket_size": 200}
-TENSOR = {"tensor_model_parallel_size": 2}
-PIPELINE = {"pipeline_model_parallel_size": 2}
-INTERLEAVED = {**PIPELINE, "virtual_pipeline_model_parallel_size": 2}
-EXPERTS = {"expert_model_parallel_size": 2}
 PLAIN = {"use_distributed_optimizer": False}
 
 SAME = {

@@ -13,7 +13,17 @@ import pytest
 import torch
 from megatron_support.lora_runs import LoraOutcome, train_as_configured, train_fsdp
 from megatron_support.ranks import ranks
-from megatron_support.scenarios import LIMIT, Case, plain_outputs
+from megatron_support.scenarios import (
+    CONTEXT,
+    EXPERTS,
+    INTERLEAVED,
+    LIMIT,
+    PIPELINE,
+    SEQUENCE,
+    TENSOR,
+    Case,
+    plain_outputs,
+)
 from peft import PeftModel
 from safetensors.numpy import load_file
 from transformers import AutoModelForCausalLM, AutoModelForTokenClassification
@@ -26,12 +36,6 @@ pytestmark = pytest.mark.skipif(
 )
 
 ALL = {"rank": 3, "alpha": 5.0, "seed": 8}
-TENSOR = {"tensor_model_parallel_size": 2}
-SEQUENCE = {**TENSOR, "sequence_parallel": True}
-PIPELINE = {"pipeline_model_parallel_size": 2}
-INTERLEAVED = {**PIPELINE, "virtual_pipeline_model_parallel_size": 2}
-CONTEXT = {"context_parallel_size": 2}
-EXPERTS = {"expert_model_parallel_size": 2}
 OVERLAP = {"overlap_grad_reduce": True, "overlap_param_gather": True, "ddp_bucket_size": 200}
 PLAIN = {"use_distributed_optimizer": False}
 PACKED = {"use_sequence_packing": True}

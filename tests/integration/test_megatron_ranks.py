@@ -11,7 +11,18 @@ import numpy as np
 import pytest
 import torch
 from megatron_support.ranks import ranks
-from megatron_support.scenarios import LIMIT, Case, Outcome, train_plain
+from megatron_support.scenarios import (
+    CONTEXT,
+    EXPERTS,
+    INTERLEAVED,
+    LIMIT,
+    PIPELINE,
+    SEQUENCE,
+    TENSOR,
+    Case,
+    Outcome,
+    train_plain,
+)
 
 pytestmark = pytest.mark.skipif(
     importlib.util.find_spec("megatron") is None, reason="needs Megatron-Core: pip install 'roll[megatron]'"
@@ -19,12 +30,6 @@ pytestmark = pytest.mark.skipif(
 
 Plain = Callable[[Case], Outcome]
 
-TENSOR = {"tensor_model_parallel_size": 2}
-SEQUENCE = {**TENSOR, "sequence_parallel": True}
-PIPELINE = {"pipeline_model_parallel_size": 2}
-INTERLEAVED = {**PIPELINE, "virtual_pipeline_model_parallel_size": 2}
-CONTEXT = {"context_parallel_size": 2}
-EXPERTS = {"expert_model_parallel_size": 2}
 OVERLAP = {"overlap_grad_reduce": True, "overlap_param_gather": True, "ddp_bucket_size": 2000}
 PACKED = {"use_sequence_packing": True}
 MOE = "qwen3_moe"

@@ -16,6 +16,7 @@ from roll.strategies.hf_infer.engine import Counters, Engine, Sequence, StepResu
 from roll.strategies.hf_infer.model_runner import Layout, ModelRunner
 from roll.strategies.hf_infer.sampling import check_sampling
 from roll.strategies.parking import Parking
+from roll.strategies.serving import check_prompt
 
 
 class Quiescence(Protocol):
@@ -227,16 +228,7 @@ class HfInferStrategy:
         where = f"request {request.request_id!r}"
         if request.request_id in self._futures and not self._futures[request.request_id].get_loop().is_closed():
             raise ValueError(f"{where} is already running; request ids must be unique")
-        prompt = request.prompt_ids
-        if not prompt:
-            raise ValueError(f"{where} has an empty prompt")
-        if len(prompt) >= self.max_length:
-            raise ValueError(
-                f"{where}: a prompt of {len(prompt)} tokens leaves no room in max_length={self.max_length}; "
-                "raise the engine's max_length or shorten the prompt"
-            )
-        if min(prompt) < 0 or max(prompt) >= self._engine.runner.vocabulary:
-            raise ValueError(f"{where} has token ids outside the vocabulary [0, {self._engine.runner.vocabulary})")
+        check_prompt(request, self.max_length, self._engine.runner.vocabulary)
 
     def _ensure_running(self) -> None:
         """Start the loop task unless it runs on this event loop or there is nothing to do."""

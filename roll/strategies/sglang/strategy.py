@@ -15,6 +15,7 @@ import torch
 
 from roll.strategies.base import Completion, GenerationRequest, SamplingParams, WeightUpdate
 from roll.strategies.hf_infer.sampling import check_sampling, fold_seed
+from roll.strategies.serving import ServedEngine, check_prompt
 from roll.strategies.sglang.errors import GenerationError, SglangNotInstalledError
 from roll.strategies.sglang.options import check_options, engine_arguments
 
@@ -42,7 +43,7 @@ class _Request:
     gone: asyncio.Event = field(default_factory=asyncio.Event)
 
 
-class SglangStrategy:
+class SglangStrategy(ServedEngine):
     """Samples completions with SGLang's ``Engine``, whose scheduler runs in processes of its own.
 
     Serves the event loop that first uses it, and should have a process to itself: SGLang ends all child processes of
@@ -70,6 +71,8 @@ class SglangStrategy:
         ValueError: If a size is not positive, or SGLang refuses an argument.
     """
 
+    engine_name = "sglang"
+
     def __init__(
         self,
         model: str | Path,
@@ -82,9 +85,7 @@ class SglangStrategy:
         version: int = 0,
         bucket_bytes: int = _BUCKET_BYTES,
     ) -> None:
-        for name, size in (("max_slots", max_slots), ("max_length", max_length), ("bucket_bytes", bucket_bytes)):
-            if size < 1:
-                raise ValueError(f"sglang: {name} is {size}; it must be at least 1")
+        self.check_sizes(max_slots=max_slots, max_length=max_length, bucket_bytes=bucket_bytes)
         try:
             from roll.strategies.sglang.adapter import SglangEngine
         except ImportError as error:
@@ -99,30 +100,15 @@ class SglangStrategy:
             version=version,
             options=options,
         )
+        super().__init__(str(version), version, options.get("load_format"))
         self.max_length = max_length
         self._engine = SglangEngine(arguments)
         self._bucket_bytes = bucket_bytes
-        self._label = str(version)
-        self._versions = {self._label: version}
         self._under_way: dict[str, _Request] = {}
         self._open = asyncio.Event()
         self._open.set()
-        self._changing = asyncio.Lock()
-        self._loop: asyncio.AbstractEventLoop | None = None
-        self._closed = False
-        dummy = options.get("load_format") == "dummy"
-        self._unusable = "load_format=dummy made random weights" if dummy else None
         self._totals = {"generated_tokens": 0, "prompt_tokens": 0, "cached_tokens": 0, "requests": 0, "aborted": 0}
         self._update_seconds = 0.0
-
-    @property
-    def policy_version(self) -> int:
-        """Version of the weights in use."""
-        return self._versions[self._label]
-
-    @policy_version.setter
-    def policy_version(self, version: int) -> None:
-        self._versions[self._label] = version
 
     async def generate(self, request: GenerationRequest) -> Completion:
         """Return the completion of ``request``. Cancelling the caller ends the request.
@@ -322,19 +308,8 @@ class SglangStrategy:
             self._label, self._unusable = label, None
         self._update_seconds += time.perf_counter() - started
 
-    def _check_open(self) -> None:
-        if self._closed:
-            raise RuntimeError("sglang is closed")
-        loop = asyncio.get_running_loop()
-        if self._loop is None:
-            self._loop = loop
-        elif self._loop is not loop:
-            raise RuntimeError("sglang serves the event loop that first used it, and this is another one")
-
     def _check(self, request: GenerationRequest) -> None:
-        self._check_open()
-        if self._unusable is not None:
-            raise RuntimeError(f"sglang has no valid weights: {self._unusable}; send a full update")
+        self._check_usable()
         sampling, where = request.sampling, f"request {request.request_id!r}"
         check_sampling(sampling)
         if sampling.temperature and (sampling.top_k > 0 or sampling.top_p < 1.0):
@@ -344,13 +319,7 @@ class SglangStrategy:
             )
         if request.request_id in self._under_way:
             raise ValueError(f"{where} is already running; request ids must be unique")
-        if not request.prompt_ids:
-            raise ValueError(f"{where} has an empty prompt")
-        if len(request.prompt_ids) >= self.max_length:
-            raise ValueError(
-                f"{where}: a prompt of {len(request.prompt_ids)} tokens leaves no room in "
-                f"max_length={self.max_length}; raise the engine's max_length or shorten the prompt"
-            )
+        check_prompt(request, self.max_length)
 
     def _sampling(self, request: GenerationRequest) -> dict[str, Any]:
         sampling: SamplingParams = request.sampling

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any, Literal, TypeVar
 
 from roll.strategies.base import Completion, GenerationRequest, WeightUpdate
 from roll.strategies.hf_infer.sampling import check_sampling
+from roll.strategies.serving import ServedEngine, check_prompt
 from roll.strategies.vllm.buckets import DEFAULT_BUCKET_BYTES, buckets_of
 from roll.strategies.vllm.errors import GenerationError, VllmNotInstalledError, WeightLoadError
 from roll.strategies.vllm.metrics import EngineCounters
@@ -32,7 +33,7 @@ _SHUTDOWN_SECONDS = 20.0
 """How long the engine's processes may take to end before they are killed."""
 
 
-class VllmStrategy:
+class VllmStrategy(ServedEngine):
     """Samples completions with vLLM's ``AsyncLLM``, whose engine runs in processes of its own.
 
     Making one starts those processes and loads the model, which blocks for 10 s and more. It serves the event loop that
@@ -61,6 +62,8 @@ class VllmStrategy:
         ValueError: If a size is not positive, or vLLM refuses an argument.
     """
 
+    engine_name = "vllm"
+
     def __init__(
         self,
         model: str | Path,
@@ -74,14 +77,13 @@ class VllmStrategy:
         version: int = 0,
         bucket_bytes: int = DEFAULT_BUCKET_BYTES,
     ) -> None:
-        for name, size in (("max_slots", max_slots), ("max_length", max_length), ("bucket_bytes", bucket_bytes)):
-            if size < 1:
-                raise ValueError(f"vllm: {name} is {size}; it must be at least 1")
+        self.check_sizes(max_slots=max_slots, max_length=max_length, bucket_bytes=bucket_bytes)
         try:
             from roll.strategies.vllm import adapter
         except ImportError as error:
             raise VllmNotInstalledError(error) from error
         options = check_options(strategy_config, max_length=max_length, path="strategy_config")
+        super().__init__(adapter.FIRST_LABEL, version, options.get("load_format"))
         limits = EngineLimits(adapter.model_folder(model), max_slots, max_length, dtype, seed)
         self.max_length = max_length
         self._adapter = adapter
@@ -89,24 +91,8 @@ class VllmStrategy:
         self._engine: Any = adapter.start_engine(limits, options, self._counters, device)
         self._vocabulary: int = self._engine.model_config.get_vocab_size()
         self._bucket_bytes = bucket_bytes
-        self._label = adapter.FIRST_LABEL
-        self._versions = {self._label: version}
-        self._loop: asyncio.AbstractEventLoop | None = None
         self._active: set[str] = set()
-        self._changing = asyncio.Lock()
         self._paused = False
-        self._closed = False
-        dummy = options.get("load_format") == "dummy"
-        self._unusable = "load_format=dummy made random weights" if dummy else None
-
-    @property
-    def policy_version(self) -> int:
-        """Version of the weights in use."""
-        return self._versions[self._label]
-
-    @policy_version.setter
-    def policy_version(self, version: int) -> None:
-        self._versions[self._label] = version
 
     async def generate(self, request: GenerationRequest) -> Completion:
         """Return the completion of ``request``. Cancelling the caller ends the request.
@@ -336,19 +322,8 @@ class VllmStrategy:
             return request
         return replace(request, sampling=replace(request.sampling, max_new_tokens=room))
 
-    def _check_open(self) -> None:
-        if self._closed:
-            raise RuntimeError("vllm is closed")
-        loop = asyncio.get_running_loop()
-        if self._loop is None:
-            self._loop = loop
-        elif self._loop is not loop:
-            raise RuntimeError("vllm serves the event loop that first used it, and this is another one")
-
     def _check(self, request: GenerationRequest, samples: int) -> None:
-        self._check_open()
-        if self._unusable is not None:
-            raise RuntimeError(f"vllm has no valid weights: {self._unusable}; send a full update")
+        self._check_usable()
         check_sampling(request.sampling)
         where = f"request {request.request_id!r}"
         temperature = request.sampling.temperature
@@ -361,16 +336,7 @@ class VllmStrategy:
             raise ValueError(f"{where} asks for {samples} samples; it must be at least 1")
         if request.request_id in self._active:
             raise ValueError(f"{where} is already running; request ids must be unique")
-        prompt = request.prompt_ids
-        if not prompt:
-            raise ValueError(f"{where} has an empty prompt")
-        if len(prompt) >= self.max_length:
-            raise ValueError(
-                f"{where}: a prompt of {len(prompt)} tokens leaves no room in max_length={self.max_length}; "
-                "raise the engine's max_length or shorten the prompt"
-            )
-        if min(prompt) < 0 or max(prompt) >= self._vocabulary:
-            raise ValueError(f"{where} has token ids outside the vocabulary [0, {self._vocabulary})")
+        check_prompt(request, self.max_length, self._vocabulary)
 
     async def _pause(self, mode: PauseMode) -> None:
         await self._engine.pause_generation(mode=mode, clear_cache=False)

@@ -36,6 +36,14 @@ LONGEST = 18
 
 RATE, DECAY, EPSILON, LIMIT, STEPS = 1e-2, 0.1, 1e-4, 0.1, 12
 
+TENSOR = {"tensor_model_parallel_size": 2}
+SEQUENCE = {**TENSOR, "sequence_parallel": True}
+PIPELINE = {"pipeline_model_parallel_size": 2}
+INTERLEAVED = {**PIPELINE, "virtual_pipeline_model_parallel_size": 2}
+CONTEXT = {"context_parallel_size": 2}
+EXPERTS = {"expert_model_parallel_size": 2}
+"""Divisions of ranks."""
+
 
 @dataclass(frozen=True)
 class Case:

@@ -1,0 +1,86 @@
+"""What generation strategies have in common: checks of requests, and an engine that serves one event loop."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import ClassVar
+
+from roll.strategies.base import GenerationRequest
+
+
+def check_prompt(request: GenerationRequest, max_length: int, vocabulary: int | None = None) -> None:
+    """Refuse a prompt that an engine cannot continue.
+
+    Args:
+        request: What is asked for.
+        max_length: Most tokens of prompt and completion.
+        vocabulary: Token ids are below this; ``None`` leaves them to the engine.
+
+    Raises:
+        ValueError: The prompt is empty, leaves no room for a token, or has ids outside the vocabulary.
+    """
+    where, prompt = f"request {request.request_id!r}", request.prompt_ids
+    if not prompt:
+        raise ValueError(f"{where} has an empty prompt")
+    if len(prompt) >= max_length:
+        raise ValueError(
+            f"{where}: a prompt of {len(prompt)} tokens leaves no room in max_length={max_length}; "
+            "raise the engine's max_length or shorten the prompt"
+        )
+    if vocabulary is not None and (min(prompt) < 0 or max(prompt) >= vocabulary):
+        raise ValueError(f"{where} has token ids outside the vocabulary [0, {vocabulary})")
+
+
+class ServedEngine:
+    """An engine with processes of its own: the event loop that it serves, and the versions of its weights.
+
+    Args:
+        label: What the engine calls the weights that it has.
+        version: Their policy version.
+        load_format: How the engine got them; those of ``dummy`` are random, and no request is answered with them.
+    """
+
+    engine_name: ClassVar[str]
+    """Name of the strategy, for messages."""
+
+    def __init__(self, label: str, version: int, load_format: object) -> None:
+        self._label = label
+        self._versions = {label: version}
+        self._changing = asyncio.Lock()
+        self._loop: asyncio.AbstractEventLoop | None = None
+        self._closed = False
+        self._unusable = "load_format=dummy made random weights" if load_format == "dummy" else None
+
+    @classmethod
+    def check_sizes(cls, **sizes: int) -> None:
+        """Refuse sizes below 1.
+
+        Raises:
+            ValueError: One is.
+        """
+        for name, size in sizes.items():
+            if size < 1:
+                raise ValueError(f"{cls.engine_name}: {name} is {size}; it must be at least 1")
+
+    @property
+    def policy_version(self) -> int:
+        """Version of the weights in use."""
+        return self._versions[self._label]
+
+    @policy_version.setter
+    def policy_version(self, version: int) -> None:
+        self._versions[self._label] = version
+
+    def _check_open(self) -> None:
+        if self._closed:
+            raise RuntimeError(f"{self.engine_name} is closed")
+        loop = asyncio.get_running_loop()
+        if self._loop is None:
+            self._loop = loop
+        elif self._loop is not loop:
+            raise RuntimeError(f"{self.engine_name} serves the event loop that first used it, and this is another one")
+
+    def _check_usable(self) -> None:
+        self._check_open()
+        if self._unusable is not None:
+            raise RuntimeError(f"{self.engine_name} has no valid weights: {self._unusable}; send a full update")
