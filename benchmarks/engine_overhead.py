@@ -1,6 +1,6 @@
 """What env managers and scheduler cost: agentic Sokoban on the real vLLM engine, beside the engine alone.
 
-    OMP_NUM_THREADS=1 GOMP_SPINCOUNT=1000 python benchmarks/engine_overhead.py [--groups 32] [--rounds 4]
+    OMP_NUM_THREADS=1 GOMP_SPINCOUNT=1000 python benchmarks/engine_overhead.py [--groups 64] [--rounds 12]
 
 "through": groups of 8 episodes of SimpleSokoban, played by `RolloutScheduler`,
 `TrajectoryEnvManager` and `GenerationScheduler` on `VllmStrategy`: environments, templates, tokens, all but training.
@@ -13,9 +13,9 @@ In both, `--episodes` episodes are under way at a time, and the next one begins 
 rollouts. With as many as there are (8 times `--groups`), all begin at once, as in a synchronous step; the engine then
 has little to do while the first levels are made.
 
-The policy has the toy's architecture, 3.3 million parameters and random weights, which plays badly; or with ``--policy
-toy`` it is the toy, whose half a million parameters cost an engine next to nothing, so that whatever is not the engine
-counts most. Those that people train are a hundred times larger.
+The policy is the toy, whose half a million parameters cost an engine next to nothing, so that whatever is not the
+engine counts most; those that people train are a hundred times larger. ``--policy small`` has the toy's architecture,
+3.3 million parameters and random weights.
 
 Both alternate in one process on one engine, whose prefix cache is dropped before every round; a first round only warms
 up. What counts is the median of the rounds' ratios of sampled tokens per second. Needs vLLM (`make vllm`). Exits with
@@ -26,7 +26,6 @@ from __future__ import annotations
 
 import argparse
 import asyncio
-import gc
 import statistics
 import tempfile
 import time
@@ -36,7 +35,7 @@ from pathlib import Path
 
 import psutil
 
-from roll.config.process import prepare_process
+from roll.config.process import prepare_process, settle_collector
 
 prepare_process()
 
@@ -210,7 +209,7 @@ async def measure(policy: Path, groups: int, at_a_time: int, rounds: int, slots:
     engine = VllmStrategy(policy, max_slots=slots, max_length=SEQUENCE_LENGTH)
     renderer = ChatRenderer(load_tokenizer("toy"))
     rows: list[tuple[float, float]] = []
-    gc.freeze()  # as a run does
+    settle_collector()  # as a run does
     try:
         for number in range(rounds + 1):
             ours, recorder = await through(engine, renderer, groups, at_a_time, number)
@@ -244,11 +243,11 @@ def describe(number: int, recorder: Recorder, ours: Round, alone: Round) -> str:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--groups", type=int, default=32, help="groups of 8 episodes in a round")
-    parser.add_argument("--episodes", type=int, default=192, help="episodes under way at a time")
-    parser.add_argument("--rounds", type=int, default=4)
+    parser.add_argument("--groups", type=int, default=64, help="groups of 8 episodes in a round")
+    parser.add_argument("--episodes", type=int, default=256, help="episodes under way at a time")
+    parser.add_argument("--rounds", type=int, default=12)
     parser.add_argument("--slots", type=int, default=256, help="most sequences that the engine runs at once")
-    parser.add_argument("--policy", choices=["small", "toy"], default="small")
+    parser.add_argument("--policy", choices=["toy", "small"], default="toy")
     arguments = parser.parse_args()
     with tempfile.TemporaryDirectory() as folder:
         policy = WEIGHTS_DIRECTORY if arguments.policy == "toy" else small_policy(Path(folder))

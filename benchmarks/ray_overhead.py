@@ -26,7 +26,6 @@ from __future__ import annotations
 
 import argparse
 import asyncio
-import gc
 import math
 import os
 import re
@@ -36,7 +35,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from roll.config.process import prepare_process
+from roll.config.process import prepare_process, settle_collector
 
 prepare_process({"OMP_NUM_THREADS": "1"})
 # Ray's workers are nicer than other processes by 15 unless told otherwise, so anything else would be measured too.
@@ -209,7 +208,7 @@ def response_ids() -> list[int]:
 async def play(load: Load, rounds: int) -> list[Round]:
     """Start everything, play a round to warm up, and measure the next ones."""
     config = load.config(tempfile.gettempdir())
-    gc.freeze()  # as a run does
+    settle_collector()  # as a run does
     async with open_cluster(config) as cluster:
         arguments: tuple[Any, ...] = (load.slots, load.seconds, response_ids())
         engines = await cluster.start("actor_infer", WorkerSpec(cls=FakeEngineWorker, args=arguments))

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import gc
 import inspect
 import os
 import pickle
@@ -20,6 +19,7 @@ from typing import Any
 import ray
 from ray import cloudpickle
 
+from roll.config.process import settle_collector
 from roll.distributed.context import WorkerContext, entered
 from roll.distributed.errors import WorkerCallError, WorkerError
 from roll.distributed.ray_post import Answer, Letter, Mailroom
@@ -133,8 +133,7 @@ class _Host:
         driver.enter()
         cls, args, kwargs = pickle.loads(spec)
         self._worker = cls(*args, **kwargs)
-        # Modules and models stay: the garbage collector need not walk over them again and again (0.1 s each time).
-        gc.freeze()
+        settle_collector()
 
     def _function(self, method: str) -> Any:
         if self._worker is None:

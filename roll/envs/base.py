@@ -74,6 +74,10 @@ class TextEnv(gymnasium.Env[str, str]):
         "format_penalty": "sum",
     }
 
+    quick_steps: ClassVar[bool] = False
+    """Whether a step computes for microseconds and never waits: it then runs in the event loop instead of a thread,
+    which costs more than such a step, and no time-out can end it."""
+
     initial_seed: int | None = None
     """Used once, by the first ``reset`` that gets no seed (set by ``roll.envs.make(tag, seed=...)``)."""
 

@@ -52,6 +52,8 @@ class FrozenLakeEnv(TextEnv):
         EnvConfigError: If an option cannot work.
     """
 
+    quick_steps = True
+
     def __init__(
         self,
         size: int = 4,

@@ -69,6 +69,8 @@ class SokobanEnv(TextEnv):
         EnvConfigError: If an option cannot work.
     """
 
+    quick_steps = True
+
     def __init__(
         self,
         dim_room: Sequence[int] = (6, 6),

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import gc
 import random
 import signal
 import threading
@@ -14,6 +13,7 @@ from pathlib import Path
 from typing import Any, ClassVar, Generic, TypeVar
 
 from roll.config import PipelineConfig, RunError, plan
+from roll.config.process import settle_collector
 from roll.distributed import Cluster, WorkerError, open_cluster
 from roll.distributed.weight_sync import WeightSyncError
 from roll.env_managers.groups import GroupMismatchError
@@ -136,8 +136,7 @@ class Pipeline(ABC, Generic[Config]):
         self.unsaved = None
         await self.assemble(cluster)
         self.begin(state, first)
-        # Modules and models stay: the garbage collector need not walk over them again and again.
-        gc.freeze()
+        restore_collector = settle_collector()
         try:
             async with self.core.engines.watched():
                 try:
@@ -153,7 +152,7 @@ class Pipeline(ABC, Generic[Config]):
                 await self._save_at_the_end(self.unsaved, error)
             raise
         finally:
-            gc.unfreeze()
+            restore_collector()
             self.log.trackers.close()
             if config.enable_ray_timeline:
                 cluster.write_timeline(config.output_dir / TIMELINE)

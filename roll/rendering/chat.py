@@ -7,6 +7,7 @@ the model's own chat template, and only used where the template itself would hav
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, Literal
 
@@ -21,6 +22,10 @@ _USER: dict[str, str] = {"role": "user", "content": "Uq7first"}
 _SYSTEM: dict[str, str] = {"role": "system", "content": "Sq7rules"}
 _OBSERVATIONS = ("#.@ $", "  indented\n\nlines \n", "{x} {{ y }} [INST] <b>&amp; {% z %} <answer>", "")
 _REPLIES = (_REPLY, "<think>\nplan\n</think>\n\n<answer>Up</answer>", " padded \n", "")
+
+# Boards come back, in the other episodes of a group and when an action changes nothing; long texts seldom do.
+_CACHED_BRIDGES = 512
+_CACHED_LENGTH = 2000
 
 
 class ChatRenderer:
@@ -75,6 +80,7 @@ class ChatRenderer:
         stops = [self._close_id, eos, *stop_token_ids]
         self.stop_token_ids: tuple[int, ...] = tuple(dict.fromkeys(stop for stop in stops if stop is not None))
         self.bridge_problem: str | None = self._verify()
+        self._recent_bridge = functools.lru_cache(_CACHED_BRIDGES)(self._bridge)
 
     def render_ids(self, messages: Sequence[Message]) -> list[int]:
         """Return the whole conversation and the generation prompt as token ids.
@@ -111,10 +117,22 @@ class ChatRenderer:
         """
         if self.bridge_problem is not None:
             return None
+        length = len(completion_ids) + sum(len(message["content"]) for message in new_messages)
+        find = self._bridge if length > _CACHED_LENGTH else self._recent_bridge
+        bridge = find(tuple(completion_ids), tuple(tuple(message.items()) for message in new_messages))
+        return None if bridge is None else list(bridge)
+
+    def _bridge(
+        self, completion_ids: tuple[int, ...], new_messages: tuple[tuple[tuple[str, str], ...], ...]
+    ) -> list[int] | None:
+        """Return what :meth:`next_ids` does, of arguments that can be looked up."""
         ended = bool(completion_ids) and completion_ids[-1] in self.stop_token_ids
         if ended and completion_ids[-1] != self._close_id and not self._keep:
             return None
-        guarded = [{**message, "content": self._encoder.guard(message["content"])} for message in new_messages]
+        guarded = [
+            {name: self._encoder.guard(value) if name == "content" else value for name, value in message}
+            for message in new_messages
+        ]
         text = self._bridge_text(self.decode(completion_ids), guarded)
         if text is None:
             return None

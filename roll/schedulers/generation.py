@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import functools
 import time
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import replace
@@ -14,6 +15,7 @@ from roll.strategies.base import Completion, GenerationRequest, SamplingParams
 
 Generate = Callable[[GenerateCall], Awaitable[Completion]]
 
+_CACHED_SAMPLINGS = 64
 _ABORT_SECONDS = 5.0
 """How long an engine may take to confirm that a request is over before it is believed to hang."""
 
@@ -71,16 +73,17 @@ class GenerationScheduler:
         ``finish_reason="abort"`` and without tokens: its trajectory ends, the run goes on.
         """
 
+        @functools.lru_cache(_CACHED_SAMPLINGS)
+        def sampling_of(max_new_tokens: int, stop_token_ids: tuple[int, ...]) -> SamplingParams:
+            stop = tuple(dict.fromkeys((*stop_token_ids, *sampling.stop_token_ids)))
+            most = min(max_new_tokens, sampling.max_new_tokens)
+            return replace(sampling, max_new_tokens=most, stop_token_ids=stop)
+
         async def generate(call: GenerateCall) -> Completion:
-            stop = tuple(dict.fromkeys((*call.stop_token_ids, *sampling.stop_token_ids)))
             request = GenerationRequest(
                 request_id=self._prefix + call.request_id,
                 prompt_ids=call.prompt_ids,
-                sampling=replace(
-                    sampling,
-                    max_new_tokens=min(call.max_new_tokens, sampling.max_new_tokens),
-                    stop_token_ids=stop,
-                ),
+                sampling=sampling_of(call.max_new_tokens, call.stop_token_ids),
                 seed=call.seed,
                 session=None if call.session is None else self._prefix + call.session,
                 priority=call.priority,

@@ -167,6 +167,6 @@ def threads_of(config: AgenticConfig, name: str, pools: list[EnvThreads]) -> Env
     tag = config.tags().get(name)
     most = 0 if tag is None else 1 if tag.use_thread_lock else tag.max_env_step_concurrent
     if most:
-        pools.append(EnvThreads(most))
+        pools.append(EnvThreads(most, strict=True))
         return pools[-1]
     return pools[0]

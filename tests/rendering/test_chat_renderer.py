@@ -68,6 +68,22 @@ def test_several_new_messages_are_bridged_at_once() -> None:
     assert renderer.initial_ids([USER]) + completion + (bridge or []) == renderer.render_ids(whole)
 
 
+def test_what_was_bridged_before_is_bridged_alike_and_belongs_to_the_caller() -> None:
+    renderer = ChatRenderer(TOKENIZERS["chatml"])
+    completion = [*encode("chatml", ANSWER), renderer.stop_token_ids[0]]
+    first = renderer.next_ids(completion, [NEXT])
+    assert first is not None
+    expected = list(first)
+    first.append(0)
+    assert renderer.next_ids(tuple(completion), [dict(NEXT)]) == expected
+    assert renderer.next_ids(completion[:-1], [NEXT]) == [renderer.stop_token_ids[0], *expected]
+    tool = renderer.next_ids(completion, [{**NEXT, "role": "tool"}])
+    assert tool != expected and renderer.next_ids(completion, [USER]) not in (expected, tool)
+    long = {"role": "user", "content": NEXT["content"] * 1000}
+    whole = renderer.render_ids([USER, {"role": "assistant", "content": ANSWER}, long])
+    assert renderer.render_ids([USER]) + completion + (renderer.next_ids(completion, [long]) or []) == whole
+
+
 def test_thinking_that_the_template_drops_forks_and_other_turns_do_not() -> None:
     renderer = RENDERERS["qwen"]
     stop = renderer.stop_token_ids[0]

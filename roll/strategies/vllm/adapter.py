@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import copy
+import functools
 import gc
 import os
 from collections.abc import Iterator, Mapping
@@ -23,7 +25,7 @@ from vllm.v1.engine.exceptions import EngineDeadError, EngineGenerateError
 from vllm.v1.metrics.loggers import PrometheusStatLogger
 
 from roll.config.errors import ConfigError, Problem
-from roll.strategies.base import Completion, GenerationRequest
+from roll.strategies.base import Completion, GenerationRequest, SamplingParams
 from roll.strategies.hf_infer.sampling import fold_seed
 from roll.strategies.vllm.errors import GenerationError
 from roll.strategies.vllm.metrics import EngineCounters
@@ -38,6 +40,7 @@ _CPU_MEMORY_SHARE = 0.5
 """Of the memory that is free: the most that a cache on a CPU takes unless an option says otherwise."""
 _FALLBACK_CACHE_BYTES = 1024**3
 _CPU_STEP_TOKENS = 2048
+_CACHED_SAMPLINGS = 64
 _CACHE_OPTIONS = ("kv_cache_memory_bytes", "gpu_memory_utilization", "num_gpu_blocks_override")
 
 
@@ -142,7 +145,14 @@ def engine_prompt(request: GenerationRequest) -> TokensInput:
 
 def engine_sampling(request: GenerationRequest, samples: int) -> EngineSampling:
     """Return the sampling parameters of ``samples`` completions, each with its chosen tokens' log-probs."""
-    sampling = request.sampling
+    sampling = copy.copy(_checked_sampling(request.sampling, samples))
+    sampling.seed = fold_seed(request.seed)
+    return sampling
+
+
+@functools.lru_cache(_CACHED_SAMPLINGS)
+def _checked_sampling(sampling: SamplingParams, samples: int) -> EngineSampling:
+    """Return the parameters that requests differ from by their seed only; vLLM checks them when they are made."""
     return EngineSampling(
         n=samples,
         temperature=sampling.temperature,
@@ -152,12 +162,12 @@ def engine_sampling(request: GenerationRequest, samples: int) -> EngineSampling:
         stop_token_ids=list(sampling.stop_token_ids),
         # The model's own end-of-sequence token means nothing here: what ends a completion is in the request.
         ignore_eos=True,
-        seed=fold_seed(request.seed),
+        seed=0,
         logprobs=0,
         flat_logprobs=True,
         detokenize=False,
         output_kind=RequestOutputKind.FINAL_ONLY,
-        # Made for this request alone.
+        # Copied for every request; what vLLM adds to it is the same for all.
         skip_clone=True,
     )
 
