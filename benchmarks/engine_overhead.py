@@ -44,7 +44,6 @@ from transformers import AutoConfig, AutoModelForCausalLM  # noqa: E402
 
 from roll.env_managers.records import EnvManagerLimits, EpisodeSpec  # noqa: E402
 from roll.env_managers.templates import Templates  # noqa: E402
-from roll.env_managers.threads import EnvThreads  # noqa: E402
 from roll.env_managers.trajectory import TrajectoryEnvManager  # noqa: E402
 from roll.envs import get_tag, make  # noqa: E402
 from roll.models.loading import load_tokenizer  # noqa: E402
@@ -133,13 +132,12 @@ async def through(
     """Play one round; returns what it took and what the engine was asked for."""
     recorder = Recorder(engine)
     generation = GenerationScheduler(recorder)
-    threads = EnvThreads()
     manager = TrajectoryEnvManager(
         renderer=renderer,
         generate=generation.generator(SamplingParams(max_new_tokens=NEW_TOKENS)),
         limits=EnvManagerLimits(10, SEQUENCE_LENGTH, NEW_TOKENS),
         templates=Templates("Solve the Sokoban puzzle.", "{observation}"),
-        threads=threads,
+        threads=None,  # as the env worker has it for quick environments
     )
 
     gate = asyncio.Semaphore(at_a_time)
@@ -157,7 +155,6 @@ async def through(
     clock = Clock()
     await scheduler.collect(specs)
     took = clock.stop(recorder.tokens)
-    threads.close()
     return took, recorder
 
 

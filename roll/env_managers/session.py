@@ -19,8 +19,6 @@ AGGREGATIONS = ("last", "mean", "sum", "max")
 
 _PARTS_TOLERANCE = 1e-6
 
-_IMAGE = "data:image/png;base64,"
-
 
 class EnvFailure(Exception):
     """An environment raised, or returned something that is not a Gymnasium reset or step."""
@@ -69,15 +67,9 @@ class EnvSession:
         self._seed = seed
         self._record_frames = record_frames
         self._env: Any = None
-        self._quick_steps = False
         self._closed = False
         self._abandoned = False
         self._busy = threading.Lock()
-
-    @property
-    def quick_steps(self) -> bool:
-        """Whether the environment says that its steps take microseconds, and no picture of them is drawn."""
-        return self._quick_steps
 
     def start(self) -> EnvStart:
         """Make and reset the environment.
@@ -134,12 +126,7 @@ class EnvSession:
         if not isinstance(info, Mapping):
             raise EnvFailure(f"reset() must return info as a dict, got {_short(info)}")
         instruction = _guarded("instruction", lambda: getattr(self._env, "instruction", ""))
-        frame = self._frame()
-        draws = frame is not None and frame.startswith(_IMAGE)
-        self._quick_steps = not draws and _guarded(
-            "quick_steps", lambda: getattr(self._env, "quick_steps", False) is True
-        )
-        return EnvStart(observation, str(instruction), frame)
+        return EnvStart(observation, str(instruction), self._frame())
 
     def _step(self, response: str, last: bool) -> EnvStep:
         returned = _guarded("step()", lambda: self._env.step(response))
@@ -208,7 +195,7 @@ def _check_text(call: str, observation: object) -> None:
 
 
 def _number(name: str, value: object) -> float:
-    if type(value) is float and math.isfinite(value):  # nearly all of them; asking an abstract class takes longer
+    if type(value) is float and math.isfinite(value):  # nearly all are; to ask an abstract class takes longer
         return value
     if not isinstance(value, Real) or not math.isfinite(value):
         raise EnvFailure(f"{name} must be a finite number, got {_short(value)}")
@@ -256,4 +243,4 @@ def _frame_text(frame: Any) -> str | None:
 
     buffer = io.BytesIO()
     Image.fromarray(frame).save(buffer, format="PNG")
-    return _IMAGE + base64.b64encode(buffer.getvalue()).decode("ascii")
+    return "data:image/png;base64," + base64.b64encode(buffer.getvalue()).decode("ascii")

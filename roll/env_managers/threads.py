@@ -44,21 +44,18 @@ class EnvThreads:
     the end of the process.
     """
 
-    def __init__(self, max_threads: int = DEFAULT_THREADS, strict: bool = False) -> None:
+    def __init__(self, max_threads: int = DEFAULT_THREADS) -> None:
         """Start no thread yet.
 
         Args:
             max_threads: Calls that run at the same time, hung ones apart. Environments that wait (network, sandbox)
                 profit from many, environments that compute do not.
-            strict: Whether environments bear no more calls than that, so that quick steps must come here too instead
-                of running in the event loop.
 
         Raises:
             ValueError: If ``max_threads`` is less than 1.
         """
         if max_threads < 1:
             raise ValueError(f"max_threads={max_threads}: must be at least 1")
-        self.strict = strict
         self._max_threads = max_threads
         self._jobs: SimpleQueue[_Job | None] = SimpleQueue()
         self._lock = threading.Lock()

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import functools
 import hashlib
 import time
 from collections.abc import Awaitable, Callable
@@ -58,8 +57,8 @@ class TrajectoryEnvManager:
             limits: How long an episode may get.
             templates: What the policy is told; by default the instruction, then bare observations.
             timeouts: Seconds per phase.
-            threads: Where environments run, apart from the steps of those with ``quick_steps``. ``None`` runs all in
-                the event loop, where a call that hangs stops everything.
+            threads: Where environments run. ``None`` runs them in the event loop, which is faster for environments that
+                only compute for microseconds, but there a step that hangs stops everything.
             activity: Told when an episode works outside the engine.
             record_frames: Whether turns keep what a person would look at.
         """
@@ -159,7 +158,8 @@ class _Episode:
         generated = time.perf_counter()
         self._response = self._manager.renderer.decode(completion.token_ids)
         last = index + 1 >= self._manager.limits.max_steps
-        called = await self._step(last)
+        step_call = _StepCall(self._session, self._response, last)
+        called = await self._call("step", step_call, self._manager.timeouts.step)
         if called is None:
             return
         step, queued = called
@@ -173,14 +173,6 @@ class _Episode:
         else:
             self._extend(completion)
             turn.seconds["render"] = time.perf_counter() - stepped
-
-    async def _step(self, last: bool) -> tuple[EnvStep, float] | None:
-        """Take a step; return it and the seconds it queued, or ``None`` after a time-out."""
-        threads = self._manager.threads
-        if threads is None or (self._session.quick_steps and not threads.strict):
-            return self._session.step(self._response, last), 0.0
-        step = functools.partial(self._session.step, self._response, last)
-        return await self._call("step", step, self._manager.timeouts.step)
 
     def _fits(self) -> bool:
         limits = self._manager.limits
@@ -329,6 +321,20 @@ class _Episode:
         turn = len(self._trajectory.turns)
         said = f"; the last response was {self._response[:200]!r}" if self._response else ""
         return f"{spec.tag} ({spec.trajectory_id}, seed {spec.seed}, turn {turn}): {reason}{said}"
+
+
+class _StepCall:
+    """``EnvSession.step`` with its arguments; lighter than a closure over the episode."""
+
+    __slots__ = ("_session", "_response", "_last")
+
+    def __init__(self, session: EnvSession, response: str, last: bool) -> None:
+        self._session = session
+        self._response = response
+        self._last = last
+
+    def __call__(self) -> EnvStep:
+        return self._session.step(self._response, self._last)
 
 
 class _NoActivity:

@@ -74,9 +74,12 @@ class TextEnv(gymnasium.Env[str, str]):
         "format_penalty": "sum",
     }
 
-    quick_steps: ClassVar[bool] = False
-    """Whether a step computes for microseconds and never waits: it then runs in the event loop instead of a thread,
-    which costs more than such a step, and no time-out can end it."""
+    is_quick: ClassVar[bool] = False
+    """Whether ``reset`` and ``step`` compute for a millisecond at most and never wait.
+
+    They are then called in the event loop: in a thread they would cost more, and wait for the same interpreter lock. No
+    time-out can end such a call.
+    """
 
     initial_seed: int | None = None
     """Used once, by the first ``reset`` that gets no seed (set by ``roll.envs.make(tag, seed=...)``)."""

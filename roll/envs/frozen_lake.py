@@ -52,7 +52,7 @@ class FrozenLakeEnv(TextEnv):
         EnvConfigError: If an option cannot work.
     """
 
-    quick_steps = True
+    is_quick = True
 
     def __init__(
         self,

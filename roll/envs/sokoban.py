@@ -69,7 +69,7 @@ class SokobanEnv(TextEnv):
         EnvConfigError: If an option cannot work.
     """
 
-    quick_steps = True
+    is_quick = True
 
     def __init__(
         self,

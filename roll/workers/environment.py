@@ -162,11 +162,17 @@ def _limits(tag: Tag, manager: EnvManagerConfig, sequence_length: int, max_new_t
     return EnvManagerLimits(turns, sequence_length, max_new_tokens, tag.max_tokens_per_step)
 
 
-def threads_of(config: AgenticConfig, name: str, pools: list[EnvThreads]) -> EnvThreads:
-    """Return the shared pool, or one of its own for a tag whose environments bear only so many calls at a time."""
+def threads_of(config: AgenticConfig, name: str, pools: list[EnvThreads]) -> EnvThreads | None:
+    """Return where the environments of a tag run.
+
+    That is the shared pool, or one of its own for a tag whose environments bear only so many calls at a time. It is
+    ``None``, the event loop, for quick ones that draw no pictures.
+    """
     tag = config.tags().get(name)
     most = 0 if tag is None else 1 if tag.use_thread_lock else tag.max_env_step_concurrent
     if most:
-        pools.append(EnvThreads(most, strict=True))
+        pools.append(EnvThreads(most))
         return pools[-1]
-    return pools[0]
+    described = get_tag(name) if tag is None else tag
+    is_quick = getattr(get_env_class(described.env_type), "is_quick", False) is True
+    return None if is_quick and described.env_config.get("render_mode") != "rgb_array" else pools[0]

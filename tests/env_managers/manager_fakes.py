@@ -67,7 +67,6 @@ class CountEnv:
 
     render_mode: str | None = "ansi"
     instruction = "Count with {braces}."
-    quick_steps: object = False
 
     def __init__(self, goal: int = 3) -> None:
         self.goal = goal

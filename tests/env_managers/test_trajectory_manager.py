@@ -6,7 +6,6 @@ import io
 import itertools
 import subprocess
 import sys
-import threading
 from dataclasses import replace
 
 import numpy as np
@@ -56,35 +55,6 @@ def test_an_episode_is_recorded_turn_by_turn(threaded: bool) -> None:
     assert all(name.startswith("roll-env") == threaded for name in env.threads)
     assert [call.request_id for call in calls] == ["g/0/0", "g/0/1", "g/0/2"]
     assert {(call.session, call.max_new_tokens, call.stop_token_ids) for call in calls} == {("g/0", 20, (STOP,))}
-
-
-class Threaded(CountEnv):
-    """Remembers where it was reset."""
-
-    def reset(self, *, seed: int | None = None) -> object:
-        self.reset_in = threading.current_thread().name
-        return super().reset(seed=seed)
-
-
-def where_it_ran(env: Threaded, threads: EnvThreads) -> set[str]:
-    generate, _ = script("up")
-    trajectory = asyncio.run(manager(generate, threads=threads).run(spec(), lambda: env))
-    assert trajectory.status is Status.COMPLETED and env.closed == 1
-    assert env.reset_in.startswith("roll-env"), "making a level may take long"
-    return env.threads
-
-
-def test_quick_steps_run_in_the_event_loop_unless_the_number_of_calls_at_a_time_is_a_promise() -> None:
-    here = threading.current_thread().name
-    quick, slow, drawn = Threaded(), Threaded(), Threaded()
-    quick.quick_steps, slow.quick_steps, drawn.quick_steps = True, 1, True
-    drawn.render = lambda: np.zeros((4, 4, 3), dtype=np.uint8)
-    assert where_it_ran(quick, EnvThreads(2)) == {here}
-    for env in (slow, drawn):
-        assert all(name.startswith("roll-env") for name in where_it_ran(env, EnvThreads(2)))
-    strict = Threaded()
-    strict.quick_steps = True
-    assert all(name.startswith("roll-env") for name in where_it_ran(strict, EnvThreads(1, strict=True)))
 
 
 def test_each_prompt_is_the_previous_prompt_and_completion_and_the_new_message() -> None:

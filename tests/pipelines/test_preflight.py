@@ -1,11 +1,14 @@
 from __future__ import annotations
 
+from collections.abc import Iterator
+
 import pytest
 
 from roll.config import AgenticConfig, ConfigError, load
 from roll.env_managers.threads import EnvThreads
 from roll.env_managers.trajectory import TrajectoryEnvManager
-from roll.envs import get_tag, register_tag, unregister
+from roll.envs import get_tag, register_env, register_tag, unregister
+from roll.envs.sokoban import SokobanEnv
 from roll.pipelines.not_yet import keys_without_effect
 from roll.pipelines.preflight.agentic import check_agentic as check
 from roll.workers.classes import worker_class
@@ -82,7 +85,20 @@ def test_a_wrong_env_manager_is_a_configuration_error(path: str) -> None:
     unregister("Odd")
 
 
-def test_an_environment_that_is_not_thread_safe_gets_a_thread_of_its_own() -> None:
+class Waits(SokobanEnv):
+    """May take long."""
+
+    is_quick = False
+
+
+@pytest.fixture
+def waits() -> Iterator[None]:
+    register_env("waits")(Waits)
+    yield
+    unregister("waits")
+
+
+def test_where_environments_run_depends_on_how_long_they_take_and_how_many_calls_they_bear(waits: None) -> None:
     shared = EnvThreads()
     pools = [shared]
     config = load(
@@ -90,12 +106,16 @@ def test_an_environment_that_is_not_thread_safe_gets_a_thread_of_its_own() -> No
             "custom_envs": {
                 "Locked": {"env_type": "sokoban", "use_thread_lock": True},
                 "Few": {"env_type": "sokoban", "max_env_step_concurrent": 3},
-                "Free": {"env_type": "sokoban"},
+                "Quick": {"env_type": "sokoban"},
+                "Drawn": {"env_type": "sokoban", "env_config": {"render_mode": "rgb_array"}},
+                "Slow": {"env_type": "waits"},
             }
         }
     )
-    assert threads_of(config, "Free", pools) is shared
-    assert threads_of(config, "SimpleSokoban", pools) is shared
+    assert threads_of(config, "Quick", pools) is None
+    assert threads_of(config, "SimpleSokoban", pools) is None
+    assert threads_of(config, "Drawn", pools) is shared
+    assert threads_of(config, "Slow", pools) is shared
     assert threads_of(config, "Locked", pools)._max_threads == 1
     assert threads_of(config, "Few", pools)._max_threads == 3
     assert len(pools) == 3
