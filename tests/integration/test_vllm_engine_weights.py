@@ -12,41 +12,30 @@ import torch
 from transformers import PreTrainedModel
 from vllm_support import (
     BLOCK,
+    GREEDY,
+    LONG_PROMPT,
     Harness,
     changed_model,
+    check_answers,
     greatest_difference,
     greedy_tokens,
     log_probs,
     needs_vllm,
-    random_prompt,
     shared_harness,
+    worker_place,
+    worker_receiver,
 )
 
-from roll.distributed.weight_sync import Place, WeightOffer, WeightReceiver, WeightSender, WeightSyncSettings, describe
+from roll.distributed.weight_sync import Place, WeightReceiver, WeightSender, WeightSyncSettings, describe
 from roll.strategies.base import Completion, GenerationRequest, SamplingParams, WeightUpdate
 from roll.strategies.vllm.errors import GenerationError, WeightLoadError
 
 pytestmark = needs_vllm
 
-LONG_PROMPT = random_prompt(3 * BLOCK + 17, 5)
-GREEDY = SamplingParams(max_new_tokens=16, temperature=0.0)
-
 
 @pytest.fixture
 def vllm(request: pytest.FixtureRequest) -> Harness:
     return shared_harness(request.config)
-
-
-def check_answers(vllm: Harness, model: PreTrainedModel, version: int) -> None:
-    """The engine has this model's weights, and nothing cached of another's."""
-    for prompt in (LONG_PROMPT, random_prompt(9, 2)):
-        got = vllm.generate(prompt, max_new_tokens=GREEDY.max_new_tokens, temperature=0.0)
-        assert got.cached_tokens == 0
-        assert got.policy_version == (version, version)
-        assert got.token_ids == greedy_tokens(model, prompt, GREEDY.max_new_tokens)
-        assert greatest_difference(model, prompt, got, GREEDY) < 1e-4
-    # The next one finds the prompt of several blocks in the cache.
-    assert vllm.generate(LONG_PROMPT, max_new_tokens=1).cached_tokens == 3 * BLOCK
 
 
 def test_streamed_tensors_replace_all_weights_and_the_cached_prefixes(vllm: Harness) -> None:
@@ -89,16 +78,6 @@ def test_the_strategy_takes_weights_from_a_receiver(vllm: Harness, tmp_path: Pat
         sender.close()
     vllm.model, vllm.version = model, new_version
     check_answers(vllm, model, new_version)
-
-
-def worker_receiver(offer: WeightOffer, rank: int) -> WeightReceiver:
-    """Make the end of one of the engine's processes."""
-    return WeightReceiver(offer, f"worker {rank}")
-
-
-def worker_place(rank: int) -> Place:
-    """Return where one of the engine's processes runs."""
-    return Place.here()
 
 
 @pytest.mark.parametrize("method", ["broadcast", "checkpoint"])

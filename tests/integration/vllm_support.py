@@ -12,6 +12,7 @@ import pytest
 import torch
 from transformers import PreTrainedModel
 
+from roll.distributed.weight_sync import Place, WeightOffer, WeightReceiver
 from roll.models.loading import load_model
 from roll.models.toy import WEIGHTS_DIRECTORY
 from roll.strategies.base import Completion, GenerationRequest, SamplingParams, WeightUpdate
@@ -38,13 +39,17 @@ _shared: list[Harness] = []
 class Harness:
     """An engine, the event loop that it serves, and the Hugging Face model whose weights it has."""
 
-    def __init__(self) -> None:
+    def __init__(self, **strategy_config: Any) -> None:
         from roll.strategies.vllm import VllmStrategy
 
         self.before = {child.pid for child in psutil.Process().children(recursive=True)}
         self.loop = asyncio.new_event_loop()
         self.engine: VllmStrategy = VllmStrategy(
-            WEIGHTS_DIRECTORY, max_slots=64, max_length=MAX_LENGTH, bucket_bytes=BUCKET_BYTES
+            WEIGHTS_DIRECTORY,
+            max_slots=64,
+            max_length=MAX_LENGTH,
+            bucket_bytes=BUCKET_BYTES,
+            strategy_config=strategy_config,
         )
         self.model = load_model("toy")
         self.version = 0
@@ -88,6 +93,28 @@ def shared_harness(config: pytest.Config) -> Harness:
         _shared.append(Harness())
         config.add_cleanup(_shared[-1].close)
     return _shared[-1]
+
+
+def check_answers(vllm: Harness, model: PreTrainedModel, version: int) -> None:
+    """The engine has this model's weights, and nothing cached of another's."""
+    for prompt in (LONG_PROMPT, random_prompt(9, 2)):
+        got = vllm.generate(prompt, max_new_tokens=GREEDY.max_new_tokens, temperature=0.0)
+        assert got.cached_tokens == 0
+        assert got.policy_version == (version, version)
+        assert got.token_ids == greedy_tokens(model, prompt, GREEDY.max_new_tokens)
+        assert greatest_difference(model, prompt, got, GREEDY) < 1e-4
+    # The next one finds the prompt of several blocks in the cache.
+    assert vllm.generate(LONG_PROMPT, max_new_tokens=1).cached_tokens == 3 * BLOCK
+
+
+def worker_receiver(offer: WeightOffer, rank: int) -> WeightReceiver:
+    """Make the end of one of the engine's processes."""
+    return WeightReceiver(offer, f"worker {rank}")
+
+
+def worker_place(rank: int) -> Place:
+    """Return where one of the engine's processes runs."""
+    return Place.here()
 
 
 def random_prompt(length: int, seed: int) -> list[int]:
@@ -144,3 +171,7 @@ def log_probs(model: PreTrainedModel, prompt: list[int], tokens: list[int], samp
 def greatest_difference(model: PreTrainedModel, prompt: list[int], got: Completion, sampling: SamplingParams) -> float:
     """Return how far reported log-probs are from the model's."""
     return (log_probs(model, prompt, got.token_ids, sampling) - torch.tensor(got.logprobs)).abs().max().item()
+
+
+LONG_PROMPT = random_prompt(3 * BLOCK + 17, 5)
+GREEDY = SamplingParams(max_new_tokens=16, temperature=0.0)

@@ -41,6 +41,7 @@ _CPU_MEMORY_SHARE = 0.5
 _FALLBACK_CACHE_BYTES = 1024**3
 _CPU_STEP_TOKENS = 2048
 _CACHED_SAMPLINGS = 64
+_MEMORY_NODES = Path("/sys/devices/system/node")
 _CACHE_OPTIONS = ("kv_cache_memory_bytes", "gpu_memory_utilization", "num_gpu_blocks_override")
 
 
@@ -66,6 +67,9 @@ def start_engine(
         # Otherwise a single worker gets a process of its own beside the scheduler's, and both spin while they wait for
         # each other: slower to start, and slower where processors are few.
         environment["VLLM_ENABLE_V1_MULTIPROCESSING"] = "0"
+        if _processes(options) > len(list(_MEMORY_NODES.glob("node[0-9]*"))):
+            # vLLM would bind the threads of each process to a memory node of its own, and end where there are too few.
+            environment["VLLM_CPU_OMP_THREADS_BIND"] = "nobind"
         if arguments["enforce_eager"]:
             # The ranks of log-probs, which nobody reads, would still be compiled: 20 s at the first request.
             environment["TORCHDYNAMO_DISABLE"] = "1"
@@ -76,6 +80,11 @@ def start_engine(
     gc.collect()
     gc.freeze()
     return engine
+
+
+def _processes(options: Mapping[str, Any]) -> int:
+    """Return among how many processes the engine divides the model."""
+    return int(options.get("tensor_parallel_size") or 1) * int(options.get("pipeline_parallel_size") or 1)
 
 
 @contextmanager

@@ -1,0 +1,41 @@
+"""The real vLLM engine with its model divided between two processes."""
+
+from __future__ import annotations
+
+import asyncio
+from functools import partial
+
+from vllm_support import Harness, changed_model, check_answers, needs_vllm, worker_place, worker_receiver
+
+from roll.distributed.weight_sync import WeightSender, WeightSyncSettings, describe
+
+pytestmark = needs_vllm
+
+
+def test_a_divided_engine_answers_as_the_whole_model_and_each_part_takes_its_share_of_new_weights() -> None:
+    vllm = Harness(tensor_parallel_size=2)
+    try:
+        check_answers(vllm, vllm.model, 0)
+        vllm.use(changed_model(1))
+        check_answers(vllm, vllm.model, 1)
+
+        places = vllm.run(vllm.engine.call_workers(worker_place))
+        assert len({place.pid for place in places}) == 2
+        named = {f"worker {rank}": place for rank, place in enumerate(places)}
+        model = changed_model(2)
+        settings = WeightSyncSettings(method="broadcast", timeout=60)
+        sender = WeightSender(describe(model.named_parameters()), named, settings)
+
+        async def sync() -> None:
+            await vllm.engine.connect_workers(partial(worker_receiver, sender.offer))
+            sent = asyncio.create_task(asyncio.to_thread(sender.send, 2, model.named_parameters()))
+            assert await vllm.engine.receive_weights() == 2
+            await sent
+
+        try:
+            vllm.run(sync())
+        finally:
+            sender.close()
+        check_answers(vllm, model, 2)
+    finally:
+        vllm.close()
