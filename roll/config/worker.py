@@ -157,7 +157,9 @@ class WorkerConfig(ConfigModel):
     world_size: Positive | None = Field(
         None, description="Number of workers. null: devices divided by `num_gpus_per_worker`, or 1."
     )
-    num_gpus_per_worker: Positive = Field(1, description="Devices of one worker (an engine with tensor parallelism).")
+    num_gpus_per_worker: Positive = Field(
+        1, description="Devices of one worker; an engine divides its matrices among them."
+    )
     model_update_frequency: Positive = Field(1, description="Steps between two weight updates of the role.")
     system_envs: EnvironmentVariables = Field(default_factory=dict, description="Environment of the role's processes.")
     use_sequence_packing: bool = Field(

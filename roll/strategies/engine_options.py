@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any, Final
@@ -10,6 +11,26 @@ from roll.config.errors import ConfigError, Problem, nearest
 
 DTYPES: Final = {"fp32": "float32", "bf16": "bfloat16", "fp16": "float16"}
 """What engines call the number formats."""
+
+
+PARALLEL_SIZES: Final[Mapping[str, tuple[str, str]]] = {
+    "vllm": ("tensor_parallel_size", "pipeline_parallel_size"),
+    "sglang": ("tp_size", "pp_size"),
+}
+"""What engines call the parts of a matrix and the parts of the stack of layers, by strategy."""
+
+
+def parts_of(engine: str, options: Mapping[str, Any]) -> int:
+    """Return among how many processes an engine with these options divides its model."""
+    return math.prod(options.get(key) or 1 for key in PARALLEL_SIZES[engine])
+
+
+def divided(engine: str, options: Mapping[str, Any] | None, devices: int) -> dict[str, Any]:
+    """Return the options of an engine that has ``devices``: unless they say otherwise, they share its matrices."""
+    given = dict(options or {})
+    if devices > 1 and not any(key in given for key in PARALLEL_SIZES[engine]):
+        given[PARALLEL_SIZES[engine][0]] = devices
+    return given
 
 
 @dataclass(frozen=True, slots=True)

@@ -14,6 +14,7 @@ from roll.models.loading import resolve_pretrain
 from roll.models.lora import add_adapters
 from roll.strategies.activity import Activity
 from roll.strategies.base import GenerationStrategy
+from roll.strategies.engine_options import divided
 from roll.strategies.fsdp.loading import load_on_first_rank
 from roll.strategies.fsdp.options import FsdpOptions
 from roll.strategies.fsdp_train import FsdpTrainStrategy
@@ -146,7 +147,13 @@ def generation_strategy(
         own = model if model is not None else load_role_model(config, "actor_train").requires_grad_(False)
         return HfInferStrategy(own, activity=activity, **limits)
     folder = resolve_pretrain(config.model_path("actor_train"))
-    options = {"dtype": config.actor_infer.model_args.dtype, "strategy_config": given, "seed": config.seed, **limits}
+    devices = config.actor_infer.num_gpus_per_worker if config.actor_infer.device_mapping else 1
+    options = {
+        "dtype": config.actor_infer.model_args.dtype,
+        "strategy_config": divided(name, given, devices),
+        "seed": config.seed,
+        **limits,
+    }
     if name == "vllm":
         from roll.strategies.vllm import VllmStrategy
 

@@ -136,15 +136,14 @@ VERL: dict[str, Case] = {
     **{
         f"{R}.{name}": (value, {f"{R}.name": "vllm"}, {ENGINE: {name: value}})
         for name, value in {
-            "dtype": "bfloat16",
             "gpu_memory_utilization": 0.5,
             "enforce_eager": True,
-            "load_format": "auto",
-            "tensor_model_parallel_size": 2,
             "max_num_batched_tokens": 8192,
-            "max_num_seqs": 1024,
         }.items()
     },
+    f"{R}.dtype": ("bfloat16", {f"{R}.name": "vllm"}, {"actor_infer.model_args.dtype": "bf16"}),
+    f"{R}.tensor_model_parallel_size": (2, {f"{R}.name": "vllm"}, {"actor_infer.num_gpus_per_worker": 2}),
+    f"{R}.max_num_seqs": (1024, {}, {"max_running_requests": 1024}),
     f"{R}.log_prob_micro_batch_size_per_gpu": (4, {}, {"actor_train.infer_batch_size": 4}),
     "data.train_files": (
         ["a.parquet"],
@@ -272,7 +271,7 @@ CHATLEARN: dict[str, Case] = {
     f"{P}.tensor_model_parallel_size": (
         2,
         {"runtime_args.rollout_backend": "vllm"},
-        {ENGINE: {"tensor_model_parallel_size": 2}},
+        {"actor_infer.num_gpus_per_worker": 2},
     ),
 }
 
@@ -460,7 +459,7 @@ TRINITY: dict[str, Case] = {
     "explorer.rollout_model.tensor_parallel_size": (
         2,
         {"explorer.rollout_model.engine_type": "vllm"},
-        {ENGINE: {"tensor_model_parallel_size": 2}},
+        {"actor_infer.num_gpus_per_worker": 2},
     ),
     "synchronizer.sync_interval": (10, {}, {"actor_infer.model_update_frequency": 10}),
     "name": ("e", {}, {"exp_name": "e"}),

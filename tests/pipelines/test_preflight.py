@@ -1,16 +1,19 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from importlib.util import find_spec
 
 import pytest
 
-from roll.config import AgenticConfig, ConfigError, load
+from roll.config import AgenticConfig, ConfigError, ConfigWarning, load
 from roll.env_managers.threads import EnvThreads
 from roll.env_managers.trajectory import TrajectoryEnvManager
 from roll.envs import get_tag, register_env, register_tag, unregister
 from roll.envs.sokoban import SokobanEnv
 from roll.pipelines.not_yet import keys_without_effect
 from roll.pipelines.preflight.agentic import check_agentic as check
+from roll.pipelines.preflight.common import parallel_problems, strategy_problems
+from roll.strategies.engine_options import PARALLEL_SIZES, divided, parts_of
 from roll.workers.classes import worker_class
 from roll.workers.environment import EnvironmentWorker, manager_class, threads_of
 
@@ -121,3 +124,44 @@ def test_where_environments_run_depends_on_how_long_they_take_and_how_many_calls
     assert len(pools) == 3
     for pool in pools:
         pool.close()
+
+
+@pytest.mark.parametrize("engine", ["vllm", "sglang"])
+def test_an_engine_divides_its_model_among_its_devices_and_sizes_that_say_otherwise_are_refused(engine: str) -> None:
+    matrices, layers = PARALLEL_SIZES[engine]
+    assert divided(engine, {"seed": 1}, 2) == {"seed": 1, matrices: 2}
+    assert divided(engine, None, 1) == {}
+    assert divided(engine, {layers: 2}, 2) == {layers: 2}
+    assert parts_of(engine, {matrices: 2, layers: 3}) == 6
+
+    def problems(**sizes: int) -> list[str]:
+        role = {
+            "device_mapping": "0-3",
+            "num_gpus_per_worker": 2,
+            "strategy_args": {"strategy_name": engine, "strategy_config": sizes},
+        }
+        config = load({"cluster": "ray", "num_gpus_per_node": 4, "actor_infer": role})
+        return [str(each) for each in parallel_problems("actor_infer", config.actor_infer)]
+
+    assert problems() == problems(**{matrices: 2}) == problems(**{layers: 2}) == []
+    (problem,) = problems(**{matrices: 2, layers: 2})
+    assert "4" in problem and matrices in problem and layers in problem
+
+
+@pytest.mark.skipif(find_spec("vllm") is None, reason="vLLM is not installed: make vllm")
+def test_what_verl_says_of_an_engine_is_what_the_engine_takes() -> None:
+    rollout = {
+        "name": "vllm",
+        "dtype": "float32",
+        "gpu_memory_utilization": 0.5,
+        "enforce_eager": True,
+        "free_cache_engine": True,
+        "load_format": "dummy_dtensor",
+        "tensor_model_parallel_size": 2,
+        "max_num_batched_tokens": 8192,
+        "max_num_seqs": 64,
+    }
+    with pytest.warns(ConfigWarning):
+        config = load({"actor_rollout_ref": {"rollout": rollout}})
+    assert list(strategy_problems(config)) == []
+    assert (config.actor_infer.num_gpus_per_worker, config.max_running_requests) == (2, 64)

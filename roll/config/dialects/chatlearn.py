@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any, Final
 
+from roll.config.dialects.engines import engine_at, option_rows, size_row
 from roll.config.dialects.rows import (
     GENERATION_STRATEGIES,
     TRAIN_STRATEGIES,
@@ -32,6 +33,7 @@ _NUMBERS = choices({True: "bf16", False: "fp32"})
 
 _SHARDING = "sharding and memory belong to the strategy, `strategy_args.strategy_config`"
 _DEVICES = "devices belong to the role, `device_mapping`"
+_engine = engine_at(f"{_RUN}.rollout_backend")
 _MEGATRON = "options of Megatron go to `actor_train.strategy_args.strategy_config`"
 
 
@@ -80,15 +82,6 @@ def _mini_batches(value: Any, look: Look) -> int:
 
 def _wandb(value: Any, look: Look) -> Any:
     return "wandb" if value is True else Unused()
-
-
-def _engine(value: Any, look: Look) -> Any:
-    own = look(f"{_RUN}.rollout_backend") is None
-    return Unused("an option of vllm and sglang; name one in runtime_args.rollout_backend") if own else value
-
-
-def _tensor_parallel(value: Any, look: Look) -> Any:
-    return Unused() if value == 1 and look(f"{_RUN}.rollout_backend") is None else _engine(value, look)
 
 
 _LOSS = (
@@ -235,18 +228,8 @@ _SAMPLER = (
     *plain(_POLICY, "val_generating_args", eval_temperature="temperature", eval_top_p="top_p", eval_top_k="top_k"),
     Row(f"{_POLICY}.load", "pretrain", "the sampler has the weights of the policy"),
     Row(f"{_POLICY}.generation_batch_size", "max_running_requests"),
-    Row(
-        f"{_POLICY}.gpu_memory_utilization",
-        "actor_infer.strategy_args.strategy_config.gpu_memory_utilization",
-        "of `vllm` and `sglang`",
-        _engine,
-    ),
-    Row(
-        f"{_POLICY}.tensor_model_parallel_size",
-        "actor_infer.strategy_args.strategy_config.tensor_model_parallel_size",
-        "of `vllm` and `sglang`",
-        _tensor_parallel,
-    ),
+    *option_rows(_POLICY, _engine, "gpu_memory_utilization"),
+    size_row(f"{_POLICY}.tensor_model_parallel_size", _engine),
     Row(f"{_POLICY}.trainable", note="The sampler takes its weights from policy_trainer.", only=(False,)),
     Row(f"{_POLICY}.enable_thinking", note="Thinking is a matter of the chat template.", only=(False,)),
     *no_effect(_DEVICES, f"{_POLICY}.gpu_per_process", f"{_POLICY}.num_gpu"),

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any, Final
 
+from roll.config.dialects.engines import engine_at, size_row
 from roll.config.dialects.rows import (
     GENERATION_STRATEGIES,
     SCHEDULES,
@@ -32,6 +33,7 @@ _TASKS = "buffer.explorer_input.taskset"
 _ESTIMATORS = {"ppo": "gae", "reinforceplusplus": "reinforce_plus_plus", "step_wise_grpo": "step_wise_grpo"}
 
 _DEVICES = "devices belong to the role, `device_mapping`"
+_engine = engine_at("explorer.rollout_model.engine_type")
 _STORE = "trajectories are kept in memory and written as parquet"
 _GRADING = "grading is configured in `rewards`, environments in `custom_envs`"
 _RUNNERS = "episodes are scheduled by `max_running_requests` and the env managers"
@@ -123,11 +125,6 @@ def _critic_model(value: Any, look: Look) -> Any:
         look(f"{_ALGO}.advantage_fn") is None and look(f"{_ALGO}.algorithm_type") == "ppo"
     )
     return value if critic else Unused("the algorithm has no critic")
-
-
-def _tensor_parallel(value: Any, look: Look) -> Any:
-    own = look("explorer.rollout_model.engine_type") is None
-    return (Unused() if value == 1 else Unused("explorer.rollout_model.engine_type names no engine")) if own else value
 
 
 _ALGORITHM = (
@@ -301,12 +298,7 @@ _EXPLORER = (
         "`vllm_async` is `vllm`",
         choices(GENERATION_STRATEGIES),
     ),
-    Row(
-        "explorer.rollout_model.tensor_parallel_size",
-        "actor_infer.strategy_args.strategy_config.tensor_model_parallel_size",
-        "with an `engine_type`",
-        _tensor_parallel,
-    ),
+    size_row("explorer.rollout_model.tensor_parallel_size", _engine),
     *no_effect(_DEVICES, "explorer.rollout_model.engine_num"),
     *no_effect("every trajectory is kept whole", "explorer.rollout_model.enable_history"),
     *no_effect("evaluations follow `eval_steps`", "explorer.eval_on_startup"),

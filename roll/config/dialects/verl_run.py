@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any, Final
 
+from roll.config.dialects.engines import dtype_row, engine_at, option_rows, size_row
 from roll.config.dialects.rows import (
     GENERATION_STRATEGIES,
     TRACKERS,
@@ -28,10 +29,10 @@ _REF = "actor_rollout_ref.ref"
 _ROLLOUT = "actor_rollout_ref.rollout"
 _DATA = "actor_train.data_args"
 _SAMPLING = "actor_infer.generating_args"
-_ENGINE = "actor_infer.strategy_args.strategy_config"
 
 _SHARDING = "sharding and memory belong to the strategy, `strategy_args.strategy_config`"
 _DEVICES = "devices belong to the role, `device_mapping`"
+_engine = engine_at(f"{_ROLLOUT}.name")
 
 
 def _reference_used(value: Any, look: Look) -> Any:
@@ -42,13 +43,6 @@ def _reference_used(value: Any, look: Look) -> Any:
 def _rollout_batch(value: Any, look: Look) -> int:
     prompts = whole(value, "the batch size")
     return prompts * look.responses(f"{_ROLLOUT}.n") if look.agentic else prompts
-
-
-def _engine(value: Any, look: Look) -> Any:
-    own = look(f"{_ROLLOUT}.name") in (None, "hf")
-    return (
-        Unused("an option of vllm and sglang, which actor_rollout_ref.rollout.name does not ask for") if own else value
-    )
 
 
 def _train_files(value: Any, look: Look) -> Sets:
@@ -175,18 +169,11 @@ _SAMPLER = (
     *plain(_ROLLOUT, "", prompt_length="prompt_length", response_length="response_length"),
     Row(f"{_ROLLOUT}.do_sample", note="For greedy sampling, set temperature: 0.", only=(True,)),
     Row(f"{_ROLLOUT}.ignore_eos", note="A response ends at its stop token.", only=(False,)),
-    *(
-        Row(f"{_ROLLOUT}.{name}", f"{_ENGINE}.{name}", "of `vllm` and `sglang`", _engine)
-        for name in (
-            "dtype",
-            "gpu_memory_utilization",
-            "enforce_eager",
-            "load_format",
-            "tensor_model_parallel_size",
-            "max_num_batched_tokens",
-            "max_num_seqs",
-        )
-    ),
+    dtype_row(f"{_ROLLOUT}.dtype", _engine),
+    size_row(f"{_ROLLOUT}.tensor_model_parallel_size", _engine),
+    *option_rows(_ROLLOUT, _engine, "gpu_memory_utilization", "enforce_eager", "max_num_batched_tokens"),
+    Row(f"{_ROLLOUT}.max_num_seqs", "max_running_requests"),
+    *no_effect("the engine has its weights from the trainer", f"{_ROLLOUT}.load_format"),
     Row(f"{_ROLLOUT}.log_prob_micro_batch_size_per_gpu", "actor_train.infer_batch_size"),
     Row(f"{_ROLLOUT}.log_prob_micro_batch_size", note="Use log_prob_micro_batch_size_per_gpu.", only=(None,)),
     *no_effect(

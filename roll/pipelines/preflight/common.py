@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib
+import math
 import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
@@ -11,7 +12,9 @@ from typing import Any
 import torch
 
 from roll.config import ConfigError, PipelineConfig, Problem
+from roll.config.worker import WorkerConfig
 from roll.distributed import plan_placement
+from roll.strategies.engine_options import PARALLEL_SIZES, divided
 from roll.strategies.fsdp.options import FsdpOptions
 from roll.workers.classes import worker_class
 
@@ -40,6 +43,7 @@ def strategy_problems(config: PipelineConfig) -> Iterator[Problem]:
             message = "it needs a CUDA GPU, and this machine has none."
             path = f"{role}.strategy_args.strategy_name"
             yield Problem(path, message, "use fsdp_train or deepspeed_train here.", arguments.strategy_name)
+        yield from parallel_problems(role, worker)
         check = _OPTIONS.get(arguments.strategy_name.partition("_")[0])
         if check is None:
             continue
@@ -47,6 +51,22 @@ def strategy_problems(config: PipelineConfig) -> Iterator[Problem]:
             check(arguments.strategy_config, f"{role}.strategy_args.strategy_config")
         except ConfigError as error:
             yield from error.problems
+
+
+def parallel_problems(role: str, worker: WorkerConfig) -> Iterator[Problem]:
+    """Yield an engine's parallel sizes that do not make the devices that it is given."""
+    engine, devices = worker.strategy_args.strategy_name, worker.num_gpus_per_worker
+    if engine not in PARALLEL_SIZES or not worker.device_mapping:
+        return
+    given = divided(engine, worker.strategy_args.strategy_config, devices)
+    sizes = [given.get(key, 1) for key in PARALLEL_SIZES[engine]]
+    if all(isinstance(size, int) for size in sizes) and math.prod(sizes) != devices:
+        written = " × ".join(f"{key} {given[key]}" for key in PARALLEL_SIZES[engine] if key in given)
+        message = (
+            f"each engine has {devices} of the devices, but divides its model among {math.prod(sizes)} ({written})."
+        )
+        fix = f"set it to {math.prod(sizes)}, and leave the sizes out if only matrices are divided."
+        yield Problem(f"{role}.num_gpus_per_worker", message, fix, devices)
 
 
 def _is_without_gpu(config: PipelineConfig) -> bool:

@@ -26,6 +26,7 @@ from vllm.v1.metrics.loggers import PrometheusStatLogger
 
 from roll.config.errors import ConfigError, Problem
 from roll.strategies.base import Completion, GenerationRequest, SamplingParams
+from roll.strategies.engine_options import parts_of
 from roll.strategies.hf_infer.sampling import fold_seed
 from roll.strategies.vllm.errors import GenerationError
 from roll.strategies.vllm.metrics import EngineCounters
@@ -67,7 +68,7 @@ def start_engine(
         # Otherwise a single worker gets a process of its own beside the scheduler's, and both spin while they wait for
         # each other: slower to start, and slower where processors are few.
         environment["VLLM_ENABLE_V1_MULTIPROCESSING"] = "0"
-        if _processes(options) > len(list(_MEMORY_NODES.glob("node[0-9]*"))):
+        if parts_of("vllm", options) > len(list(_MEMORY_NODES.glob("node[0-9]*"))):
             # vLLM would bind the threads of each process to a memory node of its own, and end where there are too few.
             environment["VLLM_CPU_OMP_THREADS_BIND"] = "nobind"
         if arguments["enforce_eager"]:
@@ -80,11 +81,6 @@ def start_engine(
     gc.collect()
     gc.freeze()
     return engine
-
-
-def _processes(options: Mapping[str, Any]) -> int:
-    """Return among how many processes the engine divides the model."""
-    return int(options.get("tensor_parallel_size") or 1) * int(options.get("pipeline_parallel_size") or 1)
 
 
 @contextmanager
