@@ -52,7 +52,12 @@ class EngineArguments:
     installed: Callable[[], list[str]]
 
     def check(
-        self, options: Mapping[str, Any] | None, max_length: int | None, names: Iterable[str] | None, path: str
+        self,
+        options: Mapping[str, Any] | None,
+        *,
+        max_length: int | None = None,
+        names: Iterable[str] | None = None,
+        path: str = "actor_infer.strategy_args.strategy_config",
     ) -> dict[str, Any]:
         """Return a ``strategy_config`` as a plain mapping, if the engine would take every key.
 

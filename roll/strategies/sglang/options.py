@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from typing import Any, Final
 
 from roll.strategies.engine_options import DTYPES, EngineArguments
@@ -38,31 +38,9 @@ def engine_argument_names() -> list[str]:
     return list(inspect.signature(ServerArgs).parameters)
 
 
-_ARGUMENTS: Final = EngineArguments(
+check_options: Final = EngineArguments(
     "SGLang", "sglang.srt.server_args.ServerArgs", OWNED, "context_length", engine_argument_names
-)
-
-
-def check_options(
-    options: Mapping[str, Any] | None,
-    *,
-    max_length: int | None = None,
-    names: Iterable[str] | None = None,
-    path: str = "actor_infer.strategy_args.strategy_config",
-) -> dict[str, Any]:
-    """Return a ``strategy_config`` as a plain mapping, if the engine would take every key.
-
-    Args:
-        options: The mapping; ``None`` for all defaults.
-        max_length: Tokens that a sequence of the run may have; ``context_length`` must not be below.
-        names: What the engine takes; ``None`` asks the installed one.
-        path: The key path of the mapping, for errors.
-
-    Raises:
-        ConfigError: A key is unknown, or is decided by another key of the configuration. All problems at once.
-        SglangNotInstalledError: If SGLang cannot be imported.
-    """
-    return _ARGUMENTS.check(options, max_length, names, path)
+).check
 
 
 def engine_arguments(
