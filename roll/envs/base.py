@@ -78,7 +78,7 @@ class TextEnv(gymnasium.Env[str, str]):
     """Whether ``reset`` and ``step`` compute for a millisecond at most and never wait.
 
     They are then called in the event loop: in a thread they would cost more, and wait for the same interpreter lock. No
-    time-out can end such a call.
+    time-out can end such a call. A subclass that waits must take it back.
     """
 
     initial_seed: int | None = None
