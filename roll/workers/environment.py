@@ -55,9 +55,11 @@ class EnvironmentWorker:
         prefix = f"{uuid.uuid4().hex[:8]}/" if worker_context().own_process else ""
         self._generation = GenerationScheduler(engines.clients(), timeout=config.generation_timeout, prefix=prefix)
         self._threads = [EnvThreads()]
+        # Sampled and greedy episodes share them: what a tag bears at a time counts for both together.
+        threads = {name: threads_of(config, name, self._threads) for name in manager.tags}
         greedy = generating.model_copy(update={"temperature": 0.0})
         build = partial(
-            _managers, config, manager, text or load_text(config), self._generation, self._threads, activity=activity
+            _managers, config, manager, text or load_text(config), self._generation, threads, activity=activity
         )
         self._managers = {False: build(generating), True: build(greedy)}
         self._make_env = {name: environment(name, manager) for name in manager.tags}
@@ -138,7 +140,7 @@ def _managers(
     manager: EnvManagerConfig,
     text: Text,
     generation: GenerationScheduler,
-    threads: list[EnvThreads],
+    threads: Mapping[str, EnvThreads | None],
     generating: GeneratingArgs,
     *,
     activity: Activity | None,
@@ -150,7 +152,7 @@ def _managers(
             limits=_limits(get_tag(name), manager, config.sequence_length, generating.max_new_tokens),
             templates=templates(get_tag(name)),
             timeouts=Timeouts(manager.timeouts.reset, manager.timeouts.step, manager.timeouts.generate),
-            threads=threads_of(config, name, threads),
+            threads=threads[name],
             activity=activity,
         )
         for name in manager.tags

@@ -1,11 +1,15 @@
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Iterator
 from importlib.util import find_spec
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 
 from roll.config import AgenticConfig, ConfigError, ConfigWarning, load
+from roll.distributed.context import WorkerContext, entered
 from roll.env_managers.threads import EnvThreads
 from roll.env_managers.trajectory import TrajectoryEnvManager
 from roll.envs import get_tag, register_env, register_tag, unregister
@@ -16,6 +20,7 @@ from roll.pipelines.preflight.common import parallel_problems, strategy_problems
 from roll.strategies.engine_options import PARALLEL_SIZES, divided, parts_of
 from roll.workers.classes import worker_class
 from roll.workers.environment import EnvironmentWorker, manager_class, threads_of
+from roll.workers.setup import Registered
 
 
 class PoliteManager(TrajectoryEnvManager):
@@ -124,6 +129,21 @@ def test_where_environments_run_depends_on_how_long_they_take_and_how_many_calls
     assert len(pools) == 3
     for pool in pools:
         pool.close()
+
+
+def test_sampled_and_greedy_episodes_of_a_tag_share_what_its_environments_bear() -> None:
+    tags = {"Locked": {"env_type": "sokoban", "use_thread_lock": True}}
+    config = load({"custom_envs": tags, "train_env_manager": {"tags": ["Locked"]}})
+    register_tag("Locked", env_type="sokoban", use_thread_lock=True)
+    try:
+        engines: Any = SimpleNamespace(clients=lambda: [object()])
+        with entered(WorkerContext("train_env_manager")):
+            worker = EnvironmentWorker(config, "train_env_manager", Registered.here(), engines)
+        sampled, greedy = (worker._managers[is_greedy]["Locked"].threads for is_greedy in (False, True))
+        assert sampled is greedy and sampled is not None and sampled._max_threads == 1
+        asyncio.run(worker.close())
+    finally:
+        unregister("Locked")
 
 
 @pytest.mark.parametrize("engine", ["vllm", "sglang"])
