@@ -2,8 +2,8 @@
 
     OMP_NUM_THREADS=1 GOMP_SPINCOUNT=1000 python benchmarks/engine_overhead.py [--groups 64] [--rounds 12]
 
-"through": groups of 8 episodes of SimpleSokoban, played by `RolloutScheduler`,
-`TrajectoryEnvManager` and `GenerationScheduler` on `VllmStrategy`: environments, templates, tokens, all but training.
+"through": groups of 8 episodes of SimpleSokoban, played by `RolloutScheduler`, `TrajectoryEnvManager` and
+`GenerationScheduler` on `VllmStrategy`: environments, templates, tokens, all but training.
 
 "bare": the very same requests (prompts, seeds, limits), recorded in the rounds of "through", given to vLLM's `AsyncLLM`
 with nothing of roll between: one coroutine per episode asks for one turn after the other, as the episodes did. Its
@@ -14,8 +14,7 @@ rollouts. With as many as there are (8 times `--groups`), all begin at once, as 
 has little to do while the first levels are made.
 
 The policy is the toy, whose half a million parameters cost an engine next to nothing, so that whatever is not the
-engine counts most; those that people train are a hundred times larger. ``--policy small`` has the toy's architecture,
-3.3 million parameters and random weights.
+engine counts most; those that people train are a hundred times larger.
 
 Both alternate in one process on one engine, whose prefix cache is dropped before every round; a first round only warms
 up. What counts is the median of the rounds' ratios of sampled tokens per second. Needs vLLM (`make vllm`). Exits with
@@ -27,20 +26,15 @@ from __future__ import annotations
 import argparse
 import asyncio
 import statistics
-import tempfile
 import time
 from collections import defaultdict
 from dataclasses import dataclass, field
-from pathlib import Path
 
 import psutil
 
 from roll.config.process import prepare_process, settle_collector
 
 prepare_process()
-
-import torch  # noqa: E402
-from transformers import AutoConfig, AutoModelForCausalLM  # noqa: E402
 
 from roll.env_managers.records import EnvManagerLimits, EpisodeSpec  # noqa: E402
 from roll.env_managers.templates import Templates  # noqa: E402
@@ -185,25 +179,8 @@ async def bare(engine: VllmStrategy, recorder: Recorder, at_a_time: int) -> Roun
     return took
 
 
-def small_policy(folder: Path) -> Path:
-    """Write a policy with random weights, larger than the toy; returns its folder."""
-    config = AutoConfig.from_pretrained(
-        WEIGHTS_DIRECTORY,
-        hidden_size=256,
-        intermediate_size=768,
-        num_hidden_layers=4,
-        num_attention_heads=4,
-        num_key_value_heads=2,
-        head_dim=64,
-        layer_types=["full_attention"] * 4,
-    )
-    torch.manual_seed(0)
-    AutoModelForCausalLM.from_config(config).save_pretrained(folder)
-    return folder
-
-
-async def measure(policy: Path, groups: int, at_a_time: int, rounds: int, slots: int) -> float:
-    engine = VllmStrategy(policy, max_slots=slots, max_length=SEQUENCE_LENGTH)
+async def measure(groups: int, at_a_time: int, rounds: int, slots: int) -> float:
+    engine = VllmStrategy(WEIGHTS_DIRECTORY, max_slots=slots, max_length=SEQUENCE_LENGTH)
     renderer = ChatRenderer(load_tokenizer("toy"))
     rows: list[tuple[float, float]] = []
     settle_collector()  # as a run does
@@ -244,11 +221,8 @@ def main() -> None:
     parser.add_argument("--episodes", type=int, default=256, help="episodes under way at a time")
     parser.add_argument("--rounds", type=int, default=12)
     parser.add_argument("--slots", type=int, default=256, help="most sequences that the engine runs at once")
-    parser.add_argument("--policy", choices=["toy", "small"], default="toy")
     arguments = parser.parse_args()
-    with tempfile.TemporaryDirectory() as folder:
-        policy = WEIGHTS_DIRECTORY if arguments.policy == "toy" else small_policy(Path(folder))
-        ratio = asyncio.run(measure(policy, arguments.groups, arguments.episodes, arguments.rounds, arguments.slots))
+    ratio = asyncio.run(measure(arguments.groups, arguments.episodes, arguments.rounds, arguments.slots))
     raise SystemExit(0 if ratio >= TARGET else 1)
 
 

@@ -21,7 +21,9 @@ from vllm_support import (
     greedy_tokens,
     log_probs,
     needs_vllm,
+    sender_to,
     shared_harness,
+    sync_processes,
     worker_place,
     worker_receiver,
 )
@@ -86,28 +88,22 @@ def test_weights_arrive_in_the_engines_own_processes_while_requests_are_frozen(
 ) -> None:
     places = vllm.run(vllm.engine.call_workers(worker_place))
     assert {place.pid for place in places} <= {process.pid for process in vllm.processes()}
-    named = {f"worker {rank}": place for rank, place in enumerate(places)}
     settings = WeightSyncSettings(method=method, directory=tmp_path, timeout=30)  # type: ignore[arg-type]
     old, first, second = vllm.model, changed_model(5), changed_model(6)
     version = vllm.version
-    sender = WeightSender(describe(first.named_parameters()), named, settings)
-
-    async def sync(model: PreTrainedModel, number: int) -> None:
-        sent = asyncio.create_task(asyncio.to_thread(sender.send, number, model.named_parameters()))
-        assert await vllm.engine.receive_weights() == number
-        await sent
+    sender = sender_to(places, first, settings)
 
     async def scenario() -> Completion:
         await vllm.engine.connect_workers(partial(worker_receiver, sender.offer))
         task = await running(vllm, 500)
-        await sync(first, version + 1)
+        await sync_processes(vllm, sender, first, version + 1)
         return await task
 
     try:
         spanning = vllm.run(scenario())
         assert spanning.policy_version == (version, version + 1)
         check_changes_once(spanning, old, first)
-        vllm.run(sync(second, version + 2))
+        vllm.run(sync_processes(vllm, sender, second, version + 2))
     finally:
         sender.close()
     vllm.model, vllm.version = second, version + 2

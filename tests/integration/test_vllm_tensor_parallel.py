@@ -2,12 +2,20 @@
 
 from __future__ import annotations
 
-import asyncio
 from functools import partial
 
-from vllm_support import Harness, changed_model, check_answers, needs_vllm, worker_place, worker_receiver
+from vllm_support import (
+    Harness,
+    changed_model,
+    check_answers,
+    needs_vllm,
+    sender_to,
+    sync_processes,
+    worker_place,
+    worker_receiver,
+)
 
-from roll.distributed.weight_sync import WeightSender, WeightSyncSettings, describe
+from roll.distributed.weight_sync import WeightSyncSettings
 
 pytestmark = needs_vllm
 
@@ -21,19 +29,11 @@ def test_a_divided_engine_answers_as_the_whole_model_and_each_part_takes_its_sha
 
         places = vllm.run(vllm.engine.call_workers(worker_place))
         assert len({place.pid for place in places}) == 2
-        named = {f"worker {rank}": place for rank, place in enumerate(places)}
         model = changed_model(2)
-        settings = WeightSyncSettings(method="broadcast", timeout=60)
-        sender = WeightSender(describe(model.named_parameters()), named, settings)
-
-        async def sync() -> None:
-            await vllm.engine.connect_workers(partial(worker_receiver, sender.offer))
-            sent = asyncio.create_task(asyncio.to_thread(sender.send, 2, model.named_parameters()))
-            assert await vllm.engine.receive_weights() == 2
-            await sent
-
+        sender = sender_to(places, model, WeightSyncSettings(method="broadcast", timeout=60))
         try:
-            vllm.run(sync())
+            vllm.run(vllm.engine.connect_workers(partial(worker_receiver, sender.offer)))
+            vllm.run(sync_processes(vllm, sender, model, 2))
         finally:
             sender.close()
         check_answers(vllm, model, 2)

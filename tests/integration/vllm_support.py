@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import importlib.util
-from collections.abc import Coroutine
+from collections.abc import Coroutine, Sequence
 from typing import TYPE_CHECKING, Any, TypeVar
 
 import psutil
@@ -12,7 +12,7 @@ import pytest
 import torch
 from transformers import PreTrainedModel
 
-from roll.distributed.weight_sync import Place, WeightOffer, WeightReceiver
+from roll.distributed.weight_sync import Place, WeightOffer, WeightReceiver, WeightSender, WeightSyncSettings, describe
 from roll.models.loading import load_model
 from roll.models.toy import WEIGHTS_DIRECTORY
 from roll.strategies.base import Completion, GenerationRequest, SamplingParams, WeightUpdate
@@ -115,6 +115,19 @@ def worker_receiver(offer: WeightOffer, rank: int) -> WeightReceiver:
 def worker_place(rank: int) -> Place:
     """Return where one of the engine's processes runs."""
     return Place.here()
+
+
+def sender_to(places: Sequence[Place], model: PreTrainedModel, settings: WeightSyncSettings) -> WeightSender:
+    """Return the trainer's end of a sync with the engine's own processes."""
+    named = {f"worker {rank}": place for rank, place in enumerate(places)}
+    return WeightSender(describe(model.named_parameters()), named, settings)
+
+
+async def sync_processes(vllm: Harness, sender: WeightSender, model: PreTrainedModel, number: int) -> None:
+    """Send a model's weights to the engine's own processes as version ``number``."""
+    sent = asyncio.create_task(asyncio.to_thread(sender.send, number, model.named_parameters()))
+    assert await vllm.engine.receive_weights() == number
+    await sent
 
 
 def random_prompt(length: int, seed: int) -> list[int]:

@@ -18,6 +18,8 @@ _WORDS: Final[Mapping[str, Mapping[str, str]]] = {
 
 _DTYPES: Final = {"float32": "fp32", "float16": "fp16", "half": "fp16", "bfloat16": "bf16"}
 
+_NO_ENGINE: Final = Unused("an option of vllm and sglang, and the run asks for neither")
+
 Engine = Callable[[Look], str | None]
 """Returns the engine that a configuration asks for, ``None`` for none of vllm and sglang."""
 
@@ -57,7 +59,7 @@ def size_row(key: str, engine: Engine) -> Row:
 
     def convert(value: Any, look: Look) -> Any:
         if engine(look) is None:
-            return Unused() if value == 1 else Unused("an option of vllm and sglang, and the run asks for neither")
+            return Unused() if value == 1 else _NO_ENGINE
         return value
 
     note = "of `vllm` and `sglang`; counts where `actor_infer.device_mapping` is set"
@@ -69,7 +71,7 @@ def dtype_row(key: str, engine: Engine) -> Row:
 
     def convert(value: Any, look: Look) -> Any:
         if engine(look) is None:
-            return Unused("an option of vllm and sglang, and the run asks for neither")
+            return _NO_ENGINE
         return _DTYPES.get(value, value) if isinstance(value, str) else value
 
     return Row(key, "actor_infer.model_args.dtype", "of `vllm` and `sglang`", convert)
@@ -78,10 +80,9 @@ def dtype_row(key: str, engine: Engine) -> Row:
 def _option(name: str, engine: Engine) -> Callable[[Any, Look], Any]:
     def convert(value: Any, look: Look) -> Any:
         asked = engine(look)
-        word = None if asked is None else _WORDS[name].get(asked)
-        if word is None:
-            whose = " and ".join(_WORDS[name])
-            return Unused(f"an option of {whose}, and the run asks for {asked or 'neither'}")
-        return Sets({f"{_ENGINE}.{word}": value})
+        if asked is None:
+            return _NO_ENGINE
+        word = _WORDS[name].get(asked)
+        return Unused(f"{asked} has no such option") if word is None else Sets({f"{_ENGINE}.{word}": value})
 
     return convert

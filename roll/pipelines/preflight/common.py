@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import importlib
-import math
 import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
@@ -14,7 +13,7 @@ import torch
 from roll.config import ConfigError, PipelineConfig, Problem
 from roll.config.worker import WorkerConfig
 from roll.distributed import plan_placement
-from roll.strategies.engine_options import PARALLEL_SIZES, divided
+from roll.strategies.engine_options import PARALLEL_SIZES, divided, parts_of
 from roll.strategies.fsdp.options import FsdpOptions
 from roll.workers.classes import worker_class
 
@@ -59,13 +58,11 @@ def parallel_problems(role: str, worker: WorkerConfig) -> Iterator[Problem]:
     if engine not in PARALLEL_SIZES or not worker.device_mapping:
         return
     given = divided(engine, worker.strategy_args.strategy_config, devices)
-    sizes = [given.get(key, 1) for key in PARALLEL_SIZES[engine]]
-    if all(isinstance(size, int) for size in sizes) and math.prod(sizes) != devices:
-        written = " × ".join(f"{key} {given[key]}" for key in PARALLEL_SIZES[engine] if key in given)
-        message = (
-            f"each engine has {devices} of the devices, but divides its model among {math.prod(sizes)} ({written})."
-        )
-        fix = f"set it to {math.prod(sizes)}, and leave the sizes out if only matrices are divided."
+    sizes = {key: given[key] for key in PARALLEL_SIZES[engine] if given.get(key) is not None}
+    if all(isinstance(size, int) for size in sizes.values()) and (parts := parts_of(engine, sizes)) != devices:
+        written = " × ".join(f"{key} {size}" for key, size in sizes.items())
+        message = f"each engine has {devices} of the devices, but divides its model among {parts} ({written})."
+        fix = f"set it to {parts}, or leave the sizes out: the devices of an engine then share its matrices."
         yield Problem(f"{role}.num_gpus_per_worker", message, fix, devices)
 
 
