@@ -3,19 +3,17 @@
 from __future__ import annotations
 
 import atexit
-import io
-import logging
 import os
 import sys
 import threading
 import time
-from collections import deque
 from collections.abc import Callable, Mapping
 from typing import Any, Literal, TextIO
 
 from rich.console import Console
 from rich.live import Live
 
+from roll.tracking.captured_output import CapturedOutput
 from roll.tracking.dashboard_view import DashboardView, RunState, draw
 from roll.tracking.progress import LineProgress, NullProgress, Progress
 from roll.tracking.summary import RunSummary, print_summary
@@ -23,7 +21,6 @@ from roll.tracking.summary import RunSummary, print_summary
 ProgressMode = Literal["auto", "live", "lines", "none"]
 
 _REFRESH_PER_SECOND = 2.0
-_KEPT_LINES = 200
 
 
 def make_progress(mode: ProgressMode = "auto") -> Progress:
@@ -68,7 +65,7 @@ class LiveDashboard(Progress):
         self._console = console or Console(file=sys.stdout)
         self._lock = threading.Lock()
         self._live: Live | None = None
-        self._captured = _CapturedOutput(self.warning)
+        self._captured = CapturedOutput(self.warning)
         self._breakpoint_hook: Callable[..., Any] | None = None
 
     def start(self, total_steps: int, title: str, config_summary: str = "", *, first_step: int = 0) -> None:
@@ -169,77 +166,3 @@ class _LockedView(DashboardView):
         with self._lock:
             lines = list(super().__rich_console__(console, options))
         yield from lines
-
-
-class _CapturedOutput:
-    """Stands in for standard output and error, and for log handlers that write to them."""
-
-    def __init__(self, show: Callable[[str], None]) -> None:
-        self._show = show
-        self._lines: deque[tuple[TextIO, str]] = deque(maxlen=_KEPT_LINES)
-        self._streams: tuple[TextIO, TextIO] | None = None
-        self._handlers: list[tuple[logging.StreamHandler[Any], Any]] = []
-
-    def begin(self) -> None:
-        """Take the streams."""
-        out, err = self._streams = sys.stdout, sys.stderr
-        stand_ins = {id(out): _LineStream(self._take_output, out), id(err): _LineStream(self._take_error, err)}
-        loggers = [logging.getLogger(), *(logging.getLogger(name) for name in logging.root.manager.loggerDict)]
-        for handler in {handler for logger in loggers for handler in logger.handlers}:
-            if isinstance(handler, logging.StreamHandler) and id(handler.stream) in stand_ins:
-                self._handlers.append((handler, handler.stream))
-                handler.setStream(stand_ins[id(handler.stream)])
-        sys.stdout, sys.stderr = stand_ins[id(out)], stand_ins[id(err)]
-
-    def end(self) -> None:
-        """Give the streams back, and write to them what was kept."""
-        if self._streams is None:
-            return
-        for handler, stream in self._handlers:
-            handler.setStream(stream)
-        self._handlers.clear()
-        sys.stdout, sys.stderr = self._streams
-        self._streams = None
-        while self._lines:
-            stream, line = self._lines.popleft()
-            stream.write(line + "\n")
-            stream.flush()
-
-    def _take_output(self, stream: TextIO, line: str) -> None:
-        """Keep a line."""
-        self._lines.append((stream, line))
-
-    def _take_error(self, stream: TextIO, line: str) -> None:
-        """Keep a line and show it; an indented one only continues another (a source line, a traceback)."""
-        self._lines.append((stream, line))
-        if line.strip() and not line[0].isspace():
-            self._show(line)
-
-
-class _LineStream(io.TextIOBase):
-    """A text stream that hands complete lines to a function; otherwise looks like the stream it stands in for."""
-
-    def __init__(self, take: Callable[[TextIO, str], None], original: TextIO) -> None:
-        self._take = take
-        self._original = original
-        self._rest = ""
-
-    @property
-    def encoding(self) -> str:  # type: ignore[override]
-        """Encoding of the original."""
-        return self._original.encoding
-
-    def writable(self) -> bool:
-        """Return true."""
-        return True
-
-    def fileno(self) -> int:
-        """Return the original's descriptor: subprocesses are given it."""
-        return self._original.fileno()
-
-    def write(self, text: str) -> int:
-        """Hand on what is complete; a carriage return starts the line again, as on a terminal."""
-        *complete, self._rest = (self._rest + text).split("\n")
-        for line in complete:
-            self._take(self._original, line.rstrip("\r").rsplit("\r", 1)[-1])
-        return len(text)

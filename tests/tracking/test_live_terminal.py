@@ -15,12 +15,35 @@ import time
 
 import pytest
 
-RUN = """
+RUN = r"""
 import logging, sys, time, warnings
 from roll.tracking import RunSummary, make_progress
 
 logging.basicConfig()
 mode = sys.argv[1]
+
+
+class NoStream(logging.StreamHandler):
+    def __init__(self):
+        logging.Handler.__init__(self)
+
+    def emit(self, record):
+        pass
+
+    flush = close = lambda self: None
+
+
+class Raising(NoStream):
+    @property
+    def stream(self):
+        raise OSError("no stream today")
+
+
+# What torch brings along by way of dill, and worse.
+logging.getLogger("dill").addHandler(logging._StderrHandler(logging.WARNING))
+logging.getLogger("dill").propagate = logging.getLogger("made later").propagate = False
+logging.getLogger("without a stream").addHandler(NoStream())
+logging.getLogger("raising").addHandler(Raising())
 sys.breakpointhook = lambda: print("at the breakpoint")
 with make_progress("auto") as progress:
     progress.start(4, "sokoban", "toy policy")
@@ -33,6 +56,10 @@ with make_progress("auto") as progress:
         if step == 1:
             print("printed by the run")
             logging.warning("logged by the run")
+            logging.getLogger("dill").warning("logged by dill")
+            logging.getLogger("made later").addHandler(logging.StreamHandler())
+            sys.stdout.buffer.write(b"bytes of the run\n")
+            sys.stderr.write("a line without an end")
         if step == 2 and mode == "raise":
             raise RuntimeError("the env is on fire")
         if step == 2 and mode == "hang":
@@ -40,6 +67,7 @@ with make_progress("auto") as progress:
         if step == 2 and mode == "break":
             breakpoint()
     progress.finish(RunSummary("sokoban", 4, 1.0, {"val/success": 0.5}, {"val/success": 0.75}))
+logging.getLogger("made later").warning("logged after the run")
 """
 ENTER, LEAVE, SHOW_CURSOR, HIDE_CURSOR = b"\x1b[?1049h", b"\x1b[?1049l", b"\x1b[?25h", b"\x1b[?25l"
 
@@ -104,6 +132,8 @@ def test_a_run_to_the_end_leaves_the_last_picture_and_the_summary(resize: bool) 
     live = output[: output.index(LEAVE)].decode()
     assert "step 1/4" in live and "2/512 trajectories" in live
     assert "printed by the run" in after and "logged by the run" in after
+    for said in ("logged by dill", "bytes of the run", "a line without an end", "logged after the run"):
+        assert after.count(said) == 1
     assert "step 4/4" in after and "+25.0 points" in after
 
 
