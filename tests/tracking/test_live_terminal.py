@@ -59,7 +59,7 @@ with make_progress("auto") as progress:
             logging.getLogger("dill").warning("logged by dill")
             logging.getLogger("made later").addHandler(logging.StreamHandler())
             sys.stdout.buffer.write(b"bytes of the run\n")
-            sys.stderr.write("a line without an end")
+            sys.stdout.write("a line without an end")
         if step == 2 and mode == "raise":
             raise RuntimeError("the env is on fire")
         if step == 2 and mode == "hang":
