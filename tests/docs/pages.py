@@ -1,0 +1,51 @@
+"""The pages a reader sees, and the programs, commands and fragments on them."""
+
+from __future__ import annotations
+
+import re
+import shlex
+from dataclasses import dataclass
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parents[2]
+PAGES = [
+    ROOT / "README.md",
+    ROOT / "CONTRIBUTING.md",
+    ROOT / "benchmarks" / "RESULTS.md",
+    *(ROOT / "docs").glob("*.md"),
+]
+
+_FENCE = re.compile(r"^(?P<indent> *)```(?P<language>\w*)\n(?P<text>.*?)^ *```", re.MULTILINE | re.DOTALL)
+
+
+@dataclass(frozen=True)
+class Block:
+    """A fenced block: the page (a path below the root), the line it begins in, its language and its text."""
+
+    page: str
+    line: int
+    language: str
+    text: str
+
+    def __str__(self) -> str:
+        return f"{self.page}:{self.line}"
+
+
+def blocks(language: str) -> list[Block]:
+    """Return every block of a language, page by page."""
+    found = []
+    for page in PAGES:
+        text = page.read_text(encoding="utf-8")
+        for match in _FENCE.finditer(text):
+            if match["language"] == language:
+                line = text.count("\n", 0, match.start()) + 1
+                lines = match["text"].splitlines()
+                body = "\n".join(item.removeprefix(match["indent"]) for item in lines)
+                found.append(Block(str(page.relative_to(ROOT)), line, language, body))
+    return found
+
+
+def commands(block: Block) -> list[list[str]]:
+    """Return the commands of a shell block as words, without comments."""
+    lines = re.sub(r"\\\n", " ", block.text).splitlines()
+    return [words for line in lines if (words := shlex.split(line, comments=True))]

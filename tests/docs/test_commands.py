@@ -1,0 +1,219 @@
+"""Every command on the pages works: it is started up to where a model would load, or read by its program's parser."""
+
+from __future__ import annotations
+
+import re
+import runpy
+import subprocess
+import sys
+import tomllib
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from pages import PAGES, ROOT, Block, blocks, commands
+
+from roll.config import PipelineConfig
+from roll.config.loading import load
+from roll.envs import REGISTRY
+from roll.models.toy import build
+from roll.pipelines.run_log import is_due
+from roll.viewer import __main__ as viewer
+
+PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
+EXAMPLES = ROOT / "examples"
+
+
+@pytest.fixture
+def started(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> list[PipelineConfig]:
+    """Configurations of the runs that a command starts: checked as a run checks them, and then not run."""
+    from roll.pipelines import agentic, evaluation, rlvr
+
+    runs: list[PipelineConfig] = []
+    toys = ("toy", "toy_math")
+
+    def recorder(check: Callable[[Any], Any]) -> Callable[[Any], None]:
+        def record(config: PipelineConfig) -> None:
+            runs.append(config)
+            here = config.cluster == "local" and config.actor_train.strategy_args.strategy_name != "megatron_train"
+            if config.pretrain in toys and here:  # the others want a download, a cluster or a GPU
+                check(config)
+
+        return record
+
+    monkeypatch.setattr(agentic, "run_agentic", recorder(agentic.check_agentic))
+    monkeypatch.setattr(rlvr, "run_rlvr", recorder(rlvr.check_rlvr))
+    monkeypatch.setattr(evaluation, "run_evaluation", recorder(lambda config: None))
+    monkeypatch.chdir(tmp_path)
+    for name in ("examples", "benchmarks", "tests", "roll", "Makefile", "pyproject.toml", "constraints.txt"):
+        (tmp_path / name).symlink_to(ROOT / name)
+    return runs
+
+
+@pytest.mark.filterwarnings("ignore::roll.config.ConfigWarning")
+@pytest.mark.parametrize("block", blocks("bash"), ids=str)
+def test_the_commands_of_the_page_are_understood(block: Block, started: list[PipelineConfig], tmp_path: Path) -> None:
+    _write_named_files(block.page, tmp_path)
+    for words in commands(block):
+        check_command(words, started)
+
+
+def check_command(words: list[str], started: list[PipelineConfig]) -> None:
+    """Try a command as far as this machine can: a program, option or file that is not there is a failure."""
+    while re.fullmatch(r"[A-Z_]+=\S*", words[0]):
+        words = words[1:]
+    program = Path(words[0]).name
+    assert program in PROGRAMS, f"no way to check {program!r}: add one to PROGRAMS"
+    PROGRAMS[program](words[1:], started)
+    for word in words:
+        check_run_path(word.partition("=")[2] or word)
+
+
+def _python(words: list[str], started: list[PipelineConfig]) -> None:
+    if words[0] == "-m":
+        module, rest = words[1], words[2:]
+        assert module in MODULES, f"no way to check python -m {module}: add one to MODULES"
+        MODULES[module](rest)
+    elif words[0].startswith("examples/start_") or words[0] == "examples/custom_env.py":
+        _start(words, started)
+    else:
+        answer = subprocess.run([sys.executable, words[0], "--help"], capture_output=True, text=True, timeout=120)
+        assert answer.returncode == 0, answer.stderr
+        assert all(option in answer.stdout for option in words if option.startswith("--"))
+
+
+def _start(words: list[str], started: list[PipelineConfig]) -> None:
+    """Start an example program; its configuration is loaded and checked, and the run is recorded instead of made."""
+    before = len(started)
+    tags = REGISTRY.contents()
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(sys, "argv", words)
+        runpy.run_path(words[0], run_name="__main__")
+    REGISTRY.replace_contents(*tags)
+    if "--cfg" not in words:
+        jobs = max((word.count(",") + 1 for word in words if "=" in word), default=1) if "--multirun" in words else 1
+        assert len(started) == before + jobs
+
+
+def _make(words: list[str], started: list[PipelineConfig]) -> None:
+    """Ask make what it would do, and check that too."""
+    answer = subprocess.run(["make", "--dry-run", *words], capture_output=True, text=True, timeout=60, cwd=ROOT)
+    assert answer.returncode == 0, answer.stderr
+    lines = [line for line in answer.stdout.splitlines() if line.startswith(".venv/bin/python examples/")]
+    for line in lines:
+        _start(line.split()[1:], started)
+    assert lines or words[0] in ("setup", "test", "check", "vllm", "sglang")
+
+
+def _pip(words: list[str], _: list[PipelineConfig]) -> None:
+    """A wheel of an extra of ours, or of a package of a range that an extra has."""
+    for extra in re.findall(r"roll\[([\w,]+)\]", " ".join(words)):
+        assert set(extra.split(",")) <= set(PROJECT["optional-dependencies"])
+
+
+def _help_has(*program: str) -> Callable[[list[str], list[PipelineConfig]], None]:
+    def check(words: list[str], _: list[PipelineConfig]) -> None:
+        sub = [word for word in words[:1] if not word.startswith("-")]
+        executable = Path(sys.executable).parent / program[0]
+        answer = subprocess.run([executable, *sub, "--help"], capture_output=True, text=True, timeout=120)
+        assert answer.returncode == 0, answer.stderr
+        assert all(word.partition("=")[0] in answer.stdout for word in words if word.startswith("--"))
+
+    return check
+
+
+def _nothing_of_ours(words: list[str], _: list[PipelineConfig]) -> None:
+    """A program of the system whose arguments are paths: those of runs are checked by ``check_run_path``."""
+
+
+PROGRAMS: dict[str, Callable[[list[str], list[PipelineConfig]], None]] = {
+    "make": _make,
+    "python": _python,
+    "pip": _pip,
+    "ray": _help_has("ray"),
+    "tensorboard": _help_has("tensorboard"),
+    "pre-commit": _help_has("pre-commit"),
+    "source": _nothing_of_ours,
+    "xdg-open": _nothing_of_ours,
+    "ls": _nothing_of_ours,
+}
+
+
+def _viewer(words: list[str]) -> None:
+    """The viewer finds nothing at a path that no run has written, and says so; a wrong option would end in a usage."""
+    assert viewer.main(words) == 2
+
+
+def _sandbox(words: list[str]) -> None:
+    assert words == []  # run for real by tests/sandbox
+
+
+def _pytest(words: list[str]) -> None:
+    assert all((ROOT / word).exists() for word in words if not word.startswith("-"))
+
+
+def _build_policy(words: list[str]) -> None:
+    with pytest.MonkeyPatch.context() as patch:
+        made: list[Path] = []
+        patch.setattr(build, "build", lambda directory, *_, **__: made.append(directory))
+        patch.setattr(sys, "argv", ["build", *words])
+        build.main()
+    assert made
+
+
+MODULES: dict[str, Callable[[list[str]], None]] = {
+    "roll.viewer": _viewer,
+    "roll.sandbox": _sandbox,
+    "roll.models.toy.build": _build_policy,
+    "pytest": _pytest,
+}
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
+def test_paths_of_runs_are_those_that_the_shipped_configurations_write(page: Path) -> None:
+    for path in re.findall(r"output/[\w./=*-]*[\w*]", page.read_text(encoding="utf-8")):
+        check_run_path(path)
+
+
+KINDS = {"sokoban": "AgenticConfig", "rlvr_math": "RLVRConfig", "eval_math": "EvaluationConfig"}
+
+
+def check_run_path(path: str) -> None:
+    """Refuse a path below ``output/NAME`` that a run of the shipped configuration NAME does not leave behind."""
+    match = re.fullmatch(r"output/(\w+)/(\w+)(?:/(.*))?", path)
+    if match is None or match[1] not in KINDS:
+        return
+    config, part, rest = shipped(match[1]), match[2], match[3] or ""
+    assert part in ("logs", "render", "checkpoints", "trajectories"), path
+    step = re.search(r"step=(\d+)", rest)
+    if step is None:
+        return
+    number = int(step[1])
+    if part == "checkpoints":
+        saved = [n for n in range(1, config.max_steps + 1) if is_due(n, config.save_steps, config.max_steps)]
+        assert number in saved[-config.checkpoint_config.keep :], f"{path} is not kept by {match[1]}"
+    elif part == "trajectories" and rest.startswith("val_"):
+        assert is_due(number, config.eval_steps, config.max_steps), f"{path} is not written by {match[1]}"
+
+
+def shipped(name: str) -> PipelineConfig:
+    """Return a shipped configuration."""
+    from hydra import compose, initialize_config_dir
+
+    import roll.config
+
+    with initialize_config_dir(str(EXAMPLES / "config"), version_base="1.3"):
+        return load(compose(name), kind=getattr(roll.config, KINDS[name]))
+
+
+def _write_named_files(page: str, folder: Path) -> None:
+    """Write the YAML files that a page tells the reader to write: ``my_configs/qwen.yaml`` by its ``exp_name``."""
+    for block in blocks("yaml"):
+        name = re.search(r"^exp_name: (\w+)", block.text, re.MULTILINE)
+        if block.page == page and name:
+            (folder / "my_configs").mkdir(exist_ok=True)
+            for stem in (name[1], "mine"):
+                # What the page leaves to the reader (RLVR's has no defaults list) is a file of its own.
+                text = block.text if "defaults:" in block.text else f"defaults: [_self_]\n{block.text}"
+                (folder / "my_configs" / f"{stem}.yaml").write_text(text, encoding="utf-8")

@@ -1,0 +1,72 @@
+"""YAML on the pages is accepted: as a file where it is one, else on top of a shipped configuration."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hydra import compose, initialize_config_dir
+from omegaconf import DictConfig, OmegaConf, open_dict
+from pages import ROOT, Block, blocks
+
+from roll.config import AgenticConfig, PipelineConfig, RLVRConfig, launch, load
+
+CONFIGS = ROOT / "examples" / "config"
+
+RLVR_PAGES = ("docs/data.md", "docs/rewards.md", "docs/rlvr.md", "docs/sandbox.md")
+
+WHERE: dict[tuple[str, str], str] = {
+    ("docs/data.md", "prompt"): "actor_train.data_args",
+    ("docs/data.md", "data_args"): "actor_train",
+    ("docs/data.md", "custom_cls"): "actor_train.data_args",
+    ("docs/rewards.md", "llm_judge"): "rewards.math_rule.verifiers",
+}
+"""Fragments that the text places inside a section, by page and first key."""
+
+ALONE = {("docs/dialects.md", "algorithm"), ("docs/rlvr.md", "exp_name")}
+"""Whole configurations without a defaults list."""
+
+
+@pytest.mark.filterwarnings("ignore::roll.config.ConfigWarning")
+@pytest.mark.parametrize("block", blocks("yaml"), ids=str)
+def test_the_yaml_of_the_page_is_accepted(block: Block, tmp_path: Path) -> None:
+    fragment = OmegaConf.create(block.text)
+    assert isinstance(fragment, DictConfig)
+    first = str(next(iter(fragment)))
+    rlvr = block.page in RLVR_PAGES or "rewards" in fragment
+    kind: type[PipelineConfig] = RLVRConfig if rlvr else AgenticConfig
+    if first == "defaults":
+        assert _started(block.text, tmp_path, kind)
+    elif (block.page, first) in ALONE:
+        assert load(fragment, kind=kind)
+    else:
+        assert load(_on_top(fragment, "rlvr_math" if rlvr else "sokoban", (block.page, first)), kind=kind)
+
+
+def _started(text: str, folder: Path, kind: type[PipelineConfig]) -> list[PipelineConfig]:
+    """Return what a program is given that is started with a file in a folder of the reader's."""
+    (folder / "page.yaml").write_text(text, encoding="utf-8")
+    runs: list[PipelineConfig] = []
+    launch(runs.append, config_dir=CONFIGS, kind=kind, argv=["--config-dir", str(folder), "--config-name", "page"])
+    return runs
+
+
+def _on_top(fragment: DictConfig, name: str, place: tuple[str, str]) -> DictConfig:
+    """Return a shipped configuration with a fragment over it, in the section that the page names."""
+    base = _shipped(name)
+    section = WHERE.get(place)
+    nested: Any = fragment
+    for key in reversed(section.split(".") if section else []):
+        nested = {key: nested}
+    with open_dict(base):
+        if "rewards" in nested:
+            base.pop("rewards", None)  # domains of the page take the place of the shipped ones
+        merged = OmegaConf.merge(base, nested)
+    assert isinstance(merged, DictConfig)
+    return merged
+
+
+def _shipped(name: str) -> DictConfig:
+    with initialize_config_dir(str(CONFIGS), version_base="1.3"):
+        return compose(name)
