@@ -21,7 +21,7 @@ from roll.pipelines.ahead import Ahead
 from roll.pipelines.checkpoint import folder_of, new_checkpoint
 from roll.pipelines.command import resume_command, shown
 from roll.pipelines.core import Core
-from roll.pipelines.folders import make_room
+from roll.pipelines.folders import make_room, own_folders
 from roll.pipelines.learner import Learner, Lesson
 from roll.pipelines.metrics import generation_metrics, prefixed, rollout_metrics
 from roll.pipelines.roles.models import to_its_end
@@ -78,6 +78,7 @@ class Pipeline(ABC, Generic[Config]):
         # Recoveries since the last checkpoint, and what the next sitting of the run continues from.
         self.recoveries = 0
         self.resume_from: bool | str = config.resume_from_checkpoint
+        self.begun = False
 
     @abstractmethod
     async def assemble(self, cluster: Cluster) -> None:
@@ -124,18 +125,29 @@ class Pipeline(ABC, Generic[Config]):
                 if self.recoveries >= self.config.max_recoveries:
                     raise
                 self.recoveries += 1
-                self.resume_from = str(self.saved) if self.saved is not None else False
+                self.resume_from = self._newest()
                 where = f"from {shown(self.saved)}" if self.saved is not None else "from the start"
                 self.progress.warning(f"{one_line(error)} The run goes on {where}.")
+
+    def _newest(self) -> bool | str:
+        """Return the checkpoint to recover from: the newest whole one of this run, or the one that it began with."""
+        if not self.begun:
+            return self.resume_from
+        if self.saved is None:
+            return False
+        return True if self.saved.parent == self.config.checkpoint_path else str(self.saved)
 
     async def _sit(self, cluster: Cluster) -> RunSummary:
         """Run from the checkpoint to continue from, if any, to the end, with what is due in between."""
         config = self.config
-        self.saved, state = resume(config, self.resume_from)
+        resumed = resume(config, self.resume_from)
+        self.saved, state = (None, None) if resumed is None else (resumed.path, resumed.state)
         first = 0 if state is None else int(state["step"])
         self.unsaved = None
         await self.assemble(cluster)
         self.begin(state, first)
+        for note in () if resumed is None else resumed.notes:
+            self.progress.warning(note)
         restore_collector = settle_collector()
         try:
             async with self.core.engines.watched():
@@ -175,7 +187,8 @@ class Pipeline(ABC, Generic[Config]):
     def begin(self, state: dict[str, Any] | None, first: int) -> None:
         """Open the logs and the display; what an earlier run left in the folders is moved aside."""
         config = self.config
-        if self.recoveries == 0:
+        if not self.begun:
+            self.begun = True
             if config.resume_from_checkpoint and state is None:
                 say(config, f"No checkpoint in {config.checkpoint_path} to resume from: starting anew.")
             if 0 < config.max_steps <= first:
@@ -293,13 +306,14 @@ def run_pipeline(kind: type[Pipeline[Config]], config: Config, notes: Sequence[s
         notes: What that check found to have no effect.
 
     Raises:
-        ConfigError: If the configuration asks for what is not there (a model, a checkpoint). Nothing has been written.
+        ConfigError: If the configuration asks for what is not there (a model, a checkpoint), or another run writes to
+            its folders. Nothing has been written.
         RunError: If the run cannot go on (every episode fails, a gradient is not finite).
         KeyboardInterrupt: After Ctrl-C or SIGTERM. Of either, the last completed step is saved, and the message says
             how to continue.
     """
-    introduce(config, plan(config), notes)
-    with quiet_transformers(), make_progress(config.progress) as progress:
+    with own_folders(config) as more, quiet_transformers(), make_progress(config.progress) as progress:
+        introduce(config, plan(config), [*notes, *more])
         pipeline = kind(config, progress)
         try:
             return asyncio.run(_until_stopped(pipeline))

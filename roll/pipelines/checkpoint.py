@@ -4,6 +4,7 @@ Layout::
 
     <root>/step=000020/
         state.json         step, seed, format, and whatever else the pipeline must remember
+        checksums.xxh128   of every other file
         train_state.pt     weights, optimiser, schedule (written by the train strategy)
         hf/                the policy in Hugging Face format, with its tokenizer
 """
@@ -16,15 +17,41 @@ import re
 import shutil
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from roll.pipelines.checksums import CHECKSUMS, damages, visible_damages, write_checksums
+
 FORMAT = 1
-_NAME = re.compile(r"step=(\d+)$")
+STATE = "state.json"
+_NAME = re.compile(r"step=(\d+)")
+_LEFTOVERS = "step=*.partial"
 
 
 class CheckpointError(RuntimeError):
-    """A checkpoint was asked for that is not there, or does not belong to this run."""
+    """A checkpoint was asked for that is not there, is damaged, or does not belong to this run.
+
+    Attributes:
+        fix: What to ask for instead.
+    """
+
+    def __init__(self, message: str, fix: str) -> None:
+        super().__init__(message)
+        self.fix = fix
+
+
+@dataclass(frozen=True, slots=True)
+class Found:
+    """A whole checkpoint.
+
+    Attributes:
+        path: Its folder.
+        notes: What to tell about it: newer ones are damaged, or it cannot be checked. Sentences.
+    """
+
+    path: Path
+    notes: tuple[str, ...] = ()
 
 
 @contextmanager
@@ -32,7 +59,7 @@ def new_checkpoint(root: Path, step: int, state: Mapping[str, Any], *, keep: int
     """Write the checkpoint of ``step`` atomically and remove the oldest beyond ``keep``.
 
     A process killed at any moment leaves either the whole checkpoint or only a ``.partial`` folder, which the next
-    one removes::
+    one removes. So only one run at a time may write to ``root`` (:mod:`roll.pipelines.run_lock`)::
 
         with new_checkpoint(root, 20, state, keep=2) as folder:
             model.save_pretrained(folder)
@@ -45,19 +72,24 @@ def new_checkpoint(root: Path, step: int, state: Mapping[str, Any], *, keep: int
         keep: How many checkpoints stay; 0 keeps all.
 
     Yields:
-        The folder to fill; nothing is kept if filling it fails.
+        The folder to fill; nothing is kept if filling it fails, and the room that it took is free again.
     """
     root.mkdir(parents=True, exist_ok=True)
-    for leftover in root.glob("*.partial"):
+    for leftover in root.glob(_LEFTOVERS):
         shutil.rmtree(leftover)
     final = folder_of(root, step)
     partial = root / f"{final.name}.partial"
     partial.mkdir()
-    yield partial
-    content = json.dumps({"format": FORMAT, "step": step, **state}, indent=2, sort_keys=True)
-    (partial / "state.json").write_text(content, encoding="utf-8")
-    for path in (*partial.rglob("*"), partial):
-        _sync(path)
+    try:
+        yield partial
+        content = json.dumps({"format": FORMAT, "step": step, **state}, indent=2, sort_keys=True)
+        (partial / STATE).write_text(content, encoding="utf-8")
+        write_checksums(partial, STATE)
+        for path in (*partial.rglob("*"), partial):
+            _sync(path)
+    except Exception:
+        shutil.rmtree(partial, ignore_errors=True)
+        raise
     replaced = _set_aside(final) if final.exists() else None
     os.replace(partial, final)
     _sync(root)
@@ -74,41 +106,41 @@ def folder_of(root: Path, step: int) -> Path:
 
 
 def list_checkpoints(root: Path) -> list[tuple[int, Path]]:
-    """Return (step, folder) of every whole checkpoint under ``root``, oldest first."""
+    """Return (step, folder) of every checkpoint under ``root``, damaged ones included, oldest first."""
     found = []
     for path in root.glob("step=*"):
-        match = _NAME.search(path.name)
-        if match and (path / "state.json").is_file():
+        match = _NAME.fullmatch(path.name)
+        if match and path.is_dir():
             found.append((int(match.group(1)), path))
     return sorted(found)
 
 
-def find(resume: bool | str, root: Path) -> Path | None:
-    """Return the checkpoint to resume from.
+def find(resume: bool | str, root: Path) -> Found | None:
+    """Return the checkpoint to resume from, every file of it checked.
 
     Args:
-        resume: ``False`` for none, ``True`` for the newest under ``root``, or the path of a checkpoint, or of a folder
-            of checkpoints.
+        resume: ``False`` for none, ``True`` for the newest whole one under ``root``, or the path of a checkpoint, or
+            of a folder of checkpoints, whose newest whole one is taken.
         root: Where this run keeps its checkpoints.
 
     Raises:
-        CheckpointError: If a path was named that holds no checkpoint.
+        CheckpointError: A path was named that holds no checkpoint, or a damaged one; or all under ``root`` are damaged.
     """
     if resume is False:
         return None
     if resume is True:
-        newest = list_checkpoints(root)
-        return newest[-1][1] if newest else None
+        return _newest_whole(root)
     path = Path(resume).expanduser()
-    if (path / "state.json").is_file():
-        return path
-    newest = list_checkpoints(path) or list_checkpoints(path / "checkpoints")
-    if newest:
-        return newest[-1][1]
-    raise CheckpointError(
-        f"resume_from_checkpoint={resume!r}: no checkpoint there. Name a folder step=NNNNNN with a state.json, a "
-        "folder that holds such folders, or use resume_from_checkpoint=true for the newest of output_dir."
-    )
+    if (path / STATE).exists() or (_NAME.fullmatch(path.name) and path.is_dir()):
+        return _named(path)
+    found = _newest_whole(path) or _newest_whole(path / "checkpoints")
+    if found is None:
+        raise CheckpointError(
+            f"resume_from_checkpoint={resume!r}: no checkpoint there.",
+            f"name a folder step=NNNNNN with a {STATE}, a folder that holds such folders, or use "
+            "resume_from_checkpoint=true for the newest of output_dir.",
+        )
+    return found
 
 
 def load_state(path: Path) -> dict[str, Any]:
@@ -117,13 +149,59 @@ def load_state(path: Path) -> dict[str, Any]:
     Raises:
         CheckpointError: If it was written in another format.
     """
-    state: dict[str, Any] = json.loads((path / "state.json").read_text(encoding="utf-8"))
-    if state.get("format") != FORMAT:
+    state = json.loads((path / STATE).read_text(encoding="utf-8"))
+    written = state.get("format") if isinstance(state, dict) else None
+    if written != FORMAT:
         raise CheckpointError(
-            f"{path} has checkpoint format {state.get('format')!r}; this version reads {FORMAT}. "
-            "Load its weights instead: pretrain=<checkpoint>/hf."
+            f"{path} has checkpoint format {written!r}; this version reads {FORMAT}.",
+            "load its weights instead: pretrain=<checkpoint>/hf.",
         )
-    return state
+    return dict(state)
+
+
+def _newest_whole(root: Path) -> Found | None:
+    """Return the newest checkpoint under ``root`` that is whole, ``None`` if there is none at all."""
+    damaged: list[str] = []
+    for _, path in reversed(list_checkpoints(root)):
+        found = _inspect(path)
+        if isinstance(found, Found):
+            notes = [f"{text}. The run goes on from {path.name}, the newest whole checkpoint." for text in damaged[:1]]
+            return Found(path, (*(f"{text}." for text in damaged[1:]), *notes, *found.notes))
+        damaged.append(found)
+    if damaged:
+        raise CheckpointError(
+            f"{root} has no whole checkpoint: {'; '.join(damaged)}.",
+            "restore one from a copy, or start anew with resume_from_checkpoint=false, which moves these aside.",
+        )
+    return None
+
+
+def _named(path: Path) -> Found:
+    """Return the checkpoint at ``path``, which was asked for and no other."""
+    found = _inspect(path)
+    if isinstance(found, Found):
+        return found
+    for _, other in reversed(list_checkpoints(path.parent)):
+        if other.resolve() != path.resolve() and isinstance(_inspect(other), Found):
+            fix = f"use the newest whole one, resume_from_checkpoint={other}"
+            break
+    else:
+        fix = f"restore it from a copy (there is no other whole one in {path.parent})"
+    checked = (path / CHECKSUMS).is_file()
+    against = f". Without {path / CHECKSUMS} it is loaded unchecked, if it can be" if checked else ""
+    raise CheckpointError(f"{found}.", f"{fix}{against}.")
+
+
+def _inspect(path: Path) -> Found | str:
+    """Return the checkpoint if it is whole, else what is wrong with it."""
+    wrong = damages(path, STATE)
+    checked = wrong is not None
+    if wrong is None:
+        wrong = visible_damages(path) if (path / STATE).is_file() else [f"{STATE} is missing"]
+    if wrong:
+        return f"The checkpoint {path} is damaged: {', '.join(wrong)}"
+    unchecked = f"{path} is of a version that wrote no checksums: it is used without a check of its files."
+    return Found(path, () if checked else (unchecked,))
 
 
 def _set_aside(path: Path) -> Path:

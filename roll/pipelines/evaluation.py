@@ -13,7 +13,7 @@ from roll.data.prompts import Prompt
 from roll.distributed import open_cluster
 from roll.pipelines.base import shown_episodes
 from roll.pipelines.core import build_sampler
-from roll.pipelines.folders import EVALUATION, make_room
+from roll.pipelines.folders import EVALUATION, make_room, own_folders
 from roll.pipelines.preflight.rlvr import check_evaluation
 from roll.pipelines.rlvr_metrics import evaluation_metrics
 from roll.pipelines.rlvr_parts import eval_prompts, prompt_scheduler, start_graders
@@ -40,9 +40,16 @@ def run_evaluation(config: EvaluationConfig) -> dict[str, float]:
         ConfigError: If the configuration asks for what is not there. Nothing has been written then.
     """
     check_evaluation(config)
-    with quiet_transformers():
+    with own_folders(config), quiet_transformers():
         groups, text = asyncio.run(_evaluate(config))
-    metrics = evaluation_metrics(groups)
+        metrics = evaluation_metrics(groups)
+        _store(config, groups, metrics, text)
+    show_evaluation(config, metrics, config.output_dir / EVALUATION)
+    return metrics
+
+
+def _store(config: EvaluationConfig, groups: Sequence[TrajectoryGroup], metrics: dict[str, float], text: Text) -> None:
+    """Write figures, trajectories and pages where an earlier run may have been."""
     make_room(config, None)
     trajectories = [member for group in groups for member in group.trajectories]
     write_trajectories(
@@ -56,8 +63,6 @@ def run_evaluation(config: EvaluationConfig) -> dict[str, float]:
         step=0,
         token_text=text.token_text,
     )
-    show_evaluation(config, metrics, config.output_dir / EVALUATION)
-    return metrics
 
 
 async def _evaluate(config: EvaluationConfig) -> tuple[list[TrajectoryGroup], Text]:

@@ -1,16 +1,57 @@
-"""What an earlier run left in the folders of this one: it is moved aside, never written over."""
+"""The folders of a run: no other run may write there meanwhile, and what an earlier one left is moved aside."""
 
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 
-from roll.config import PipelineConfig
+from roll.config import ConfigError, PipelineConfig, Problem
 from roll.pipelines.checkpoint import list_checkpoints
+from roll.pipelines.run_lock import FolderInUseError, hold
 
+CHECKPOINTS = "checkpoints"
 TRAJECTORIES = "trajectories"
 EVALUATION = "evaluation.json"
+
+
+@contextmanager
+def own_folders(config: PipelineConfig) -> Iterator[list[str]]:
+    """Keep every other run out of the folders that this one writes to, and make sure that they can be written to.
+
+    Logs and review pages outside of ``output_dir`` may be shared by many runs.
+
+    Yields:
+        What a person should know about it, as sentences.
+
+    Raises:
+        ConfigError: Another run has one of the folders, or it cannot be made or written to. Nothing was changed.
+    """
+    notes: list[str] = []
+    with ExitStack() as held:
+        for key, folder in _exclusive(config):
+            try:
+                if not held.enter_context(hold(folder)):
+                    notes.append(f"The file system of {folder} has no locks: see to it that no other run writes there.")
+            except FolderInUseError as error:
+                raise ConfigError([Problem(key, str(error), error.fix, str(folder))]) from error
+            except OSError as error:
+                message = f"the folder cannot be made or written to: {error.strerror or error}."
+                fix = f"name a folder that can: {key}=<folder>."
+                raise ConfigError([Problem(key, message, fix, str(folder))]) from error
+        yield notes
+
+
+def _exclusive(config: PipelineConfig) -> Iterator[tuple[str, Path]]:
+    """Yield the folders that only one run may write to, with the keys that name them."""
+    yield "output_dir", config.output_dir
+    root, key = config.checkpoint_path, "checkpoint_config.output_dir"
+    if not _is_below(root, config.output_dir) and root.resolve() != config.output_dir.resolve():
+        yield key, root
+        if root.name == CHECKPOINTS and root.parent.resolve() != config.output_dir.resolve():
+            # Those of another run, which holds its output_dir.
+            yield key, root.parent
 
 
 def make_room(config: PipelineConfig, begun_from: Path | None) -> Path | None:

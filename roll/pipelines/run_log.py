@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Mapping
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -72,24 +73,39 @@ def is_due(step: int, every: int, last: int) -> bool:
     return every > 0 and (step % every == 0 or step == last)
 
 
-def resume(config: PipelineConfig, wanted: bool | str) -> tuple[Path | None, dict[str, Any] | None]:
-    """Return the checkpoint to continue from and its state, or ``(None, None)``.
+@dataclass(frozen=True, slots=True)
+class Resumed:
+    """The checkpoint that a run continues from.
+
+    Attributes:
+        path: Its folder.
+        state: What it remembers beside the weights.
+        notes: What a person should know about it.
+    """
+
+    path: Path
+    state: dict[str, Any]
+    notes: tuple[str, ...]
+
+
+def resume(config: PipelineConfig, wanted: bool | str) -> Resumed | None:
+    """Return the checkpoint to continue from, if any.
 
     Args:
         config: The run.
         wanted: ``resume_from_checkpoint``.
 
     Raises:
-        ConfigError: If a checkpoint was named that is not there, or belongs to a run with another seed or policy.
+        ConfigError: If a checkpoint was named that is not there, is damaged, or belongs to a run with another seed or
+            policy.
     """
     try:
-        path = checkpoint.find(wanted, config.checkpoint_path)
-        state = None if path is None else checkpoint.load_state(path)
+        found = checkpoint.find(wanted, config.checkpoint_path)
+        if found is None:
+            return None
+        path, state = found.path, checkpoint.load_state(found.path)
     except checkpoint.CheckpointError as error:
-        fix = "name a checkpoint, or set resume_from_checkpoint=false."
-        raise ConfigError([Problem("resume_from_checkpoint", str(error), fix)]) from error
-    if path is None or state is None:
-        return None, None
+        raise ConfigError([Problem("resume_from_checkpoint", str(error), error.fix, wanted)]) from error
     problems = [
         Problem(
             key,
@@ -102,7 +118,7 @@ def resume(config: PipelineConfig, wanted: bool | str) -> tuple[Path | None, dic
     ]
     if problems:
         raise ConfigError(problems)
-    return path, state
+    return Resumed(path, state, found.notes)
 
 
 def identity(config: PipelineConfig) -> dict[str, Any]:

@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import json
+import os
 import re
 from pathlib import Path
 
 import pytest
 
-from roll.config import launch
+from roll.config import ConfigError, launch
 from roll.pipelines.agentic import run_agentic
+from roll.pipelines.run_lock import hold
 from tests.e2e.support import ROOT, SMALL, rows, same, small_config, train_state
 
 ONE_STEP = {"max_steps": 1, "eval_steps": 0}
@@ -38,6 +40,37 @@ def test_resuming_an_older_checkpoint_sets_the_newer_one_aside(tmp_path: Path) -
     assert same(train_state(tmp_path / "out.1", 2), newest)
     assert same(train_state(out, 2), newest)
     assert [row["step"] for row in rows(out)] == [1, 2]
+
+
+def test_a_damaged_checkpoint_is_named_and_the_run_goes_on_from_the_one_before(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    out = tmp_path / "out"
+    run_agentic(small_config(out, eval_steps=0, save_steps=1, max_steps=2))
+    expected, file = train_state(out, 2), out / "checkpoints" / "step=000002" / "train_state.pt"
+    with file.open("r+b") as damaged:
+        damaged.seek(file.stat().st_size // 2)
+        damaged.write(b"\x55" * 4000)
+    run_agentic(small_config(out, eval_steps=0, max_steps=2, resume_from_checkpoint="true", progress="lines"))
+    said = " ".join(capsys.readouterr().out.split())
+    assert "step=000002 is damaged: train_state.pt is not as it was written." in said
+    assert "The run goes on from step=000001, the newest whole checkpoint." in said
+    assert same(train_state(out, 2), expected)
+    assert (tmp_path / "out.1" / "checkpoints" / "step=000002").is_dir()
+
+
+def test_a_run_is_refused_where_another_one_writes_and_touches_nothing(tmp_path: Path) -> None:
+    out = tmp_path / "out"
+    (out / "logs").mkdir(parents=True)
+    (out / "checkpoints" / "step=000001.partial").mkdir(parents=True)
+    with hold(out):
+        before = sorted(out.rglob("*"))
+        elsewhere = {"checkpoint_config.output_dir": out / "checkpoints"}
+        for config in (small_config(out, **ONE_STEP), small_config(tmp_path / "new", **ONE_STEP, **elsewhere)):
+            with pytest.raises(ConfigError, match=rf"output_dir = .*\n.*this very process \({os.getpid()}\)"):
+                run_agentic(config)
+        assert sorted(out.rglob("*")) == before
+    assert [path.name for path in tmp_path.iterdir()] == ["out"]
 
 
 def test_resuming_where_nothing_is_starts_anew_and_says_so(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -19,6 +19,13 @@ def save(root: Path, step: int, state: dict[str, Any], write: Callable[[Path], o
     return checkpoint.folder_of(root, step)
 
 
+def found(resume: bool | str, root: Path) -> Path:
+    """The checkpoint that is taken, where there is nothing to tell about it."""
+    checkpoint = find(resume, root)
+    assert checkpoint is not None and checkpoint.notes == ()
+    return checkpoint.path
+
+
 class Killed(BaseException):
     """Stands for a signal: nothing may catch it."""
 
@@ -41,6 +48,7 @@ def test_a_checkpoint_holds_what_was_written_and_the_state(tmp_path: Path) -> No
     assert (path / "hf" / "model").read_text() == "weights"
     assert load_state(path) == {"format": checkpoint.FORMAT, "step": 7, "seed": 3, "kl": None}
     assert [each.name for each in (tmp_path / "run").iterdir()] == ["step=000007"]
+    assert [each.name for each in sorted(path.iterdir())] == ["checksums.xxh128", "hf", "state.json"]
 
 
 @pytest.mark.parametrize("point", ["write", "state", "sync", "rename"])
@@ -68,7 +76,7 @@ def test_a_crash_leaves_only_a_partial_folder_which_the_next_save_removes(
             save(tmp_path, 2, {}, write, keep=0)
     assert sorted(each.name for each in tmp_path.iterdir()) == ["step=000001", "step=000002.partial"]
     assert steps(tmp_path) == [1]
-    assert find(True, tmp_path) == tmp_path / "step=000001"
+    assert found(True, tmp_path) == tmp_path / "step=000001"
     save(tmp_path, 3, {}, writer(), keep=0)
     assert sorted(each.name for each in tmp_path.iterdir()) == ["step=000001", "step=000003"]
 
@@ -124,9 +132,9 @@ def test_true_finds_the_newest_and_nothing_where_there_is_none(tmp_path: Path) -
     assert find(True, tmp_path / "absent") is None
     for step in (9, 10):
         save(tmp_path, step, {}, writer(), keep=0)
-    (tmp_path / "step=000011").mkdir()
     (tmp_path / "step=abc").mkdir()
-    assert find(True, tmp_path) == tmp_path / "step=000010"
+    (tmp_path / "step=000011").write_text("no folder")
+    assert found(True, tmp_path) == tmp_path / "step=000010"
     assert find(False, tmp_path) is None
 
 
@@ -135,19 +143,24 @@ def test_a_path_may_name_a_checkpoint_a_folder_of_them_or_a_run(tmp_path: Path) 
     first = save(root, 1, {}, writer(), keep=0)
     second = save(root, 2, {}, writer(), keep=0)
     elsewhere = tmp_path / "elsewhere"
-    assert find(str(first), elsewhere) == first
-    assert find(str(root), elsewhere) == second
-    assert find(str(tmp_path / "run"), elsewhere) == second
+    assert found(str(first), elsewhere) == first
+    assert found(str(root), elsewhere) == second
+    assert found(str(tmp_path / "run"), elsewhere) == second
 
 
 def test_a_path_without_a_checkpoint_is_an_error_that_says_what_to_name(tmp_path: Path) -> None:
     (tmp_path / "step=000001.partial").mkdir()
-    with pytest.raises(CheckpointError, match=r"no checkpoint there\. Name a folder step=NNNNNN.*=true"):
+    with pytest.raises(CheckpointError, match=r"no checkpoint there\.") as error:
         find(str(tmp_path), tmp_path)
+    assert "name a folder step=NNNNNN" in error.value.fix and "=true for the newest" in error.value.fix
 
 
 def test_another_format_is_an_error_that_says_how_to_use_the_weights(tmp_path: Path) -> None:
     path = save(tmp_path, 1, {}, writer(), keep=0)
     (path / "state.json").write_text(json.dumps({"format": 99, "step": 1}))
-    with pytest.raises(CheckpointError, match=r"format 99; this version reads 1.*pretrain=<checkpoint>/hf"):
+    with pytest.raises(CheckpointError, match=r"format 99; this version reads 1") as error:
+        load_state(path)
+    assert "pretrain=<checkpoint>/hf" in error.value.fix
+    (path / "state.json").write_text("[1]")
+    with pytest.raises(CheckpointError, match=r"format None"):
         load_state(path)
