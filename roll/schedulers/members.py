@@ -46,11 +46,19 @@ class Played:
     Attributes:
         members: As many as the group needs, by number: the sound ones with the smallest numbers. Where too few are
             sound, broken ones make up the number.
-        baseline: The greedy member, where there is one.
+        greedy: The greedy member, where there is one.
     """
 
     members: list[Trajectory]
-    baseline: Trajectory | None = None
+    greedy: Trajectory | None = None
+
+    @property
+    def baseline(self) -> float | None:
+        """The score of the greedy member; ``None`` where there is none, or where it broke or was aborted.
+
+        What such a member earned until then is not what the greedy policy earns.
+        """
+        return None if self.greedy is None or self.greedy.status.is_error else self.greedy.score
 
 
 async def play_group(

@@ -223,8 +223,7 @@ class PromptScheduler:
             return trajectory
 
         played = await play_group(one, size, self._spares, self._greedy is not None)
-        baseline = None if played.baseline is None else played.baseline.score
-        return TrajectoryGroup(group_id, prompt.tag, played.members, domain=prompt.domain, baseline=baseline)
+        return TrajectoryGroup(group_id, prompt.tag, played.members, domain=prompt.domain, baseline=played.baseline)
 
     async def _answer(
         self,

@@ -127,9 +127,7 @@ class RolloutScheduler:
             return trajectory
 
         played = await play_group(play, spec.size, self._spares, self._with_baselines, self.member_counts)
-        greedy = played.baseline
-        baseline = greedy.score if greedy is not None and not greedy.status.is_error else None
-        return TrajectoryGroup(spec.group_id, spec.tag, played.members, baseline=baseline)
+        return TrajectoryGroup(spec.group_id, spec.tag, played.members, baseline=played.baseline)
 
 
 def group_specs(

@@ -78,8 +78,16 @@ def test_stragglers_are_given_up_only_after_their_deadline_and_counted() -> None
 def test_the_greedy_member_comes_after_all_others_and_is_waited_for() -> None:
     players = Players([1, 2, 3, 4, 50])
     played, seconds = players.run(3, Spares(1), baseline=True)
-    assert seconds == 50 and played.baseline is not None and played.baseline.episode == 4
+    assert seconds == 50 and played.greedy is not None and played.greedy.episode == 4
     assert [member.episode for member in played.members] == [0, 1, 2]
+
+
+@pytest.mark.parametrize("status", list(Status))
+def test_only_a_greedy_member_that_is_sound_gives_a_baseline(status: Status) -> None:
+    greedy = trajectory("g", 3, [(0, 0)], status)
+    greedy.score = 0.5
+    assert Played([], greedy).baseline == (None if status.is_error else 0.5)
+    assert Played([]).baseline is None
 
 
 @pytest.mark.parametrize("spares", [Spares(), Spares(2)])

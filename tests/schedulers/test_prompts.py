@@ -190,6 +190,18 @@ def test_the_greedy_member_is_the_baseline_and_not_trained_on() -> None:
     assert {member.score for member in group.trajectories} == {1.0}
 
 
+@pytest.mark.parametrize("reason", ["abort", "stop"])
+def test_a_greedy_member_that_broke_gives_no_baseline(reason: str) -> None:
+    class Greedy(FakeEngine):
+        async def generate(self, call: GenerateCall) -> Completion:
+            return Completion([7], [-0.1], reason)
+
+    # An aborted response is graded like any other; one that cannot be graded is an error.
+    grader = FakeGrader(lambda number, response: 1.0 if response != "7" else 0.0 if reason == "abort" else None)
+    group = collect(FakeEngine(), 0, 1, grader=grader, greedy=Greedy().generate).groups[0]
+    assert group.baseline is None and len(group.trajectories) == 3
+
+
 def test_a_stream_answers_the_prompts_of_a_synchronous_run_and_replaces_responses_that_cannot_be_graded() -> None:
     def score(number: int, response: str) -> float | None:
         return None if response.endswith(" 0") else float(number % 2)
