@@ -3,24 +3,47 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Literal, Protocol
+from typing import Final, Literal, Protocol
 
 import torch
 from torch import Tensor
 
+from roll.algorithms.losses.ratio import log_ratio, to_ratio
 from roll.algorithms.masking import as_bool, blank, masked_mean
 
-KLKind = Literal["kl", "abs", "mse", "low_var_kl", "full"]
+KLKind = Literal["kl", "abs", "mse", "low_var_kl", "kl+", "abs+", "low_var_kl+", "full"]
 
-_ALIASES = {"k1": "kl", "k2": "mse", "k3": "low_var_kl"}
+KL_ALIASES: Final = {
+    "k1": "kl",
+    "k2": "mse",
+    "k3": "low_var_kl",
+    "k1+": "kl+",
+    "k2+": "mse",
+    "k3+": "low_var_kl+",
+    "mse+": "mse",
+}
+"""Other names of the estimators. ``k2`` has its own gradient, so that ``k2+`` is no other estimator."""
+
+STRAIGHT_THROUGH: Final = "+"
+"""Ends the name of an estimator that keeps its value and takes the gradient of ``mse``."""
+
+REWARD_BOUND: Final = 10.0
+"""Largest divergence of a token that ``low_var_kl`` charges in the reward."""
 
 
 def kl_penalty(log_probs: Tensor, ref_log_probs: Tensor, kind: str = "kl") -> Tensor:
     """Estimate the divergence of the policy from the reference at each token.
 
     With ``d = log pi - log pi_ref``: ``kl`` (``k1``) is ``d``; ``abs`` is ``|d|``; ``mse`` (``k2``) is ``d^2 / 2``;
-    ``low_var_kl`` (``k3``) is ``exp(-d) + d - 1`` with ``-d`` clamped to +-20 and the result to +-10; ``full`` is
+    ``low_var_kl`` (``k3``) is ``exp(-d) + d - 1`` with ``-d`` clamped to +-20; ``full`` is
     ``sum_v pi * (log pi - log pi_ref)`` over the vocabulary.
+
+    A ``+`` behind the name (``k1+``, ``abs+``, ``k3+``) keeps the value and takes the gradient of ``mse``, straight
+    through: on tokens that the policy sampled itself, that gradient is the divergence's in expectation, and those of
+    ``kl`` and ``low_var_kl`` are not.
+
+    As a loss, ``low_var_kl`` must not be bounded: a bound of 10 makes its gradient 0 below ``d`` of about -2.65, where
+    the policy has drifted furthest. For rewards, :func:`reward_divergence` bounds it.
 
     Args:
         log_probs: ``[batch, sequence]``; for ``full`` the policy's logits ``[batch, sequence, vocabulary]``.
@@ -33,14 +56,23 @@ def kl_penalty(log_probs: Tensor, ref_log_probs: Tensor, kind: str = "kl") -> Te
     Raises:
         ValueError: ``kind`` is unknown.
 
-    Source: Schulman 2020, Approximating KL Divergence.
+    Source: Schulman 2020, Approximating KL Divergence; verl (straight through).
     """
-    kind = _ALIASES.get(kind, kind)
+    kind = KL_ALIASES.get(kind, kind)
     if kind == "full":
         policy = torch.log_softmax(log_probs, -1)
         reference = torch.log_softmax(ref_log_probs, -1)
         return (policy.exp() * (policy - reference)).sum(-1)
     difference = log_probs - ref_log_probs
+    if not kind.endswith(STRAIGHT_THROUGH):
+        return _estimate(difference, kind)
+    slope = difference.square() / 2
+    # The two terms cancel exactly, unlike value + slope - slope.
+    return _estimate(difference.detach(), kind.removesuffix(STRAIGHT_THROUGH)) + (slope - slope.detach())
+
+
+def _estimate(difference: Tensor, kind: str) -> Tensor:
+    """Return an estimate from one sampled token each, ``[batch, sequence]``."""
     if kind == "kl":
         return difference
     if kind == "abs":
@@ -50,8 +82,36 @@ def kl_penalty(log_probs: Tensor, ref_log_probs: Tensor, kind: str = "kl") -> Te
     if kind == "low_var_kl":
         negative = (-difference).clamp(-20.0, 20.0)
         # expm1 keeps the digits that exp(x) - 1 loses where the policies nearly agree.
-        return (torch.expm1(negative) - negative).clamp(-10.0, 10.0)
-    raise ValueError(f"kl_penalty: unknown kind {kind!r}; known: kl (k1), abs, mse (k2), low_var_kl (k3), full.")
+        return torch.expm1(negative) - negative
+    known = "kl (k1), abs, mse (k2), low_var_kl (k3), kl+ (k1+), abs+, low_var_kl+ (k3+), full"
+    raise ValueError(f"kl_penalty: unknown kind {kind!r}; known: {known}.")
+
+
+@torch.no_grad()
+def reward_divergence(log_probs: Tensor, ref_log_probs: Tensor, kind: str = "kl") -> Tensor:
+    """Return what a token is charged in the reward: :func:`kl_penalty`, where ``low_var_kl`` is at most 10.
+
+    Rewards have no gradient to lose, and the exponential of one token would outweigh all others of its batch.
+    """
+    divergence = kl_penalty(log_probs, ref_log_probs, kind)
+    is_exponential = KL_ALIASES.get(kind, kind).startswith("low_var_kl")
+    return divergence.clamp(-REWARD_BOUND, REWARD_BOUND) if is_exponential else divergence
+
+
+def bias_correction(log_probs: Tensor, old_log_probs: Tensor, mask: Tensor) -> Tensor:
+    """Return ``pi / pi_old`` on the mask ``[batch, sequence]``, differentiable: the weight of a divergence in the loss.
+
+    Tokens were sampled by the old policy. Weighted so, the estimates ``kl`` and ``low_var_kl`` of the loss have the
+    gradient of the policy's own divergence in expectation, also where the ratio is 1.
+
+    Args:
+        log_probs: ``[batch, sequence]``, of the policy being trained.
+        old_log_probs: ``[batch, sequence]``, of the policy that sampled.
+        mask: ``[batch, sequence]``, nonzero on trained tokens.
+
+    Source: DeepSeek-AI 2025, DeepSeek-V3.2; TRL's ``use_bias_correction_kl``.
+    """
+    return to_ratio(log_ratio(log_probs, old_log_probs, mask))
 
 
 def penalize_rewards(token_rewards: Tensor, kl: Tensor, coefficient: float, mask: Tensor) -> Tensor:

@@ -53,7 +53,19 @@ LOSS_AGGREGATIONS = Literal["token-mean", "seq-mean-token-sum", "seq-mean-token-
 
 ALGORITHM_TYPES = Literal["ppo", "grpo", "opmd", "dpo", "sft", "mix"]
 
-_KL_ALIASES: Final = {"k1": "kl", "k2": "mse", "k3": "low_var_kl"}
+KL_ALIASES: Final[Mapping[str, str]] = {
+    "k1": "kl",
+    "k2": "mse",
+    "k3": "low_var_kl",
+    "k1+": "kl+",
+    "k2+": "mse",
+    "k3+": "low_var_kl+",
+    "mse+": "mse",
+}
+"""Other names of ``kl_penalty``. ``mse`` has its own gradient, so that ``mse+`` is no other estimate."""
+
+UNBIASED_BY_RATIO: Final = ("kl", "low_var_kl")
+"""Estimates whose gradient ``use_bias_correction_kl`` makes that of the divergence: their mean is the divergence."""
 
 
 class OverlongBuffer(ConfigModel):
@@ -136,9 +148,10 @@ class AlgorithmConfig(ConfigModel):
     )
 
     # Kullback-Leibler term
-    kl_penalty: Literal["kl", "abs", "mse", "low_var_kl", "full"] = Field(
+    kl_penalty: Literal["kl", "abs", "mse", "low_var_kl", "kl+", "abs+", "low_var_kl+", "full"] = Field(
         "kl",
-        description="Estimate of the divergence from the reference (`k1`, `k2`, `k3` are `kl`, `mse`, `low_var_kl`).",
+        description="Estimate of the divergence from the reference (`k1`, `k2`, `k3` are `kl`, `mse`, `low_var_kl`); "
+        "`+` behind it keeps the value and takes the gradient of `mse`.",
     )
     init_kl_coef: NonNegativeFloat = Field(
         0.0, description="Initial weight of the divergence in the reward; above 0 it needs a `reference`."
@@ -152,6 +165,11 @@ class AlgorithmConfig(ConfigModel):
     kl_horizon: Positive = Field(10_000, description="Samples over which the adaptive controller reacts.")
     use_kl_loss: bool = Field(False, description="Add the divergence to the loss; needs a `reference`.")
     kl_loss_coef: NonNegativeFloat = Field(0.0, description="Weight of the divergence in the loss.")
+    use_bias_correction_kl: bool = Field(
+        False,
+        description="Weigh the divergence in the loss by the ratio to the policy that sampled (`kl` and `low_var_kl`), "
+        "which makes its gradient unbiased.",
+    )
 
     # Rewards
     use_reward_scaling: bool = Field(
@@ -234,7 +252,7 @@ class AlgorithmConfig(ConfigModel):
     @field_validator("kl_penalty", mode="before")
     @classmethod
     def _kl_alias(cls, value: Any) -> Any:
-        return _KL_ALIASES.get(value, value) if isinstance(value, str) else value
+        return KL_ALIASES.get(value, value) if isinstance(value, str) else value
 
     @field_validator("reward_scale")
     @classmethod

@@ -6,7 +6,7 @@ from collections.abc import Iterable, Iterator
 from typing import Any
 
 from roll.config.agentic import AgenticConfig
-from roll.config.algorithm import ADVANTAGE_ESTIMATORS, GROUP_ESTIMATORS, POLICY_LOSSES
+from roll.config.algorithm import ADVANTAGE_ESTIMATORS, GROUP_ESTIMATORS, POLICY_LOSSES, UNBIASED_BY_RATIO
 from roll.config.batch_checks import (
     agentic_batch_problems,
     divisors_around,
@@ -175,7 +175,7 @@ def _length_problems(config: PipelineConfig) -> Iterator[Problem]:
 
 
 def _helper_model_problems(config: PipelineConfig) -> Iterator[Problem]:
-    """Check that a term that needs another model has it."""
+    """Check that a term that needs another model has it, and that it is one that makes sense."""
     if config.needs_reference and config.reference is None:
         key, off = ("use_kl_loss", "false") if config.use_kl_loss else ("init_kl_coef", "0")
         yield Problem(
@@ -183,6 +183,14 @@ def _helper_model_problems(config: PipelineConfig) -> Iterator[Problem]:
             "the divergence from a reference model is used, but no reference is configured.",
             f"add a reference: section (strategy_args: {{strategy_name: hf_infer}}), or set {key}: {off}.",
             getattr(config, key),
+        )
+    if config.use_kl_loss and config.use_bias_correction_kl and config.kl_penalty not in UNBIASED_BY_RATIO:
+        yield Problem(
+            "use_bias_correction_kl",
+            f"the ratio makes the gradient of {' and '.join(UNBIASED_BY_RATIO)} unbiased, and not that of "
+            f"{config.kl_penalty}.",
+            "set kl_penalty: low_var_kl, or use_bias_correction_kl: false.",
+            True,
         )
     if config.adv_estimator == "gae" and config.critic is None:
         yield Problem(

@@ -12,8 +12,8 @@ from torch import Tensor
 
 from roll.algorithms.advantages import AdvantageInputs, AdvantageOutput, compute, finish
 from roll.algorithms.advantages.inputs import turn_table
-from roll.algorithms.kl import KLController, batch_kl, kl_controller, kl_penalty, penalize_rewards
-from roll.algorithms.masking import broadcast, masked_whiten
+from roll.algorithms.kl import KLController, batch_kl, kl_controller, penalize_rewards, reward_divergence
+from roll.algorithms.masking import masked_whiten
 from roll.algorithms.registry import registry
 from roll.algorithms.rewards import RunningMoments, place_on_last_token, whiten_rewards
 from roll.config import PipelineConfig
@@ -144,7 +144,7 @@ def _rewards(
     if config.kl_penalty == "full":
         kl = batch["divergence"] * mask
     else:
-        kl = kl_penalty(batch["old_log_probs"], batch["ref_log_probs"], config.kl_penalty) * mask
+        kl = reward_divergence(batch["old_log_probs"], batch["ref_log_probs"], config.kl_penalty) * mask
     charged = kl if config.add_token_level_kl else place_on_last_token(kl.sum(1), mask)
     # The coefficient of a batch is the one before its update.
     coefficient, mean_kl = controller.coefficient, float(batch_kl(kl, mask))
@@ -161,33 +161,13 @@ def _clipped(baselines: Sequence[float], limit: float | None) -> Tensor:
 
 
 def _estimate(inputs: AdvantageInputs, pieces: Pieces, level: str, config: PipelineConfig) -> AdvantageOutput:
-    """Call the estimator; trajectories that were cut into pieces count once."""
+    """Call the estimator; what a later piece of a trajectory earned reaches the tokens of the earlier ones."""
     assert inputs.token_rewards is not None
-    if pieces.whole or level == "turn":
-        return compute(config.adv_estimator, inputs, estimator_options(config))
-    if level == "outcome":
-        return _by_trajectory(inputs, pieces, config)
-    earned = pieces.later((inputs.token_rewards * inputs.mask).sum(1))
-    rewards = inputs.token_rewards + place_on_last_token(earned, inputs.mask)
-    return compute(config.adv_estimator, replace(inputs, token_rewards=rewards), estimator_options(config))
-
-
-def _by_trajectory(inputs: AdvantageInputs, pieces: Pieces, config: PipelineConfig) -> AdvantageOutput:
-    """Estimate one advantage per trajectory, as if each were a single token, and give it to all of its samples.
-
-    Otherwise a trajectory cut into many samples would weigh as many times in its group's mean.
-    """
-    assert inputs.scores is not None and inputs.token_rewards is not None
-    single = AdvantageInputs(
-        mask=torch.ones(len(pieces.first), 1, dtype=torch.bool),
-        token_rewards=pieces.total((inputs.token_rewards * inputs.mask).sum(1)).unsqueeze(1),
-        scores=inputs.scores[pieces.first],
-        group_ids=pieces.groups,
-        lengths=pieces.total(inputs.mask.sum(1)),
-        baselines=None if inputs.baselines is None else inputs.baselines[pieces.first],
-    )
-    output = compute(config.adv_estimator, single, estimator_options(config))
-    return AdvantageOutput(broadcast(pieces.spread(output.advantages[:, 0]), inputs.mask), metrics=output.metrics)
+    if not pieces.whole and level == "token":
+        earned = pieces.later((inputs.token_rewards * inputs.mask).sum(1))
+        rewards = inputs.token_rewards + place_on_last_token(earned, inputs.mask)
+        inputs = replace(inputs, token_rewards=rewards)
+    return compute(config.adv_estimator, inputs, estimator_options(config))
 
 
 def _whitened(inputs: AdvantageInputs, pieces: Pieces, level: str) -> AdvantageInputs:

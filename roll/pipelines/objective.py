@@ -11,7 +11,7 @@ from tensordict import TensorDict
 from torch import Tensor
 
 from roll.algorithms.aggregation import aggregate, count_sequences, count_tokens
-from roll.algorithms.kl import kl_penalty
+from roll.algorithms.kl import bias_correction, kl_penalty
 from roll.algorithms.losses import compute
 from roll.config import PipelineConfig
 from roll.pipelines.algorithm_options import loss_options
@@ -40,6 +40,7 @@ class PolicyObjective:
         entropy_weight: ``entropy_loss_coef``.
         kl_weight: ``kl_loss_coef``; 0 without ``use_kl_loss``. Reads ``ref_log_probs`` of the batch, or ``divergence``.
         kl_kind: ``kl_penalty``.
+        kl_correction: ``use_bias_correction_kl``: weigh the divergence by the ratio to the policy that sampled.
         supervised_weight: ``sft_loss_coef``. Reads ``positive`` ``[batch]`` of the batch.
     """
 
@@ -51,6 +52,7 @@ class PolicyObjective:
     entropy_weight: float = 0.0
     kl_weight: float = 0.0
     kl_kind: str = "low_var_kl"
+    kl_correction: bool = False
     supervised_weight: float = 0.0
 
     @classmethod
@@ -65,6 +67,7 @@ class PolicyObjective:
             entropy_weight=config.entropy_loss_coef,
             kl_weight=config.kl_loss_coef if config.use_kl_loss else 0.0,
             kl_kind=config.kl_penalty,
+            kl_correction=config.use_bias_correction_kl,
             supervised_weight=config.sft_loss_coef,
         )
 
@@ -129,6 +132,8 @@ class PolicyObjective:
                 divergence = batch["divergence"]
             else:
                 divergence = kl_penalty(log_probs, batch["ref_log_probs"], self.kl_kind)
+            if self.kl_correction:
+                divergence = divergence * bias_correction(log_probs, batch["old_log_probs"], mask)
             kl = self._aggregate(divergence, mask, totals)
             loss = loss + self.kl_weight * kl
             report["loss/kl"] = kl.detach()

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from roll.algorithms import advantages, filters, kl, losses, off_policy, rewards
+from roll.algorithms import advantages, filters, losses, off_policy, rewards
 from roll.algorithms.aggregation import aggregate
 from roll.algorithms.groups import AlgorithmWarning
 from roll.algorithms.registry import (
@@ -23,58 +23,6 @@ from roll.algorithms.registry import (
 )
 
 F64 = torch.float64
-
-
-@pytest.mark.parametrize(
-    ("kind", "formula"),
-    [
-        ("kl", lambda d: d),
-        ("abs", abs),
-        ("mse", lambda d: d * d / 2),
-        ("low_var_kl", lambda d: min(math.exp(min(max(-d, -20), 20)) - min(max(-d, -20), 20) - 1, 10.0)),
-    ],
-)
-def test_kl_estimators_equal_their_formula(kind: str, formula) -> None:  # type: ignore[no-untyped-def]
-    d = torch.tensor([[-30.0, -0.5, 0.0, 1e-4, 2.0, 100.0]], dtype=F64)
-    result = kl.kl_penalty(d - 1, torch.full_like(d, -1.0), kind)
-    assert result[0].tolist() == [pytest.approx(formula(float(x)), abs=1e-12) for x in d[0]]
-
-
-def test_full_kl_sums_over_the_vocabulary_and_sampled_estimators_agree_with_it() -> None:
-    noise = torch.Generator().manual_seed(0)
-    logits, reference = 0.3 * torch.randn(2, 1, 1, 5, generator=noise, dtype=F64)  # k3 is not clamped here
-    p, q = logits.softmax(-1), reference.softmax(-1)
-    exact = float((p * (p / q).log()).sum())
-    assert float(kl.kl_penalty(logits, reference, "full")) == pytest.approx(exact)
-    for kind in ("k1", "k3"):
-        sampled = (p[0, 0] * kl.kl_penalty(p.log(), q.log(), kind)[0, 0]).sum()
-        assert float(sampled) == pytest.approx(exact)
-    with pytest.raises(ValueError, match="low_var_kl"):
-        kl.kl_penalty(logits, reference, "k9")
-
-
-def test_adaptive_controller_moves_towards_its_target_by_at_most_a_fifth() -> None:
-    controller = kl.kl_controller("adaptive", 0.1, target=1.0, horizon=100)
-    controller.update(50.0, 10)
-    assert controller.coefficient == pytest.approx(0.1 * 1.02)
-    controller.update(0.95, 10)
-    assert controller.coefficient == pytest.approx(0.1 * 1.02 * (1 - 0.05 * 0.1))
-    resumed = kl.kl_controller("adaptive", 9.0, target=1.0, horizon=100)
-    resumed.load_state_dict(controller.state_dict())
-    assert resumed.coefficient == controller.coefficient
-    fixed = kl.kl_controller("fixed", 0.3)
-    fixed.update(50.0, 10)
-    assert fixed.coefficient == 0.3
-
-
-def test_batch_kl_is_the_mean_of_sequence_means() -> None:
-    value, mask = (
-        torch.tensor([[1.0, 3.0, 9.0], [8.0, 9.0, 9.0], [9.0] * 3]),
-        torch.tensor([[1, 1, 0], [1, 0, 0], [0] * 3]),
-    )
-    assert float(kl.batch_kl(value, mask)) == 5.0
-    penalized = kl.penalize_rewards(torch.ones(3, 3), value, 0.5, mask)
-    assert penalized.tolist() == [[0.5, -0.5, 0], [-3, 0, 0], [0, 0, 0]]
 
 
 @pytest.mark.parametrize(

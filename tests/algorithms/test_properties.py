@@ -79,6 +79,32 @@ def test_estimators_do_not_depend_on_the_order_of_samples(name: str, batch: Batc
     torch.testing.assert_close(estimate(name, batch.rows(order)), expected, rtol=1e-9, atol=1e-9)
 
 
+def by_turn(batch: Batch) -> tuple[Batch, list[int]]:
+    """Cut every row into one piece per turn, and return the row of each piece; a row without a turn stays whole."""
+    rows, masks = [], []
+    for row in range(batch.mask.shape[0]):
+        turns = batch.turn_ids[row][batch.mask[row]].unique().tolist()
+        for turn in turns or [-1]:
+            rows.append(row)
+            masks.append(batch.mask[row] & (batch.turn_ids[row] == turn))
+    return replace(batch.rows(rows), mask=torch.stack(masks)), rows
+
+
+COMPARING = [name for name in ESTIMATORS if {"group_ids", "baselines"} & registry("advantage").get(name).needs]
+
+
+@pytest.mark.parametrize("name", COMPARING)
+@pytest.mark.parametrize("scored", [True, False])
+@quick
+@given(batch=batches)
+def test_the_pieces_of_a_trajectory_count_once(name: str, scored: bool, batch: Batch) -> None:
+    pieces, rows = by_turn(batch)
+    given = [each.inputs() if scored else replace(each.inputs(), scores=None) for each in (batch, pieces)]
+    whole, apart = (advantages.compute(name, inputs).advantages for inputs in given)
+    together = torch.zeros_like(whole).index_add_(0, torch.tensor(rows), apart)
+    torch.testing.assert_close(together, whole, rtol=1e-9, atol=1e-9)
+
+
 @pytest.mark.parametrize("name", ESTIMATORS)
 @pytest.mark.parametrize(
     "case", ["empty rows", "empty batch mask", "one token", "one sample", "groups of one", "equal"]

@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import inspect
+from typing import get_args
 
 import pytest
+import torch
 
+from roll.algorithms import kl
 from roll.algorithms.registry import registry
 from roll.config import AgenticConfig, ConfigError, load
-from roll.config.algorithm import ADVANTAGE_ESTIMATORS, ALGORITHM_TYPES, GROUP_ESTIMATORS, POLICY_LOSSES
+from roll.config.algorithm import ADVANTAGE_ESTIMATORS, ALGORITHM_TYPES, GROUP_ESTIMATORS, KL_ALIASES, POLICY_LOSSES
 from roll.config.presets import PRESETS
 from roll.pipelines.algorithm_options import estimator_keys, loss_keys
 
@@ -24,6 +27,15 @@ def test_every_policy_loss_is_registered_and_no_other() -> None:
 def test_group_estimators_are_those_that_read_groups() -> None:
     reading = {name for name in registry("advantage").names() if "group_ids" in registry("advantage").get(name).needs}
     assert reading == GROUP_ESTIMATORS
+
+
+def test_estimates_of_the_divergence_have_the_same_names() -> None:
+    assert dict(KL_ALIASES) == kl.KL_ALIASES
+    kinds = AgenticConfig.model_fields["kl_penalty"].annotation
+    assert kinds == kl.KLKind
+    numbers = torch.zeros(1, 1, 3)
+    for kind in (*get_args(kl.KLKind), *KL_ALIASES):
+        kl.kl_penalty(numbers, numbers, kind)
 
 
 def test_every_preset_is_an_algorithm_type() -> None:

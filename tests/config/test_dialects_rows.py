@@ -61,9 +61,9 @@ VERL: dict[str, Case] = {
     f"{A}.use_kl_loss": (True, {f"{A}.kl_loss_coef": 0.1}, {"use_kl_loss": True, "needs_reference": True}),
     f"{A}.kl_loss_coef": (0.02, {f"{A}.use_kl_loss": True}, {"kl_loss_coef": 0.02}),
     f"{A}.kl_loss_type": (
-        "low_var_kl",
+        "k3+",
         {f"{A}.use_kl_loss": True, f"{A}.kl_loss_coef": 0.1},
-        {"kl_penalty": "low_var_kl"},
+        {"kl_penalty": "low_var_kl+"},
     ),
     f"{A}.ppo_epochs": (3, {}, {"ppo_epochs": 3}),
     f"{A}.loss_agg_mode": ("token-mean", {}, {"loss_agg_mode": "token-mean"}),

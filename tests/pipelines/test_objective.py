@@ -110,6 +110,23 @@ def test_every_term_by_hand(mode: str) -> None:
     assert float(metrics["policy/entropy"]) == pytest.approx(sum(entropies) / len(entropies), rel=1e-12)
 
 
+@pytest.mark.parametrize("kind", ["kl", "low_var_kl"])
+def test_the_divergence_is_weighed_by_the_ratio_to_the_policy_that_sampled(kind: str) -> None:
+    log_probs, entropy, batch = make_batch()
+    loss = PolicyObjective(policy_weight=0.0, kl_weight=0.4, kl_kind=kind, kl_correction=True)
+    totals = loss.totals(batch)
+
+    def corrected(p: float, o: float, r: float) -> float:
+        estimate = p - r if kind == "kl" else math.exp(r - p) - (r - p) - 1
+        return math.exp(p - o) * estimate
+
+    per_token = over_tokens(corrected, log_probs.detach(), batch["old_log_probs"], batch["ref_log_probs"])
+    expected = aggregate(per_token, batch["response_mask"].tolist(), "token-mean", totals.tokens, totals.sequences)
+    value, metrics = loss(log_probs, entropy, batch, totals)
+    assert float(metrics["loss/kl"]) == pytest.approx(expected, rel=1e-12)
+    assert float(value.detach()) == pytest.approx(0.4 * expected, rel=1e-12)
+
+
 def test_the_policy_term_alone_is_the_default() -> None:
     log_probs, entropy, batch = make_batch()
     for name in ("ref_log_probs", "positive", "turn_index"):
@@ -202,6 +219,7 @@ def test_the_configuration_is_read_key_by_key() -> None:
         use_kl_loss=True,
         kl_loss_coef=0.02,
         kl_penalty="k3",
+        use_bias_correction_kl=True,
         sft_loss_coef=0.03,
     )
     assert PolicyObjective.from_config(config) == PolicyObjective(
@@ -213,6 +231,7 @@ def test_the_configuration_is_read_key_by_key() -> None:
         entropy_weight=0.01,
         kl_weight=0.02,
         kl_kind="low_var_kl",
+        kl_correction=True,
         supervised_weight=0.03,
     )
 

@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import warnings
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
 import torch
 from torch import Tensor
 
-from roll.algorithms.groups import AlgorithmWarning, GroupIds, Groups, encode
+from roll.algorithms.groups import AlgorithmWarning, GroupIds, Groups, encode, representatives
 from roll.algorithms.masking import as_bool, blank, broadcast, masked_whiten
 from roll.algorithms.registry import ADVANTAGES
 
@@ -22,7 +22,7 @@ class AdvantageInputs:
     Attributes:
         mask: ``[batch, sequence]``, nonzero on trained tokens.
         token_rewards: ``[batch, sequence]`` float; the reward of a turn sits on the last response token of the turn.
-        scores: ``[batch]`` float; without it the masked sum of ``token_rewards``.
+        scores: ``[batch]`` float, of each sample's trajectory; without it the masked sum of its ``token_rewards``.
         group_ids: One hashable per sample.
         values: ``[batch, sequence]`` float, the critic's.
         lengths: ``[batch]``; without it the trained tokens of each row.
@@ -113,6 +113,10 @@ def turn_table(inputs: AdvantageInputs) -> TurnTable:
 def compute(name: str, inputs: AdvantageInputs, options: Mapping[str, Any] | None = None) -> AdvantageOutput:
     """Compute advantages with the estimator registered as ``name``.
 
+    Samples that share a trajectory are its pieces. An estimator that gives one advantage per sample sees the trajectory
+    once, with its score, the sum of its rewards and its whole length, and all pieces get its advantage: otherwise a
+    trajectory in three pieces would weigh three times in the mean of its group.
+
     Args:
         name: The configuration's ``adv_estimator``.
         inputs: The batch.
@@ -130,6 +134,11 @@ def compute(name: str, inputs: AdvantageInputs, options: Mapping[str, Any] | Non
     options = dict(options or {})
     entry.check_options(options)
     inputs = _complete(inputs)
+    trajectories = _encoded(inputs.trajectory_ids, inputs.mask, "trajectory_ids")
+    if entry.level == "outcome" and trajectories.count < inputs.mask.shape[0]:
+        whole = compute(name, _per_trajectory(inputs, trajectories), options)
+        spread = broadcast(whole.advantages[trajectories.codes, 0], inputs.mask)
+        return AdvantageOutput(spread, metrics=whole.metrics)
     missing = sorted(need for need in entry.needs if getattr(inputs, need) is None)
     if missing:
         raise ValueError(f"adv_estimator {name!r} needs {', '.join(missing)} in its inputs; none given.")
@@ -173,14 +182,50 @@ def _complete(inputs: AdvantageInputs) -> AdvantageInputs:
     """Fill in what follows from the rest: scores, lengths, trajectory ids."""
     batch = inputs.mask.shape[0]
     scores, lengths, trajectories = inputs.scores, inputs.lengths, inputs.trajectory_ids
-    if scores is None and inputs.token_rewards is not None:
-        scores = blank(inputs.token_rewards, inputs.mask).sum(1)
-    if lengths is None:
-        lengths = as_bool(inputs.mask).sum(1)
     if trajectories is None:
         trajectories = range(batch)
+    if scores is None and inputs.token_rewards is not None:
+        scores = blank(inputs.token_rewards, inputs.mask).sum(1)
+        pieces = _encoded(trajectories, inputs.mask, "trajectory_ids")
+        if pieces.count < batch:
+            scores = pieces.sum(scores)[pieces.codes].to(scores.dtype)
+    if lengths is None:
+        lengths = as_bool(inputs.mask).sum(1)
     fields = {name: getattr(inputs, name) for name in AdvantageInputs.__slots__}
     return AdvantageInputs(**{**fields, "scores": scores, "lengths": lengths, "trajectory_ids": trajectories})
+
+
+def _encoded(ids: GroupIds | None, mask: Tensor, name: str) -> Groups:
+    assert ids is not None
+    return encode(ids, mask.shape[0], device=mask.device, name=name)
+
+
+def _per_trajectory(inputs: AdvantageInputs, trajectories: Groups) -> AdvantageInputs:
+    """Return the inputs with one row of one token per trajectory; what only samples have is left out."""
+
+    def total(values: Tensor) -> Tensor:
+        return trajectories.sum(values).to(values.dtype)
+
+    def shared(values: Tensor | None) -> Tensor | None:
+        return None if values is None else trajectories.mean(values).to(values.dtype)
+
+    rewards, lengths = inputs.token_rewards, inputs.lengths
+    return AdvantageInputs(
+        mask=torch.ones(trajectories.count, 1, dtype=torch.bool, device=inputs.mask.device),
+        token_rewards=None if rewards is None else total(blank(rewards, inputs.mask).sum(1)).unsqueeze(1),
+        scores=shared(inputs.scores),
+        group_ids=None if inputs.group_ids is None else _groups_of(inputs.group_ids, inputs.mask, trajectories),
+        lengths=None if lengths is None else total(lengths),
+        baselines=shared(inputs.baselines),
+    )
+
+
+def _groups_of(ids: GroupIds, mask: Tensor, trajectories: Groups) -> Sequence[Any]:
+    """Return the group id of each trajectory."""
+    members = ids.tolist() if isinstance(ids, Tensor) else list(ids)
+    groups = _encoded(members, mask, "group_ids")
+    names = dict(zip(groups.codes.tolist(), members, strict=True))
+    return [names[code] for code in representatives(groups, trajectories).codes.tolist()]
 
 
 def _report(name: str, advantages: Tensor, inputs: AdvantageInputs) -> dict[str, float]:

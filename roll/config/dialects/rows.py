@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any, Final
 
+from roll.config.algorithm import KL_ALIASES
 from roll.config.base import ConfigModel
 from roll.config.batch_checks import divisors_around
 from roll.config.env_manager import EnvManagerConfig
@@ -250,13 +251,9 @@ def same_as(key: str, native: str, default: Any) -> Convert:
     return convert
 
 
-KL_KINDS: Final[Mapping[str, str]] = {"k1": "kl", "k2": "mse", "k3": "low_var_kl"}
-"""Short names of divergence estimates."""
-
-
 def kl_kind(value: Any, look: Look | None = None) -> Any:
     """Return the native name of a divergence estimate, so that two spellings of one do not seem to differ."""
-    return KL_KINDS.get(value, value) if isinstance(value, str) else value
+    return KL_ALIASES.get(value, value) if isinstance(value, str) else value
 
 
 SCHEDULES: Final[Mapping[str, str]] = {"constant": "constant_with_warmup"}

@@ -147,6 +147,8 @@ def _dependent_keys(config: PipelineConfig) -> Iterator[tuple[str, str]]:
         yield "kl_horizon", "only an adaptive controller reads it (init_kl_coef above 0, target_kl)"
     if config.init_kl_coef == 0:
         yield "target_kl", "init_kl_coef is 0"
+    if not config.use_kl_loss:
+        yield "use_bias_correction_kl", "use_kl_loss is false"
     if not config.needs_reference:
         yield "kl_penalty", "no term uses the divergence"
 
