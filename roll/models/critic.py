@@ -8,7 +8,9 @@ import torch
 from torch import nn
 from transformers import AutoConfig, AutoModelForTokenClassification, PreTrainedModel
 
-from roll.models.loading import DTYPES, ModelNotFoundError, resolve_pretrain
+from roll.models.errors import ModelNotFoundError
+from roll.models.finding import resolve_pretrain
+from roll.models.loading import DTYPES
 from roll.strategies.values import HEADS, value_head
 
 
@@ -22,7 +24,7 @@ def load_critic(
     that of a saved critic, and that of a reward model with one label.
 
     Args:
-        pretrain: ``"toy"``, ``"toy_math"``, a folder, or a Hugging Face name.
+        pretrain: A built-in model (:data:`roll.models.finding.BUILT_IN`), a folder, or a Hugging Face name.
         dtype: ``fp32``, ``bf16`` or ``fp16``; ``None`` keeps the type the weights are stored in.
         device: Torch device string.
         attn_implementation: ``sdpa``, ``eager`` or ``flash_attention_2``; ``None`` lets ``transformers`` choose.
@@ -43,11 +45,11 @@ def load_critic(
                 path, config=config, output_loading_info=True, ignore_mismatched_sizes=True, **options
             )
         except (OSError, ValueError) as error:
-            raise _not_found(pretrain, (str(error).splitlines() or [type(error).__name__])[0]) from error
+            raise _no_critic(pretrain, (str(error).splitlines() or [type(error).__name__])[0]) from error
     new = {*report["missing_keys"], *(name for name, *_ in report["mismatched_keys"])}
     lost = sorted(name for name in new if name.split(".")[0] not in HEADS)
     if lost:
-        raise _not_found(pretrain, f"it lacks {len(lost)} weights of the model, {lost[0]} among them")
+        raise _no_critic(pretrain, f"it lacks {len(lost)} weights of the model, {lost[0]} among them")
     _zero(value_head(model), {name.split(".")[-1] for name in new})
     return model.to(device=torch.device(device)).eval()
 
@@ -59,9 +61,8 @@ def _zero(head: nn.Linear, names: set[str]) -> None:
             parameter.zero_()
 
 
-def _not_found(pretrain: str, reason: str) -> ModelNotFoundError:
+def _no_critic(pretrain: str, reason: str) -> ModelNotFoundError:
     return ModelNotFoundError(
-        f"{pretrain!r}: no critic can be loaded from it ({reason}). Use toy or toy_math for a packaged model, the path "
-        "of a folder saved with save_pretrained, or a Hugging Face name on a machine that can reach the hub; its "
-        "architecture must have a token classification model in transformers."
+        f"{pretrain!r}: no critic can be loaded from it ({reason}).",
+        "use a model whose architecture has a token classification model in transformers, with all of its weights.",
     )

@@ -1,38 +1,15 @@
-"""Loading a policy and its tokenizer: a packaged toy, a local folder, or a Hugging Face name."""
+"""Loading a policy and its tokenizer: a built-in model, a local folder, or a Hugging Face name."""
 
 from __future__ import annotations
 
-from pathlib import Path
 from typing import Any
 
 import torch
 from transformers import AutoModelForCausalLM, AutoTokenizer, PreTrainedModel, PreTrainedTokenizerBase
 
-from roll.models.toy import TOYS
+from roll.models.finding import not_loadable, resolve_pretrain
 
 DTYPES = {"fp32": torch.float32, "bf16": torch.bfloat16, "fp16": torch.float16}
-
-
-class ModelNotFoundError(ValueError):
-    """The configured ``pretrain`` is neither a packaged toy, nor a model folder, nor a name that can be fetched."""
-
-
-def resolve_pretrain(pretrain: str) -> str:
-    """Return the path or hub name that ``transformers`` loads; ``toy`` and ``toy_math`` are packaged models."""
-    if pretrain in TOYS:
-        return str(TOYS[pretrain])
-    return str(Path(pretrain).expanduser()) if pretrain.startswith("~") else pretrain
-
-
-def _not_found(pretrain: str, cause: Exception) -> ModelNotFoundError:
-    looks_local = Path(pretrain).exists() or pretrain.startswith((".", "/", "~"))
-    where = "that folder has no loadable model" if looks_local else "it is not a folder here and could not be fetched"
-    first_line = (str(cause).splitlines() or [type(cause).__name__])[0]
-    return ModelNotFoundError(
-        f"pretrain={pretrain!r}: {where} ({first_line}). "
-        "Use pretrain=toy or pretrain=toy_math for a packaged model, the path of a folder saved with save_pretrained, "
-        "or a Hugging Face name on a machine that can reach the hub."
-    )
 
 
 def load_tokenizer(pretrain: str) -> PreTrainedTokenizerBase:
@@ -41,10 +18,11 @@ def load_tokenizer(pretrain: str) -> PreTrainedTokenizerBase:
     Raises:
         ModelNotFoundError: If nothing loadable is there.
     """
+    path = resolve_pretrain(pretrain)
     try:
-        return AutoTokenizer.from_pretrained(resolve_pretrain(pretrain))
+        return AutoTokenizer.from_pretrained(path)
     except (OSError, ValueError) as error:
-        raise _not_found(pretrain, error) from error
+        raise not_loadable(pretrain, error) from error
 
 
 def load_model(
@@ -53,7 +31,7 @@ def load_model(
     """Load the causal language model of ``pretrain`` in evaluation mode.
 
     Args:
-        pretrain: ``"toy"``, ``"toy_math"``, a folder, or a Hugging Face name.
+        pretrain: A built-in model (:data:`roll.models.finding.BUILT_IN`), a folder, or a Hugging Face name.
         dtype: ``fp32``, ``bf16`` or ``fp16``; ``None`` keeps the type the weights are stored in.
         device: Torch device string.
         attn_implementation: ``sdpa``, ``eager`` or ``flash_attention_2``; ``None`` lets ``transformers`` choose.
@@ -64,8 +42,9 @@ def load_model(
     options: dict[str, Any] = {"dtype": "auto" if dtype is None else DTYPES[dtype]}
     if attn_implementation is not None:
         options["attn_implementation"] = attn_implementation
+    path = resolve_pretrain(pretrain)
     try:
-        model = AutoModelForCausalLM.from_pretrained(resolve_pretrain(pretrain), **options)
+        model = AutoModelForCausalLM.from_pretrained(path, **options)
     except (OSError, ValueError) as error:
-        raise _not_found(pretrain, error) from error
+        raise not_loadable(pretrain, error) from error
     return model.to(device=torch.device(device)).eval()  # type: ignore[call-arg]

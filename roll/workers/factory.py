@@ -10,7 +10,6 @@ from transformers import PreTrainedModel
 
 from roll.config import ConfigError, PipelineConfig, Problem, plan, require_available
 from roll.config.worker import TrainWorkerConfig, WorkerConfig
-from roll.models.loading import resolve_pretrain
 from roll.models.lora import add_adapters
 from roll.strategies.activity import Activity
 from roll.strategies.base import GenerationStrategy
@@ -21,7 +20,7 @@ from roll.strategies.fsdp_train import FsdpTrainStrategy
 from roll.strategies.hf_infer import HfInferStrategy
 from roll.strategies.scoring import Prediction, Scorer
 from roll.strategies.training import TrainOptions
-from roll.workers.loading import load_role_model
+from roll.workers.loading import load_role_model, model_folder
 
 
 def train_strategy(config: PipelineConfig, role: str) -> Any:
@@ -44,7 +43,7 @@ def train_strategy(config: PipelineConfig, role: str) -> Any:
 
         _require_process_group()
         megatron = MegatronOptions.from_mapping(given, path)
-        folder = resolve_pretrain(config.model_path(role))
+        folder = model_folder(config, role)
         adapt = None if worker.model_args.lora_rank is None else partial(_add_adapters, config, role)
         return MegatronTrainStrategy(
             folder, options, predicts=predicts, megatron=megatron, seed=config.seed, adapt=adapt
@@ -112,7 +111,7 @@ def reference_scorer(config: PipelineConfig) -> Any:
         from roll.strategies.megatron.scorer import MegatronScorer
 
         _require_process_group()
-        folder = resolve_pretrain(config.model_path("reference"))
+        folder = model_folder(config, "reference")
         return MegatronScorer(folder, megatron=MegatronOptions.from_mapping(given, path), seed=config.seed, **options)
 
     def load() -> PreTrainedModel:
@@ -146,7 +145,7 @@ def generation_strategy(
     if name == "hf_infer":
         own = model if model is not None else load_role_model(config, "actor_train").requires_grad_(False)
         return HfInferStrategy(own, activity=activity, **limits)
-    folder = resolve_pretrain(config.model_path("actor_train"))
+    folder = model_folder(config, "actor_train")
     devices = config.actor_infer.num_gpus_per_worker if config.actor_infer.device_mapping else 1
     options = {
         "dtype": config.actor_infer.model_args.dtype,

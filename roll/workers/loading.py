@@ -11,7 +11,9 @@ from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
 from roll.config import ConfigError, PipelineConfig, Problem
 from roll.models.critic import load_critic
-from roll.models.loading import ModelNotFoundError, load_model, load_tokenizer
+from roll.models.errors import ModelNotFoundError
+from roll.models.finding import resolve_pretrain
+from roll.models.loading import load_model, load_tokenizer
 from roll.rendering.chat import ChatRenderer
 from roll.strategies.scoring import Prediction
 
@@ -46,6 +48,16 @@ def load_text(config: PipelineConfig) -> Text:
     return Text(tokenizer=tokenizer, renderer=ChatRenderer(tokenizer))
 
 
+def model_folder(config: PipelineConfig, role: str) -> str:
+    """Return the folder, or hub name, of the model of a role.
+
+    Raises:
+        ConfigError: If there is none.
+    """
+    with readable(config, role):
+        return resolve_pretrain(config.model_path(role))
+
+
 def load_role_model(config: PipelineConfig, role: str, predicts: Prediction = "log_probs") -> PreTrainedModel:
     """Load the model of a role: a language model, or a critic, which predicts values.
 
@@ -77,6 +89,6 @@ def readable(config: PipelineConfig, role: str) -> Iterator[None]:
     except ModelNotFoundError as error:
         worker = getattr(config, role)
         named = worker is not None and worker.model_args.model_name_or_path is not None
-        key = f"{role}.model_args.model_name_or_path" if named else "pretrain"
-        message, _, fix = str(error).partition(" Use ")
-        raise ConfigError([Problem(key, message, f"use {fix}", config.model_path(role))]) from error
+        shared = "reward_pretrain" if role == "critic" and config.reward_pretrain is not None else "pretrain"
+        key = f"{role}.model_args.model_name_or_path" if named else shared
+        raise ConfigError([Problem(key, error.message, error.fix, config.model_path(role))]) from error

@@ -9,7 +9,9 @@ from typing import Any
 
 from roll.config import ConfigError, Problem, RLVRConfig
 from roll.env_managers.records import GenerateCall
-from roll.models.loading import DTYPES, resolve_pretrain
+from roll.models.errors import ModelNotFoundError
+from roll.models.finding import resolve_pretrain
+from roll.models.loading import DTYPES
 from roll.schedulers.generation import GenerationScheduler
 from roll.strategies.base import SamplingParams
 from roll.strategies.sequence_classifier import SequenceClassifier
@@ -79,6 +81,8 @@ def _reward_model(config: RLVRConfig, domain: str) -> dict[str, Any]:
             device=str(device()),
             batch_size=reward.infer_batch_size,
         )
+    except ModelNotFoundError as error:
+        raise ConfigError([Problem(key, error.message, error.fix, path)]) from error
     except ValueError as error:
         raise ConfigError([Problem(key, str(error), "name a sequence classifier.", path)]) from error
     return {"score": classifier.score, "render": classifier.render, "infer_batch_size": reward.infer_batch_size}

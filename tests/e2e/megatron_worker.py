@@ -11,7 +11,7 @@ import torch
 sys.path.append(str(Path(__file__).resolve().parents[1] / "integration"))
 
 from roll.config import PipelineConfig  # noqa: E402
-from roll.models.loading import resolve_pretrain  # noqa: E402
+from roll.models.finding import resolve_pretrain  # noqa: E402
 from roll.workers.factory import train_options  # noqa: E402
 from roll.workers.train import TrainWorker  # noqa: E402
 

@@ -6,7 +6,9 @@ import pytest
 import torch
 from transformers import Qwen3Config, Qwen3ForCausalLM
 
-from roll.models.loading import ModelNotFoundError, load_model, load_tokenizer, resolve_pretrain
+from roll.models.errors import ModelNotFoundError
+from roll.models.finding import resolve_pretrain
+from roll.models.loading import load_model, load_tokenizer
 from roll.models.toy import WEIGHTS_DIRECTORY
 
 LOADERS = [load_model, load_tokenizer]
@@ -32,7 +34,7 @@ def test_a_name_that_is_nowhere_says_so_and_lists_what_can_be_named(load) -> Non
     with pytest.raises(ModelNotFoundError) as caught:
         load("nobody/no-such-model")
     message = str(caught.value)
-    assert message.startswith("pretrain='nobody/no-such-model': it is not a folder here and could not be fetched (")
+    assert message.startswith("'nobody/no-such-model': it is no folder here; ")
     for way in ("pretrain=toy", "save_pretrained", "Hugging Face name"):
         assert way in message
     assert "\n" not in message
@@ -40,15 +42,20 @@ def test_a_name_that_is_nowhere_says_so_and_lists_what_can_be_named(load) -> Non
 
 @pytest.mark.parametrize("load", LOADERS)
 def test_a_folder_without_a_model_is_told_apart(load, tmp_path: Path) -> None:
-    for folder in (str(tmp_path), str(tmp_path / "absent")):
-        with pytest.raises(ModelNotFoundError, match="that folder has no loadable model"):
-            load(folder)
+    with pytest.raises(ModelNotFoundError, match="that folder has no loadable model"):
+        load(str(tmp_path))
+    with pytest.raises(ModelNotFoundError, match="there is no such folder"):
+        load(str(tmp_path / "absent"))
+    (tmp_path / "config.json").write_text("{}")
+    with pytest.raises(ModelNotFoundError, match="that folder has no loadable model"):
+        load(str(tmp_path))
 
 
 def test_names_are_resolved_without_loading(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setenv("HOME", str(tmp_path))
     assert resolve_pretrain("toy") == str(WEIGHTS_DIRECTORY)
-    assert resolve_pretrain("Qwen/Qwen2.5-0.5B-Instruct") == "Qwen/Qwen2.5-0.5B-Instruct"
+    (tmp_path / "policy").mkdir()
+    (tmp_path / "policy" / "config.json").write_text("{}")
     assert resolve_pretrain("~/policy") == str(tmp_path / "policy")
     assert WEIGHTS_DIRECTORY.parent.name == "toy"
 

@@ -14,7 +14,8 @@ import pytest
 import torch
 
 from roll.data.problems import GENERATORS, LETTERS, LEVELS, Exercise, Problem, draw, make_exercise
-from roll.models.loading import load_model, load_tokenizer, resolve_pretrain
+from roll.models.finding import resolve_pretrain
+from roll.models.loading import load_model, load_tokenizer
 from roll.models.toy import MATH_WEIGHTS_DIRECTORY
 from roll.models.toy.arithmetic import (
     CARELESS,

@@ -21,7 +21,8 @@ from transformers import (
 )
 
 from roll.models.critic import load_critic
-from roll.models.loading import ModelNotFoundError, load_model
+from roll.models.errors import ModelNotFoundError
+from roll.models.loading import load_model
 from roll.strategies.fsdp_train import FsdpTrainStrategy
 from roll.strategies.training import TrainOptions
 from roll.strategies.values import forward_values, value_head
@@ -127,7 +128,7 @@ def test_a_folder_without_all_of_the_backbone_is_an_error(tmp_path: Path) -> Non
 
 
 def test_a_model_that_is_not_there_is_a_readable_error(tmp_path: Path) -> None:
-    with pytest.raises(ModelNotFoundError, match=r"no critic can be loaded from it \(.+\)\. Use toy"):
+    with pytest.raises(ModelNotFoundError, match=r"there is no such folder\. use pretrain=toy"):
         load_critic(str(tmp_path / "nowhere"))
 
 
