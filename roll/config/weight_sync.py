@@ -21,6 +21,16 @@ class WeightSyncConfig(ConfigModel):
         600, description="Seconds that a single wait may take: for an engine to join, for a piece to arrive."
     )
     host: str | None = Field(None, description="Address under which engines reach the trainer. null: found out.")
+    verify: bool = Field(
+        True,
+        description="After every update, ask each engine a few fixed prompts and compare its log-probs with the "
+        "trainer's; stop where they differ.",
+    )
+    tolerance: Annotated[float, Field(gt=0)] | None = Field(
+        None,
+        description="Largest difference of a log-prob that `verify` lets pass. null: 0.001 where both compute in fp32, "
+        "0.5 with bf16 or fp16, any where the engine is quantised.",
+    )
     directory: Annotated[Path, Field(strict=False)] | None = Field(
         None, description="Folder that trainer and engines both see, for `method: checkpoint`."
     )

@@ -25,6 +25,7 @@ from roll.pipelines.folders import make_room, own_folders
 from roll.pipelines.learner import Learner, Lesson
 from roll.pipelines.metrics import generation_metrics, prefixed, rollout_metrics
 from roll.pipelines.roles.models import to_its_end
+from roll.pipelines.roles.weight_check import WeightCheckError
 from roll.pipelines.run_log import RunLog, checkpoint_state, is_due, resume, summarize
 from roll.pipelines.terminal import algorithm_warnings, headline, introduce, one_line, quiet_transformers, say
 from roll.schedulers.rollout import RolloutError
@@ -98,6 +99,7 @@ class Pipeline(ABC, Generic[Config]):
 
     async def publish(self, step: int) -> dict[str, float]:
         """Give the engines the weights of ``step``, between two tokens of what is sampled ahead; returns metrics."""
+        await self.core.weight_check.prepare()
         return await (self.core.engines if self.ahead is None else self.ahead).publish(step)
 
     async def stop_sampling(self) -> None:
@@ -214,24 +216,31 @@ class Pipeline(ABC, Generic[Config]):
             "env/success": described.get("rollout/success", 0.0),
         }
         self.log.step(step, {**named, **described, **rollout.metrics, **learned, **await self.measure()})
+        self.core.weight_check.require()
 
     async def update(self, batch: Lesson, step: int) -> dict[str, float]:
         """Learn from a batch and publish the new weights; afterwards ``step`` is complete."""
-        turns = self.core.turns
+        turns, check = self.core.turns, self.core.weight_check
+        due = step % self.config.actor_infer.model_update_frequency == 0
         async with self.core.engines.weights_at_rest:
-            self.unsaved = None
             measured = await turns.memory("rollout") if turns.needed else {}
             await turns.begin_update()
+            measured |= await check.late()
+            check.require()
+            self.unsaved = None
             with algorithm_warnings(self.progress):
                 learned = measured | await self.learner.learn(batch, step)
             learned |= await turns.memory("update") if turns.needed else {}
             await turns.begin_weight_sync()
-            if step % self.config.actor_infer.model_update_frequency == 0:
+            if due:
                 with self.progress.stage("weight_sync"):
                     learned |= await self.publish(step)
             await turns.end_weight_sync()
-        self.complete(step)
-        self.unsaved = step
+            self.complete(step)
+            self.unsaved = step
+            if due:
+                with self.progress.stage("weight_sync"):
+                    learned |= await check.run(step)
         return learned
 
     def report_evaluation(self, groups: Sequence[TrajectoryGroup], step: int, metrics: dict[str, float]) -> None:
@@ -271,7 +280,12 @@ class Pipeline(ABC, Generic[Config]):
         """Load a checkpoint into the learner, the engine and the pipeline."""
         await self.learner.restore(path, state)
         self.load_state(state)
+        check = self.core.weight_check
+        await check.prepare()
         await self.core.engines.publish(step)
+        await check.run(step)
+        await check.late()
+        check.require()
 
     def report_failures(self, groups: Sequence[TrajectoryGroup], where: str) -> None:
         """Say how many episodes broke, and why the first of them did."""
@@ -319,7 +333,14 @@ def run_pipeline(kind: type[Pipeline[Config]], config: Config, notes: Sequence[s
             return asyncio.run(_until_stopped(pipeline))
         except (KeyboardInterrupt, asyncio.CancelledError):
             raise KeyboardInterrupt(f"Stopped. {pipeline.how_to_continue()}") from None
-        except (RolloutError, GroupMismatchError, FloatingPointError, WorkerError, WeightSyncError) as error:
+        except (
+            RolloutError,
+            GroupMismatchError,
+            FloatingPointError,
+            WorkerError,
+            WeightSyncError,
+            WeightCheckError,
+        ) as error:
             raise RunError(f"{error}\n{pipeline.how_to_continue()}") from error
 
 

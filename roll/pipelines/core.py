@@ -14,9 +14,11 @@ from roll.pipelines.roles.engines import EngineRole
 from roll.pipelines.roles.models import ScoreRole, TrainRole
 from roll.pipelines.roles.pool import WorkerPool
 from roll.pipelines.roles.turns import Turns
+from roll.pipelines.roles.weight_check import WeightCheck, check_options
 from roll.schedulers.generation import GenerationScheduler
 from roll.strategies.activity import Activity
 from roll.workers.classes import worker_class
+from roll.workers.engine import wire_dtype
 from roll.workers.loading import Text
 from roll.workers.setup import Registered
 
@@ -68,12 +70,14 @@ class Core(Sampler):
         critic: The value model, where the estimator needs one.
         reference: Scores with the frozen policy, where a term needs it.
         turns: Who has the devices that roles share.
+        weight_check: Compares engines with the trainer after new weights.
     """
 
     trainer: TrainRole
     critic: TrainRole | None
     reference: ScoreRole | None
     turns: Turns
+    weight_check: WeightCheck
 
 
 async def build_sampler(
@@ -142,12 +146,14 @@ async def build_core(config: PipelineConfig, text: Text, cluster: Cluster) -> Co
     shared = cluster.plan.sharing("actor_infer")
     turns = Turns(groups, sampler.engines.group, shared)
     sampler.engines.trainer_weights = turns.trainer_weights
+    options = check_options(config, text.plain_tokens(), wire_dtype(config), turns.needed)
     return Core(
         **{each.name: getattr(sampler, each.name) for each in fields(sampler)},
         trainer=trainer,
         critic=values,
         reference=frozen,
         turns=turns,
+        weight_check=WeightCheck(sampler.engines, trainer, options),
     )
 
 

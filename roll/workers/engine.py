@@ -9,6 +9,7 @@ from roll.config import PipelineConfig
 from roll.distributed.weight_sync import Place, WeightOffer
 from roll.strategies.activity import Activity
 from roll.strategies.base import Completion, GenerationRequest, GenerationStrategy
+from roll.strategies.fingerprints import Fingerprints
 from roll.workers.engine_weights import weight_inbox
 from roll.workers.factory import generation_strategy
 from roll.workers.memory import peak_memory
@@ -86,6 +87,11 @@ class EngineWorker:
     async def receive_weights(self, link: str) -> int:
         """Receive weights and load them; returns their version."""
         return await self._inbox.receive(link)
+
+    async def fingerprints(self) -> Fingerprints | None:
+        """Return fingerprints of the weights that the engine computes with; ``None`` from one that cannot tell."""
+        tell = getattr(self._engine, "fingerprints", None)
+        return None if tell is None else await tell()
 
     async def close_weights(self, link: str) -> None:
         """Close a link; one that is not there is ignored."""

@@ -36,6 +36,11 @@ class Text:
         """Return the text of one token, for people."""
         return str(self.tokenizer.decode([token]))
 
+    def plain_tokens(self) -> list[int]:
+        """Return the tokens that stand for text: no special ones, and none that were added to the vocabulary."""
+        special = set(self.tokenizer.all_special_ids) | set(self.tokenizer.get_added_vocab().values())
+        return sorted(set(self.tokenizer.get_vocab().values()) - special)
+
 
 def load_text(config: PipelineConfig) -> Text:
     """Load the policy's tokenizer.

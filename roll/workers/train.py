@@ -17,6 +17,7 @@ from roll.distributed import worker_context
 from roll.distributed.process_group import init_process_group
 from roll.distributed.weight_sync import Place, WeightOffer, WeightSyncSettings
 from roll.strategies.base import BatchTotals, Loss
+from roll.strategies.fingerprints import Fingerprints
 from roll.workers.factory import reference_scorer, train_strategy
 from roll.workers.loading import load_role_model
 from roll.workers.memory import peak_memory
@@ -132,6 +133,10 @@ class TrainWorker:
     def peak_memory(self) -> float:
         """Return the most bytes this worker had since the last call."""
         return peak_memory()
+
+    def fingerprints(self, dtype: torch.dtype | None) -> Fingerprints:
+        """Return fingerprints of the weights as engines get them, from the rank that sends."""
+        return self._links.fingerprints(dtype)
 
     def open_weights(
         self,

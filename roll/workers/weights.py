@@ -8,6 +8,7 @@ from collections.abc import Callable, Iterable, Mapping
 import torch
 
 from roll.distributed.weight_sync import Manifest, Place, WeightOffer, WeightSender, WeightSyncSettings, describe
+from roll.strategies.fingerprints import Fingerprints, fingerprint
 
 NamedTensors = Callable[[], Iterable[tuple[str, torch.Tensor]]]
 
@@ -65,6 +66,15 @@ class WeightLinks:
             # The other ranks gather all of them: left alone they would wait, or meet this rank's next collective.
             deque(tensors, maxlen=0)
             raise
+
+    def fingerprints(self, dtype: torch.dtype | None) -> Fingerprints:
+        """Return fingerprints of the weights of now, rounded to ``dtype``, from the rank that sends."""
+        found: Fingerprints = {}
+        for name, tensor in self._named_parameters():
+            # Every rank reads all of them: a sharded model is gathered meanwhile.
+            if self._sends:
+                found[name] = fingerprint(tensor, dtype)
+        return found
 
     def close(self, link: str) -> None:
         """Close a link; one that is not there is ignored."""

@@ -14,6 +14,8 @@ from roll.config import PipelineConfig
 from roll.distributed import LocalGroup, WorkerDiedError, WorkerError, WorkerGroup, WorkerTimeoutError
 from roll.distributed.weight_sync import WeightOffer, WeightSyncError, WeightSyncSettings, report_missing
 from roll.pipelines.roles.pool import PATIENCE, restart
+from roll.schedulers.replicas import GenerationClient
+from roll.strategies.fingerprints import Fingerprints
 from roll.workers.engine import wire_dtype
 from roll.workers.engine_client import Engines
 
@@ -65,6 +67,18 @@ class EngineRole:
     def on_restart(self, listener: OnRestart) -> None:
         """Have ``listener`` told the rank of an engine that was made again, or is back after a long silence."""
         self._listeners.append(listener)
+
+    def clients(self) -> Sequence[GenerationClient]:
+        """Return a client for each engine, in order of rank."""
+        return self.engines.clients()
+
+    async def fingerprints(self, rank: int) -> Fingerprints | None:
+        """Return fingerprints of the weights that an engine computes with; ``None`` if it cannot tell, or is gone."""
+        try:
+            found: Fingerprints | None = await self.group.one(rank, "fingerprints")
+        except (WorkerDiedError, WorkerTimeoutError):
+            return None
+        return found
 
     async def publish(self, version: int) -> dict[str, float]:
         """Give every engine the trainer's weights as ``version``; the caller holds :attr:`weights_at_rest`.

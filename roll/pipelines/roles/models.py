@@ -7,12 +7,14 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any, TypeVar
 
+import torch
 from tensordict import TensorDict
 from torch import Tensor
 
 from roll.distributed import WorkerGroup
 from roll.distributed.sharding import Shard, shard, unshard
 from roll.strategies.base import Loss
+from roll.strategies.fingerprints import Fingerprints
 from roll.workers.train import DataPlace
 
 R = TypeVar("R", bound="ModelRole")
@@ -90,6 +92,15 @@ class TrainRole(ModelRole):
             "train_step", [(parts[place.rank].batch, loss, totals) for place in self._places]
         )
         return dict(self._spoken(reports)[0])
+
+    async def fingerprints(self, dtype: torch.dtype | None) -> Fingerprints:
+        """Return fingerprints of the weights as engines get them, under Hugging Face names.
+
+        Args:
+            dtype: Type in which they travel; ``None`` for that which they have.
+        """
+        found: list[Fingerprints] = await self.group.all("fingerprints", dtype)
+        return next((one for one in found if one), {})
 
     async def save(self, directory: Path) -> None:
         """Write weights, optimiser, schedule and random state, and the model in Hugging Face format (``hf``)."""

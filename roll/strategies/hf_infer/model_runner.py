@@ -13,6 +13,7 @@ import torch
 from torch import nn
 from transformers import AttentionInterface
 
+from roll.strategies.fingerprints import Fingerprints, fingerprint
 from roll.strategies.hf_infer.batch_plan import AttentionGroup, BatchPlan, IntArray, plan_batch
 from roll.strategies.hf_infer.slot_cache import SlotCache
 
@@ -153,6 +154,10 @@ class ModelRunner:
         """Yield everything the model keeps on its device."""
         yield from self._original.parameters()
         yield from self._original.buffers()
+
+    def fingerprints(self) -> Fingerprints:
+        """Return fingerprints of the parameters, by name."""
+        return {name: fingerprint(parameter) for name, parameter in self._parameters.items()}
 
     def load_weights(self, named_tensors: Iterable[tuple[str, torch.Tensor]]) -> None:
         """Copy new values into the parameters, by name; a tensor that already is the parameter costs nothing.

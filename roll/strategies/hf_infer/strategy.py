@@ -12,6 +12,7 @@ import torch
 from torch import nn
 
 from roll.strategies.base import Completion, GenerationRequest, WeightUpdate
+from roll.strategies.fingerprints import Fingerprints
 from roll.strategies.hf_infer.engine import Counters, Engine, Sequence, StepResults
 from roll.strategies.hf_infer.model_runner import Layout, ModelRunner
 from roll.strategies.hf_infer.sampling import check_sampling
@@ -191,6 +192,10 @@ class HfInferStrategy:
         self._unusable = None
         self._engine.version = update.version
         self._ensure_running()
+
+    async def fingerprints(self) -> Fingerprints:
+        """Return fingerprints of the weights that it computes with, under Hugging Face names."""
+        return self._engine.runner.fingerprints()
 
     async def close(self) -> None:
         """Abort all requests and free the cache. Closing twice is harmless."""
