@@ -210,13 +210,13 @@ def measure(case: Case, repeats: int, slow_repeats: int) -> tuple[float, float]:
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--threads", type=int, default=1, help="torch threads")
-    parser.add_argument("--quick", action="store_true", help="leave out the largest shape")
+    parser.add_argument("--shapes", type=int, default=len(SHAPES), help="how many of the shapes, smallest first")
     arguments = parser.parse_args()
     torch.set_num_threads(arguments.threads)
     print(f"torch {torch.__version__}, {arguments.threads} thread(s), float32, CPU")
     print(f"{'shape':>13} {'function':<14} {'ours ms':>9} {'largest':>8} {'peak':>6}   peers: ms (times ours)")
     verdicts: list[tuple[bool, str]] = []
-    for batch, sequence in SHAPES[:2] if arguments.quick else SHAPES:
+    for batch, sequence in SHAPES[: arguments.shapes]:
         repeats, slow_repeats = (5, 1) if batch * sequence > 1 << 22 else (9, 3)
         for case in cases(batch, sequence):
             largest, peak = measure(case, repeats, slow_repeats)

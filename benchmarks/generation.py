@@ -148,14 +148,15 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("parts", nargs="*", default=["uniform", "mixed", "episodes"])
     parser.add_argument("--episodes", type=int, default=512)
+    parser.add_argument("--prompts", type=int, default=256, help="prompts of the uniform and the mixed part")
     arguments = parser.parse_args()
     model = toy_model()
     rng = np.random.default_rng(0)
-    prompts = [rng.integers(0, VOCABULARY, int(rng.integers(32, 97))).tolist() for _ in range(256)]
-    lengths = np.clip(np.exp(rng.normal(np.log(45), 0.8, 256)), 8, 256).astype(int).tolist()
+    prompts = [rng.integers(0, VOCABULARY, int(rng.integers(32, 97))).tolist() for _ in range(arguments.prompts)]
+    lengths = np.clip(np.exp(rng.normal(np.log(45), 0.8, arguments.prompts)), 8, 256).astype(int).tolist()
     passed = True
     if "uniform" in arguments.parts:
-        passed &= compare("uniform", model, prompts, [64] * 256, 1.0)
+        passed &= compare("uniform", model, prompts, [64] * arguments.prompts, 1.0)
     if "mixed" in arguments.parts:
         passed &= compare("mixed", model, prompts, lengths, 1.5)
     if "episodes" in arguments.parts:

@@ -23,7 +23,7 @@ LONGEST = 256
 """Tokens of the longest response, stop token included."""
 
 _FROM_THE_START = "Start"
-_TEACHING_STEPS = 200
+TEACHING_STEPS = 200
 
 
 class Recitation:
@@ -81,7 +81,7 @@ async def grade(request: RewardRequest) -> float:
     return correct_share(request.response, request.ground_truth or "")
 
 
-def teach(folder: Path) -> Recitation:
+def teach(folder: Path, steps: int = TEACHING_STEPS) -> Recitation:
     """Teach the toy model the list, not quite to perfection, and save it to ``folder`` with its tokenizer.
 
     The chat template of the saved tokenizer is the content alone, so that the word to go on from is the last token of
@@ -93,11 +93,11 @@ def teach(folder: Path) -> Recitation:
     torch.manual_seed(0)
     rng = np.random.default_rng(0)
     optimizer = torch.optim.AdamW(model.parameters(), lr=1e-2, weight_decay=0.0)
-    for step in range(_TEACHING_STEPS):
+    for step in range(steps):
         # Mostly short windows, which hold as many lessons per token; now and then whole recitations, for the positions.
         whole = step % 6 == 5
         lengths = rng.integers(LONGEST // 2, LONGEST + 1, 8) if whole else rng.integers(8, LONGEST + 1, 48)
-        rate = 1e-2 * min(1.0, (step + 1) / 10, 2 * (1 - step / _TEACHING_STEPS) + 0.01)
+        rate = 1e-2 * min(1.0, (step + 1) / 10, 2 * (1 - step / steps) + 0.01)
         for group in optimizer.param_groups:
             group["lr"] = rate
         loss = _loss(model, task, lengths.tolist(), LONGEST if whole else 12)

@@ -28,7 +28,7 @@ from roll.config.process import prepare_process
 prepare_process()  # the same OpenMP settings for both sides, before torch is imported
 
 import numpy as np  # noqa: E402
-from recitation import Recitation, correct_share, mixed_lengths, teach, uniform_lengths  # noqa: E402
+from recitation import TEACHING_STEPS, Recitation, correct_share, mixed_lengths, teach, uniform_lengths  # noqa: E402
 
 from roll.config import RLVRConfig, load  # noqa: E402
 from roll.models.loading import load_model, load_tokenizer  # noqa: E402
@@ -36,8 +36,7 @@ from roll.pipelines.preflight.rlvr import check_rlvr  # noqa: E402
 from roll.pipelines.rlvr import RlvrPipeline  # noqa: E402
 from roll.tracking import Progress  # noqa: E402
 
-PROMPTS, GROUP = 64, 8
-SAMPLES = PROMPTS * GROUP
+GROUP = 8
 LEARNING_RATE = 1e-3
 SEQUENCE = 320
 
@@ -110,6 +109,7 @@ class Ours(Progress):
     def __init__(self, config: RLVRConfig, record: Record) -> None:
         super().__init__()
         self.pipeline = RlvrPipeline(config, self)
+        self.samples = config.rollout_batch_size * config.num_return_sequences_in_group
         self.record = record
         self._engine: dict[str, float] = {}
 
@@ -123,7 +123,8 @@ class Ours(Progress):
 
     def step_done(self, step: int, metrics: Mapping[str, float]) -> None:
         """Called at the end of each training step."""
-        totals = self.pipeline.core.engine.metrics()  # type: ignore[attr-defined]
+        # The engine's own totals; a run reports what its requests see, which is less.
+        totals = self.pipeline.core.engines.group.worker(0)._engine.metrics()  # type: ignore[attr-defined]
         engine = {name: totals[name] - self._engine.get(name, 0.0) for name in totals}
         self._engine = totals
         rollout = metrics["time/rollout"]
@@ -135,10 +136,10 @@ class Ours(Progress):
             "advantages": metrics["time/advantages"],
             "update": metrics["time/update"],
         }
-        self.record.step(metrics["reward/mean"], engine["generated_tokens"] / SAMPLES, stages)
+        self.record.step(metrics["reward/mean"], engine["generated_tokens"] / self.samples, stages)
 
 
-def ours(case: Case, policy: Path, data: Path, folder: Path, steps: int, record: Record) -> None:
+def ours(case: Case, policy: Path, data: Path, folder: Path, steps: int, prompts: int, record: Record) -> None:
     """Run our side once."""
     config = load(
         {
@@ -151,8 +152,8 @@ def ours(case: Case, policy: Path, data: Path, folder: Path, steps: int, record:
             "trajectory_dump_steps": 0,
             "save_steps": 0,
             "sequence_length": SEQUENCE,
-            "max_running_requests": SAMPLES,
-            "rollout_batch_size": PROMPTS,
+            "max_running_requests": prompts * GROUP,
+            "rollout_batch_size": prompts,
             "num_return_sequences_in_group": GROUP,
             "custom_reward_function": {"path": str(Path(__file__).with_name("recitation.py")), "name": "grade"},
             "adv_estimator": "grpo",
@@ -179,7 +180,9 @@ def ours(case: Case, policy: Path, data: Path, folder: Path, steps: int, record:
     Ours(config, record).run()
 
 
-def peer(case: Case, policy: Path, data: Path, folder: Path, steps: int, record: Record, micro: int) -> None:
+def peer(
+    case: Case, policy: Path, data: Path, folder: Path, steps: int, samples: int, record: Record, micro: int
+) -> None:
     """Run TRL's side once."""
     from datasets import Dataset
     from transformers import TrainerCallback
@@ -215,7 +218,7 @@ def peer(case: Case, policy: Path, data: Path, folder: Path, steps: int, record:
         bf16=False,
         gradient_checkpointing=False,
         per_device_train_batch_size=micro,
-        gradient_accumulation_steps=SAMPLES // micro,
+        gradient_accumulation_steps=samples // micro,
         num_generations=GROUP,
         max_completion_length=case.cap,
         temperature=1.0,
@@ -244,22 +247,23 @@ def peer(case: Case, policy: Path, data: Path, folder: Path, steps: int, record:
 def compare(case: Case, task: Recitation, policy: Path, folder: Path, arguments: argparse.Namespace) -> bool:
     """Alternate the two sides and print the table of one case."""
     us, them = Record(), Record()
+    prompts, samples = arguments.prompts, arguments.prompts * GROUP
     for number in range(arguments.rounds):
         data = folder / f"{case.name}{number}.jsonl"
-        task.write(data, case.lengths(arguments.steps * PROMPTS, number), case.cap)
-        ours(case, policy, data, folder, arguments.steps, us)
-        peer(case, policy, data, folder, arguments.steps, them, arguments.peer_micro_batch)
+        task.write(data, case.lengths(arguments.steps * prompts, number), case.cap)
+        ours(case, policy, data, folder, arguments.steps, prompts, us)
+        peer(case, policy, data, folder, arguments.steps, samples, them, min(arguments.peer_micro_batch, samples))
     ratio, cpu_ratio = them.seconds / us.seconds, them.cpu_seconds / us.cpu_seconds
     rewards = np.mean(us.reward), np.mean(them.reward)
     # Both sample; the standard error of a mean over prompts is what a difference has to exceed.
     error = 2 * np.sqrt(np.var(us.reward) / len(us.reward) + np.var(them.reward) / len(them.reward))
     passed = bool(ratio >= case.wanted and rewards[0] >= rewards[1] - error)
-    print(f"\n{case.name}: {SAMPLES} samples per step, {np.mean(us.length):.0f} tokens on average ", end="")
+    print(f"\n{case.name}: {samples} samples per step, {np.mean(us.length):.0f} tokens on average ", end="")
     print(f"(TRL {np.mean(them.length):.0f}), {len(us.wall)} steps each")
     print(f"{'':28}{'ours':>10}{'TRL':>10}{'ratio':>8}")
-    print(f"{'samples/s':28}{SAMPLES / us.seconds:>10.1f}{SAMPLES / them.seconds:>10.1f}{ratio:>8.2f}", end="")
+    print(f"{'samples/s':28}{samples / us.seconds:>10.1f}{samples / them.seconds:>10.1f}{ratio:>8.2f}", end="")
     print(f"   (wanted {case.wanted:.1f})  {'PASS' if passed else 'FAIL'}")
-    print(f"{'samples per CPU second':28}{SAMPLES / us.cpu_seconds:>10.1f}{SAMPLES / them.cpu_seconds:>10.1f}", end="")
+    print(f"{'samples per CPU second':28}{samples / us.cpu_seconds:>10.1f}{samples / them.cpu_seconds:>10.1f}", end="")
     print(f"{cpu_ratio:>8.2f}")
     print(f"{'reward per step':28}{rewards[0]:>10.3f}{rewards[1]:>10.3f}")
     for step in range(arguments.steps):
@@ -277,6 +281,8 @@ def main() -> None:
     parser.add_argument("cases", nargs="*", default=[case.name for case in CASES])
     parser.add_argument("--steps", type=int, default=4, help="training steps per run, the first is warm-up")
     parser.add_argument("--rounds", type=int, default=2, help="runs of each side")
+    parser.add_argument("--prompts", type=int, default=64, help=f"of a training step, {GROUP} responses to each")
+    parser.add_argument("--teaching-steps", type=int, default=TEACHING_STEPS, help="fewer make a worse reciter")
     parser.add_argument("--peer-micro-batch", type=int, default=64, help="TRL's per_device_train_batch_size")
     parser.add_argument("--policy", type=Path, help="folder to keep the taught policy in, and to take it from")
     arguments = parser.parse_args()
@@ -284,7 +290,11 @@ def main() -> None:
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
         policy = arguments.policy or folder / "policy"
-        task = Recitation(load_tokenizer(str(policy))) if (policy / "config.json").is_file() else teach(policy)
+        task = (
+            Recitation(load_tokenizer(str(policy)))
+            if (policy / "config.json").is_file()
+            else teach(policy, arguments.teaching_steps)
+        )
         results = [compare(c, task, policy, folder, arguments) for c in CASES if c.name in arguments.cases]
     raise SystemExit(0 if all(results) else 1)
 

@@ -38,9 +38,9 @@ TARGET = 2.0
 TIMEOUT = 300.0
 
 
-def make_model(seed: int) -> dict[str, torch.Tensor]:
-    """Return parameters in the shapes of GPT-2 small."""
-    shapes: dict[str, tuple[int, ...]] = {"wte.weight": (50257, 768), "wpe.weight": (1024, 768)}
+def make_model(seed: int, words: int) -> dict[str, torch.Tensor]:
+    """Return parameters in the shapes of GPT-2 small, with a vocabulary of ``words``."""
+    shapes: dict[str, tuple[int, ...]] = {"wte.weight": (words, 768), "wpe.weight": (1024, 768)}
     for layer in range(12):
         for name, wide, high in (
             ("attn.c_attn", 768, 2304),
@@ -65,10 +65,12 @@ def plain_group(port: int, rank: int, size: int) -> tuple[Any, Any]:
     return store, lambda: distributed.ProcessGroupGloo(store, rank, size, timedelta(seconds=TIMEOUT))
 
 
-def engine(offer: WeightOffer, name: str, port: int, rounds: int, nbytes: int, direct: bool, results: Any) -> None:
+def engine(
+    offer: WeightOffer, name: str, port: int, rounds: int, nbytes: int, words: int, direct: bool, results: Any
+) -> None:
     """Receive in alternation, ours and plain."""
     torch.set_num_threads(1)
-    model = make_model(1)
+    model = make_model(1, words)
     flat = torch.zeros(nbytes, dtype=torch.uint8)
     _, make_group = plain_group(port, offer.receivers.index(name) + 1, len(offer.receivers) + 1)
     group = make_group()
@@ -82,7 +84,7 @@ def engine(offer: WeightOffer, name: str, port: int, rounds: int, nbytes: int, d
             for key, tensor in update.named_tensors:
                 if tensor.data_ptr() != model[key].data_ptr():
                     model[key].copy_(tensor)
-    wanted = make_model(0)
+    wanted = make_model(0, words)
     results.put((all(torch.equal(model[key], wanted[key]) for key in wanted), receiver.peak_buffer_bytes))
     receiver.close()
 
@@ -98,10 +100,10 @@ class Result:
     buffer_bytes: int
 
 
-def measure(engines: int, direct: bool, rounds: int, bucket_bytes: int | None) -> Result:
+def measure(engines: int, direct: bool, rounds: int, bucket_bytes: int | None, words: int) -> Result:
     """Run ours and the plain copy in alternation."""
     context = multiprocessing.get_context("spawn")
-    model = make_model(0)
+    model = make_model(0, words)
     manifest = describe(model.items()) if bucket_bytes is None else describe(model.items(), bucket_bytes=bucket_bytes)
     elsewhere = Place("another process", os.getpid())
     sender = WeightSender(
@@ -111,7 +113,7 @@ def measure(engines: int, direct: bool, rounds: int, bucket_bytes: int | None) -
     )
     store, make_group = plain_group(0, 0, engines + 1)
     results = context.Queue()
-    arguments = (store.port, rounds, manifest.nbytes, direct, results)
+    arguments = (store.port, rounds, manifest.nbytes, words, direct, results)
     processes = [
         context.Process(target=engine, args=(sender.offer, name, *arguments)) for name in sender.offer.receivers
     ]
@@ -141,12 +143,13 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--bucket-mib", type=int, help="most MiB of a bucket (default: as in a run)")
+    parser.add_argument("--vocabulary", type=int, default=50257, help="a smaller model has fewer words")
     arguments = parser.parse_args()
     bucket_bytes = arguments.bucket_mib * 1024**2 if arguments.bucket_mib else None
     torch.set_num_threads(1)
     print("engines  loading      MB    ours s   plain s  ours GB/s   ratio  target  verdict")
     for engines, direct in ((1, True), (2, True), (1, False), (2, False)):
-        result = measure(engines, direct, arguments.rounds + 1, bucket_bytes)
+        result = measure(engines, direct, arguments.rounds + 1, bucket_bytes, arguments.vocabulary)
         ours, plain = statistics.median(result.ours), statistics.median(result.plain)
         verdict = ("PASS" if ours / plain <= TARGET else "FAIL") if result.same else "FAIL: weights differ"
         print(

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from pages import PAGES, ROOT, Block, blocks, commands
+from docs_support import PAGES, ROOT, Block, blocks, commands
 
 from roll.config import PipelineConfig
 from roll.config.loading import load

@@ -6,9 +6,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from docs_support import ROOT, Block, blocks
 from hydra import compose, initialize_config_dir
 from omegaconf import DictConfig, OmegaConf, open_dict
-from pages import ROOT, Block, blocks
 
 from roll.config import AgenticConfig, PipelineConfig, RLVRConfig, launch, load
 

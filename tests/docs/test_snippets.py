@@ -16,7 +16,7 @@ from typing import Any
 
 import pytest
 import torch
-from pages import ROOT, Block, blocks
+from docs_support import ROOT, Block, blocks
 
 from roll.algorithms import registry
 from roll.trajectories.model import Status, Trajectory, Turn

@@ -9,7 +9,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from pages import PAGES, ROOT
+from docs_support import PAGES, ROOT
 
 from roll.algorithms.registry import registry
 from roll.config.strategies import STRATEGIES

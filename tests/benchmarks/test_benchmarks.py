@@ -1,0 +1,56 @@
+"""Every benchmark is a program that runs: here at sizes that show just that, so that its verdicts mean nothing."""
+
+from __future__ import annotations
+
+import importlib.util
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+BENCHMARKS = Path(__file__).resolve().parents[2] / "benchmarks"
+
+ARGUMENTS = {
+    "algorithms": "--shapes 1",
+    "async_rollout": "agentic --steps 9",
+    "engine_overhead": "--groups 1 --episodes 8 --rounds 1 --slots 8",
+    "env_speed": "--rounds 1",
+    "generation": "--prompts 8 --episodes 4",
+    "learning_curves": "run --out curves.png",
+    "ray_overhead": "--environments 16 --slots 16 --workers 1 --turns 2 --seconds 0.05 --rounds 1",
+    "rlvr_vs_trl": "uniform --steps 2 --rounds 1 --prompts 2 --teaching-steps 2",
+    "train_step": "--model-size tiny --rows 2 --samples 2 --length 16 --rounds 1 --only mixed",
+    "weight_sync": "--rounds 1 --vocabulary 64",
+}
+NOT_PROGRAMS = {"recitation"}
+NEEDS = {"engine_overhead": "vllm", "env_speed": "gym_sokoban", "rlvr_vs_trl": "trl", "ray_overhead": "ray"}
+
+
+def test_every_benchmark_is_tried_here() -> None:
+    assert {path.stem for path in BENCHMARKS.glob("*.py")} == {*ARGUMENTS, *NOT_PROGRAMS}
+
+
+@pytest.mark.parametrize("name", ARGUMENTS)
+def test_a_benchmark_runs_to_its_table(name: str, tmp_path: Path) -> None:
+    package = NEEDS.get(name)
+    if package is not None and importlib.util.find_spec(package) is None:
+        pytest.skip(f"{package} is not installed")
+    if name == "learning_curves":
+        _write_run(tmp_path / "run")
+    words = [sys.executable, str(BENCHMARKS / f"{name}.py"), *ARGUMENTS[name].split()]
+    variables = {**os.environ, "OMP_NUM_THREADS": "1", "HF_HUB_OFFLINE": "1"}
+    done = subprocess.run(words, cwd=tmp_path, env=variables, capture_output=True, text=True, timeout=300)
+    said = f"{done.stdout}\n{done.stderr}"
+    assert "Traceback" not in said, said
+    # 1 is a verdict on the ratio, which is not what is tested.
+    assert done.returncode == 0 or (done.returncode == 1 and "FAIL" in done.stdout), said
+    assert len(done.stdout.splitlines()) > 1
+
+
+def _write_run(folder: Path) -> None:
+    (folder / "logs").mkdir(parents=True)
+    rows = [{"step": step, "val/success": 0.4 + step / 10, "time/elapsed": 60.0 * step} for step in (0, 1)]
+    (folder / "logs" / "metrics.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows), encoding="utf-8")
