@@ -1,0 +1,130 @@
+"""Every shipped configuration is loaded as it is, and rehearsed: one step with a random model of its family."""
+
+from __future__ import annotations
+
+import runpy
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+from transformers import Qwen2Config, Qwen2ForCausalLM
+
+from roll.config import AgenticConfig, EvaluationConfig, PipelineConfig, RLVRConfig, launch
+from roll.envs import REGISTRY
+from roll.models.loading import load_tokenizer
+from roll.pipelines.agentic import run_agentic
+from roll.pipelines.evaluation import run_evaluation
+from roll.pipelines.rlvr import run_rlvr
+from tests.e2e.support import ROOT
+
+CONFIGS = ROOT / "examples" / "config"
+
+RUNS = {AgenticConfig: run_agentic, RLVRConfig: run_rlvr, EvaluationConfig: run_evaluation}
+
+KINDS: dict[str, type[PipelineConfig]] = {
+    "sokoban": AgenticConfig,
+    "frozen_lake": AgenticConfig,
+    "custom_env": AgenticConfig,
+    "custom_algorithm": AgenticConfig,
+    "sokoban_qwen2.5_0.5b": AgenticConfig,
+    "rlvr_math": RLVRConfig,
+    "eval_math": EvaluationConfig,
+}
+
+SMALL_GAMES = {
+    "rollout_batch_size": 8,
+    "train_env_manager.env_groups": 2,
+    "train_env_manager.group_size": 4,
+    "val_batch_size": 4,
+    "val_env_manager.env_groups": 4,
+    "max_actions_per_traj": 2,
+    "max_tokens_per_step": 8,
+}
+SIZES: dict[str, dict[str, Any]] = {
+    "rlvr_math": {"rollout_batch_size": 4, "num_return_sequences_in_group": 2, "validation.data_args.max_samples": 4},
+    "eval_math": {"validation.data_args.max_samples": 4},
+    # What needs its eight GPUs: where the parts run, and the engines that do.
+    "sokoban_qwen2.5_0.5b": {
+        **SMALL_GAMES,
+        "cluster": "local",
+        "train_env_manager.n_groups": "[2]",
+        "val_env_manager.n_groups": "[1,1,1,1]",
+        "actor_train.device_mapping": "null",
+        "~actor_train.strategy_args.strategy_config": None,
+        "actor_train.strategy_args.strategy_name": "fsdp_train",
+        "actor_train.model_args.attn_implementation": "auto",
+        "actor_train.training_args.gradient_accumulation_steps": 2,
+        "actor_infer.device_mapping": "null",
+        "~actor_infer.strategy_args.strategy_config": None,
+        "actor_infer.strategy_args.strategy_name": "hf_infer",
+        "actor_infer.model_args.attn_implementation": "auto",
+    },
+}
+
+
+def test_every_configuration_of_a_run_is_tried_here() -> None:
+    names = {path.stem for path in CONFIGS.glob("*.yaml") if "\ndefaults:" in f"\n{path.read_text()}"}
+    assert names == set(KINDS)
+
+
+@pytest.fixture(scope="module")
+def random_qwen(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A Qwen2.5 of 60 thousand parameters that nobody trained."""
+    folder = tmp_path_factory.mktemp("qwen2.5")
+    tokenizer = load_tokenizer("toy")
+    config = Qwen2Config(
+        vocab_size=len(tokenizer),
+        hidden_size=32,
+        intermediate_size=64,
+        num_hidden_layers=2,
+        num_attention_heads=4,
+        num_key_value_heads=2,
+        tie_word_embeddings=True,
+        eos_token_id=tokenizer.eos_token_id,
+    )
+    Qwen2ForCausalLM(config).save_pretrained(folder)
+    tokenizer.save_pretrained(folder)
+    return folder
+
+
+def composed(name: str, changes: dict[str, Any]) -> PipelineConfig:
+    """Return a shipped configuration as its program reads it, with overrides."""
+    found: list[PipelineConfig] = []
+    words = [key if value is None else f"{key}={value}" for key, value in changes.items()]
+    launch(found.append, config_dir=CONFIGS, kind=KINDS[name], argv=["--config-name", name, *words])
+    return found[0]
+
+
+@pytest.mark.parametrize("name", KINDS)
+def test_a_shipped_configuration_loads_as_it_is(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(ROOT)
+    assert composed(name, {}).exp_name == name
+
+
+@pytest.mark.parametrize("name", KINDS)
+def test_a_shipped_configuration_is_rehearsed_with_a_random_model(
+    name: str, random_qwen: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(ROOT)
+    monkeypatch.syspath_prepend(ROOT / "examples")  # as their programs have it
+    if name == "custom_env":
+        monkeypatch.setattr(sys, "argv", ["custom_env.py"])
+        runpy.run_path(str(ROOT / "examples" / "custom_env.py"))
+    kind = KINDS[name]
+    changes: dict[str, Any] = {"pretrain": str(random_qwen), "output_dir": str(tmp_path / "out"), "progress": "none"}
+    if kind is not EvaluationConfig:
+        changes |= {"max_steps": 1, "save_steps": 1, "eval_steps": 1}
+    config = composed(name, changes | SIZES.get(name, SMALL_GAMES))
+    outcome = RUNS[kind](config)
+    assert outcome if kind is EvaluationConfig else outcome.after
+    if kind is not EvaluationConfig:
+        assert (tmp_path / "out" / "checkpoints" / "step=000001" / "hf" / "config.json").is_file()
+
+
+@pytest.fixture(autouse=True)
+def tags_as_they_were() -> Any:
+    """Forget the environment that an example registers."""
+    before = REGISTRY.contents()
+    yield
+    REGISTRY.replace_contents(*before)
