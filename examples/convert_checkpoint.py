@@ -18,6 +18,9 @@ def main() -> None:
     parser.add_argument("--dtype", choices=["fp32", "bf16", "fp16"], help="default: as in the checkpoint")
     arguments = parser.parse_args()
     # Imported here, so that --help answers at once.
+    from roll.models.quiet import quiet_libraries
+
+    quiet_libraries()
     from roll.models.convert import ConversionError, convert_checkpoint
 
     try:
@@ -30,6 +33,9 @@ def main() -> None:
         )
     except ConversionError as error:
         sys.exit(str(error))
+    except KeyboardInterrupt:
+        sys.stderr.write("Stopped.\n")
+        sys.exit(130)
     sys.stdout.write(f"Written: {arguments.out}\n")
 
 

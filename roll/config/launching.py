@@ -16,7 +16,7 @@ from omegaconf import DictConfig, OmegaConf, open_dict
 
 from roll.config.agentic import AgenticConfig
 from roll.config.errors import ConfigError, ConfigWarning, RunError
-from roll.config.loading import load
+from roll.config.loading import PIPELINES, load
 from roll.config.pipeline import PipelineConfig
 from roll.config.process import prepare_process
 from roll.config.sources import composed_files
@@ -50,9 +50,7 @@ Usage: python {program} --config-name NAME [key=value ...]
 Configurations in {folder}: {names}.
 Any key can be set by an override, with dots for sections: max_steps=5 actor_train.training_args.learning_rate=1e-5
 Other options: --config-dir DIR (look there too), --cfg job (show the configuration and leave),
---multirun (a run for each of key=a,b), --hydra-help (all options).
-
-$CONFIG
+--multirun (a run for each of key=a,b), --hydra-help (all options). With --config-name, --help shows that one, too.
 """
 
 _OUTPUT_KEYS = ("logging_dir", "render_save_dir", "checkpoint_config.output_dir", "tracker_kwargs.log_dir")
@@ -97,10 +95,19 @@ def launch(
         SystemExit: With code 1 if no file has the name given, with code 2 and the list of problems on standard error
             if the configuration cannot be used, with code 3 if the run cannot go on, with code 130 after Ctrl-C.
     """
+    try:
+        _launch(run, config_dir, kind, config_name, sys.argv[1:] if argv is None else argv)
+    except KeyboardInterrupt as interrupt:
+        _leave(EXIT_INTERRUPTED, str(interrupt) or "Stopped.")
+
+
+def _launch(
+    run: Callable[[Config], Any], config_dir: Path, kind: type[Config], config_name: str | None, argv: Sequence[str]
+) -> None:
     # Hydra takes a quarter of a second to import; only programs need it.
     import hydra
 
-    command = _CommandLine.parse(sys.argv[1:] if argv is None else argv, config_dir, config_name)
+    command = _CommandLine.parse(argv, config_dir, config_name, kind)
     source = command.primary_file()
 
     def task(composed: DictConfig) -> None:
@@ -116,26 +123,36 @@ def launch(
 class _CommandLine:
     """Hydra's command line, read once before Hydra does, to answer mistakes in the name of the configuration."""
 
-    def __init__(self, options: argparse.Namespace, flags: list[str], overrides: list[str], config_dir: Path) -> None:
+    def __init__(
+        self,
+        options: argparse.Namespace,
+        flags: list[str],
+        overrides: list[str],
+        config_dir: Path,
+        kind: type[PipelineConfig],
+    ) -> None:
         self._options = options
         self._flags = flags
         self._overrides = overrides
-        self.config_path = Path(options.config_path or config_dir).resolve()
+        self._kind = kind
+        self.config_path = _folder(options.config_path, config_dir)
         self._folders = [Path(options.config_dir).resolve()] if options.config_dir else []
         self._folders.append(self.config_path)
 
     @classmethod
-    def parse(cls, argv: Sequence[str], config_dir: Path, config_name: str | None) -> _CommandLine:
-        parser = argparse.ArgumentParser(add_help=False)
+    def parse(
+        cls, argv: Sequence[str], config_dir: Path, config_name: str | None, kind: type[PipelineConfig]
+    ) -> _CommandLine:
+        parser = argparse.ArgumentParser(add_help=False, allow_abbrev=False)
         for name, short in (("config-name", "cn"), ("config-dir", "cd"), ("config-path", "cp"), ("cfg", "c")):
-            parser.add_argument(f"--{name}", f"-{short}")
+            parser.add_argument(f"--{name}", f"-{short}", f"--{name.replace('-', '_')}")  # the guide's spelling
         parser.add_argument("--package", "-p")
         parser.add_argument("--experimental-rerun")
         parser.add_argument("--info", "-i", nargs="?", const="all")
         options, rest = parser.parse_known_args(list(argv))
         options.config_name = options.config_name or config_name
         flags = [item for item in rest if item.startswith("-")]
-        return cls(options, flags, [item for item in rest if not item.startswith("-")], config_dir)
+        return cls(options, flags, [item for item in rest if not item.startswith("-")], config_dir, kind)
 
     def primary_file(self) -> str | None:
         """Return the YAML file that the command names; leave with a message if there is none, or if it is no YAML."""
@@ -163,6 +180,8 @@ class _CommandLine:
         given = {override.partition("=")[0] for override in self._overrides}
         program = Path(sys.argv[0]).name or "roll"
         help_text = _HELP.format(program=program, folder=self.config_path.name, names=", ".join(self._names()))
+        if self._options.config_name is not None:
+            help_text += "\n$CONFIG\n"
         quiet = {"hydra.job.name": Path(program).stem, "hydra.help.template": _quoted(help_text), **_QUIET_HYDRA}
         arguments += [f"{key}={value}" for key, value in quiet.items() if key not in given]
         return arguments + [self._upsert(override) for override in self._overrides]
@@ -180,7 +199,8 @@ class _CommandLine:
         return f"++{override}"
 
     def _names(self) -> list[str]:
-        return sorted({path.stem for folder in self._folders for path in folder.glob("*.yaml") if _is_primary(path)})
+        found = (path for folder in self._folders for path in folder.glob("*.yaml") if _is_primary(path))
+        return sorted({path.stem for path in found if not _is_for_another(path, self._kind)})
 
     def _offer(self) -> str:
         return f"There are: {', '.join(self._names()) or 'none (no *.yaml with a defaults list)'}."
@@ -205,8 +225,6 @@ def _run_job(composed: DictConfig, run: Callable[[Config], Any], kind: type[Conf
         _leave(EXIT_CONFIG, str(error))
     except RunError as error:
         _leave(EXIT_RUN, str(error))
-    except KeyboardInterrupt as interrupt:
-        _leave(EXIT_INTERRUPTED, str(interrupt) or "Stopped.")
 
 
 def _report(item: warnings.WarningMessage) -> None:
@@ -243,6 +261,23 @@ def _require_yaml(path: Path) -> None:
 def _is_primary(path: Path) -> bool:
     """Tell a configuration of a run from a library of tags or engine options: only the former has a defaults list."""
     return any(line.startswith("defaults:") for line in path.read_text(encoding="utf-8").splitlines())
+
+
+def _is_for_another(path: Path, kind: type[PipelineConfig]) -> bool:
+    """Tell whether a file has keys that only the configurations of other programs have."""
+    try:
+        keys = set(yaml.safe_load(path.read_text(encoding="utf-8")) or {})
+    except (yaml.YAMLError, TypeError):
+        return False
+    return any(keys & other.model_fields.keys() - kind.model_fields.keys() for other in PIPELINES)
+
+
+def _folder(given: str | None, own: Path) -> Path:
+    """Return the folder of the YAML files; one that is not found from here may be named as seen from the program."""
+    if given is None:
+        return own.resolve()
+    beside = own.parent / given
+    return (beside if not Path(given).exists() and beside.exists() else Path(given)).resolve()
 
 
 def _quoted(text: str) -> str:

@@ -23,7 +23,7 @@ from roll.config.validation import validation_problems
 
 Config = TypeVar("Config", bound=PipelineConfig)
 
-_PIPELINES: tuple[type[PipelineConfig], ...] = (AgenticConfig, RLVRConfig, EvaluationConfig)
+PIPELINES: tuple[type[PipelineConfig], ...] = (AgenticConfig, RLVRConfig, EvaluationConfig)
 
 _COMPOSITION_KEYS = ("hydra", "defaults")
 """Keys that are for Hydra: they can be left over in a file that was read without it."""
@@ -86,7 +86,7 @@ def _for_another_program(problem: Problem, kind: type[PipelineConfig]) -> Proble
     """Name the program that reads a top-level key which this one does not know."""
     if problem.message != "unknown key.":
         return problem
-    programs = [other.program for other in _PIPELINES if other is not kind and problem.path in other.model_fields]
+    programs = [other.program for other in PIPELINES if other is not kind and problem.path in other.model_fields]
     if not programs or problem.path in kind.model_fields:
         return problem
     return replace(problem, fix=f"it is a key of {programs[0]}: start that with this file, or remove the key.")

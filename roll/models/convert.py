@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 import warnings
 from pathlib import Path
 from typing import Any
@@ -59,10 +60,18 @@ def convert_checkpoint(
     model = _model(described, _merge(weights, checkpoint / MODEL_FOLDER / _ADAPTER_CONFIG))
     if dtype is not None:
         model.to(DTYPES[dtype])  # type: ignore[arg-type]
-    model.save_pretrained(out)
     words = tokenizer or (checkpoint / "hf" if (checkpoint / "hf" / "tokenizer_config.json").is_file() else None)
-    if words is not None:
-        AutoTokenizer.from_pretrained(words).save_pretrained(out)
+    out = out.absolute()
+    partial = out.with_name(f"{out.name}.partial")
+    shutil.rmtree(partial, ignore_errors=True)
+    partial.mkdir(parents=True)
+    try:
+        model.save_pretrained(partial)
+        if words is not None:
+            AutoTokenizer.from_pretrained(words).save_pretrained(partial)
+        partial.replace(out)  # whole or not at all: after Ctrl-C, or on a full disk
+    finally:
+        shutil.rmtree(partial, ignore_errors=True)
 
 
 def _read_weights(checkpoint: Path) -> dict[str, Tensor]:

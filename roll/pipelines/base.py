@@ -9,6 +9,7 @@ import threading
 from abc import ABC, abstractmethod
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from typing import Any, ClassVar, Generic, TypeVar
 
@@ -184,7 +185,7 @@ class Pipeline(ABC, Generic[Config]):
             if is_due(step, config.eval_steps, config.max_steps):
                 await self.evaluate(step)
             if is_due(step, config.save_steps, config.max_steps) or step == config.max_steps:
-                await self.save(step)
+                await to_its_end(partial(self.save, step))
 
     def begin(self, state: dict[str, Any] | None, first: int) -> None:
         """Open the logs and the display; what an earlier run left in the folders is moved aside."""

@@ -108,16 +108,30 @@ class DashboardView:
 
 def draw(state: RunState, width: int, height: int, now: float) -> list[Text]:
     """Return at most ``height`` lines of at most ``width`` cells."""
+    lines = _training(state, width, height, now) if state.total_steps else _evaluation(state, width, now)
+    for line in lines:
+        line.truncate(width, overflow="ellipsis")
+    return lines[:height]
+
+
+def _training(state: RunState, width: int, height: int, now: float) -> list[Text]:
+    """Return the picture of a run that trains."""
     head = [_title(state, width, now), _step_bar(state, width, now)]
     tail = [_validation(state), _stage_bar(state, width - 2), *_legend(state, width - 2, rows=2), _now(state, now)]
     gaps = 4 if height >= 20 else 0
     rows = min(12, height - len(head) - len(tail) - gaps - 4)  # 4: frame and caption of the charts, the message
     charts = _charts(state, width, rows) if rows >= 2 else [_latest(state)]
     gap = [Text()] if gaps else []
-    lines = [*head, *gap, *charts, *tail[:1], *gap, *tail[1:-1], *gap, *tail[-1:], _message(state)]
-    for line in lines:
-        line.truncate(width, overflow="ellipsis")
-    return lines[:height]
+    return [*head, *gap, *charts, *tail[:1], *gap, *tail[1:-1], *gap, *tail[-1:], _message(state)]
+
+
+def _evaluation(state: RunState, width: int, now: float) -> list[Text]:
+    """Return the picture of a run that only evaluates: it has no steps and no curves."""
+    done, total, _ = state.rollout or (0, 0, 0)
+    share = done / total if total else 0.0
+    after = f" {share:4.0%}"
+    bar = _bar([(share, "cyan"), (1 - share, "bright_black")], width - len(after) - 2, "━")
+    return [_title(state, width, now), Text(" ") + bar.append(after), Text(), _now(state, now), _message(state)]
 
 
 def _styled(text: str, style: str) -> Text:
@@ -293,8 +307,9 @@ def _now(state: RunState, now: float) -> Text:
     if name in ("rollout", "eval") and state.rollout is not None:
         done, total, tokens = state.rollout
         line.append(f"   {done:,}/{total:,} trajectories")
-        rate = tokens / (now - since) if now > since else 0.0
-        return line.append(f"   {rate:,.0f} tokens/s", style="magenta")
+        if tokens and now > since:
+            line.append(f"   {tokens / (now - since):,.0f} tokens/s", style="magenta")
+        return line
     speeds = state.curves["tokens/s"]
     if speeds and math.isfinite(speeds[-1]):
         line.append(f"   {speeds[-1]:,.0f} tokens/s", style="magenta")

@@ -47,7 +47,7 @@ class Progress:
         """Begin.
 
         Args:
-            total_steps: Steps of the whole run.
+            total_steps: Steps of the whole run; 0 for one that does not train.
             title: Name of the run.
             config_summary: A few words on model, algorithm and batch.
             first_step: Steps complete already, for a run that resumes.
@@ -130,7 +130,8 @@ class LineProgress(Progress):
         """Write the title."""
         self._total_steps, self._first_step, self._begun = total_steps, first_step, self.clock()
         resumed = f"resumed after step {first_step}" if first_step else ""
-        self._write("  ".join(part for part in (title, config_summary, f"{total_steps} steps", resumed) if part))
+        steps = count_steps(total_steps) if total_steps else ""
+        self._write("  ".join(part for part in (title, config_summary, steps, resumed) if part))
 
     def step_done(self, step: int, metrics: Mapping[str, float]) -> None:
         """Write one line: step, reward, success, tokens/s, seconds per stage, ETA."""
@@ -194,6 +195,11 @@ def format_duration(seconds: float) -> str:
     minutes, rest = divmod(max(0, round(seconds)), 60)
     hours, minutes = divmod(minutes, 60)
     return f"{hours}:{minutes:02}:{rest:02}" if hours else f"{minutes}:{rest:02}"
+
+
+def count_steps(number: int) -> str:
+    """Return ``1 step`` or ``2 steps``."""
+    return f"{number} step{'' if number == 1 else 's'}"
 
 
 def _shown(metrics: Mapping[str, float], key: str, label: str, form: str) -> list[str]:

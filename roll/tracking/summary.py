@@ -14,7 +14,7 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from roll.tracking.progress import format_duration
+from roll.tracking.progress import count_steps, format_duration
 
 _ROWS = (
     ("val/success", "validation success", True),
@@ -82,7 +82,7 @@ def print_summary(summary: RunSummary, console: Console) -> None:
     """Print the before/after table, then each place with its command on one line that can be copied."""
     console.print()
     head = Text().append(f" {summary.title}", style="bold")
-    head.append(f"  {summary.steps} steps in {format_duration(summary.seconds)}", style="dim")
+    head.append(f"  {count_steps(summary.steps)} in {format_duration(summary.seconds)}", style="dim")
     console.print(head)
     table = before_after_table(summary.before, summary.after)
     if table.row_count:

@@ -27,6 +27,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
     except (FileNotFoundError, ValueError) as error:
         sys.stderr.write(f"roll.viewer: {error}\n")
         return 2
+    except KeyboardInterrupt:
+        sys.stderr.write("Stopped.\n")
+        return 130
     if skipped:
         sys.stderr.write(f"{written} pages; {skipped} more trajectories are stored: --limit 0 makes a page of each\n")
     sys.stdout.write(f"{index}\n")

@@ -112,3 +112,27 @@ def test_every_job_of_a_sweep_has_its_own_folders(folder: Path) -> None:
     assert all(path.is_relative_to(folder / "here" / "multirun") for path in outputs)
     assert [Path(run[4]) for run in runs] == [path / "log" for path in outputs]
     assert [Path(run[5]) for run in runs] == [path / "render" for path in outputs]
+
+
+def test_only_what_this_program_reads_is_offered(folder: Path) -> None:
+    for done in (start(folder, "--help"), start(folder)):
+        text = done.stdout + done.stderr
+        assert "sokoban" in text and "rlvr_math" not in text and "eval_math" not in text
+    assert "{}" not in start(folder, "--help").stdout
+
+
+def test_help_with_a_name_shows_the_configuration(folder: Path) -> None:
+    done = start(folder, "--config-name", "sokoban", "--help")
+    assert (
+        done.returncode == 0 and "--config-name NAME" in done.stdout and "adv_estimator: step_reinforce" in done.stdout
+    )
+
+
+def test_the_guides_spelling_of_the_options_works(folder: Path) -> None:
+    """A folder that is not found from here is looked for beside the program's own, as in the guide's examples."""
+    done = start(folder, "--config_path", "config", "--config_name", "sokoban", "max_steps=3")
+    assert done.returncode == 0 and "RUN 3" in done.stdout, done.stderr
+    (folder / "mine").mkdir()
+    (folder / "mine" / "own.yaml").write_text("defaults: [_self_]\nmax_steps: 4\n")
+    done = start(folder, "--config_path", "mine", "--config_name=own")
+    assert done.returncode == 0 and "RUN 4" in done.stdout, done.stderr

@@ -1,0 +1,105 @@
+"""Every program on a real pseudo-terminal, run to its end: what is seen meanwhile, and what is left."""
+
+from __future__ import annotations
+
+import re
+import subprocess
+import sys
+
+import pytest
+
+from tests.terminal.conftest import Seen, run_to_its_end
+from tests.terminal.programs import EXAMPLES
+from tests.terminal.terminal import Terminal
+
+COLOUR = re.compile(rb"\x1b\[(?:\d+;)*(?:3[0-8]|4[0-8]|9[0-7]|10[0-7])[;m]")
+
+
+@pytest.fixture(scope="module")
+def rlvr(tmp_path_factory: pytest.TempPathFactory) -> Seen:
+    """A big terminal, made small while it runs."""
+    return run_to_its_end("rlvr", tmp_path_factory.mktemp("rlvr"), rows=50, columns=200, resized=True)
+
+
+@pytest.fixture(scope="module")
+def evaluation(tmp_path_factory: pytest.TempPathFactory) -> Seen:
+    return run_to_its_end("evaluation", tmp_path_factory.mktemp("evaluation"), rows=50, columns=200)
+
+
+@pytest.fixture(scope="module")
+def without_colour(tmp_path_factory: pytest.TempPathFactory) -> Seen:
+    return run_to_its_end("custom_env", tmp_path_factory.mktemp("custom_env"), rows=24, columns=80, NO_COLOR="1")
+
+
+@pytest.fixture(scope="module")
+def dumb(tmp_path_factory: pytest.TempPathFactory) -> Seen:
+    return run_to_its_end("custom_algorithm", tmp_path_factory.mktemp("dumb"), rows=24, columns=80, TERM="dumb")
+
+
+def assert_ended_well(seen: Seen) -> None:
+    assert seen.status == 0, seen.left
+    assert not [sign for sign in ("Traceback", "\x1b", "[?", "Warning:") if sign in seen.left], seen.left
+
+
+def assert_picture_fits(seen: Seen, *parts: str) -> None:
+    """One of the pictures on the second screen has these parts, none has half a line at its top."""
+    assert any(all(part in picture for part in parts) for picture in seen.shown), seen.shown[-1:]
+
+
+def test_the_agentic_run_shows_its_stages_and_leaves_its_summary(sokoban: Seen) -> None:
+    assert_ended_well(sokoban)
+    assert_picture_fits(sokoban, " roll  sokoban", "╭─ reward", "╭─ success", "◆ validation success")
+    assert "step 1/1" in sokoban.left and "● done" in sokoban.left
+    assert sokoban.left.splitlines()[-1].strip() == "$ tail -n 3 out/logs/metrics.jsonl"
+
+
+def test_the_commands_of_the_summary_can_be_copied(sokoban: Seen) -> None:
+    """As a terminal copies them: the lines of one command are one line, for the program did not break it."""
+    plain = re.sub(rb"\x1b\[[0-9;]*m", b"", sokoban.written).decode()
+    commands = re.findall(r"^ +\$ (.*?)\r?$", plain, re.MULTILINE)
+    assert len(commands) == 5
+    done = subprocess.run(commands[-1], shell=True, cwd=sokoban.folder, capture_output=True, text=True)
+    assert done.returncode == 0 and '"step": 1' in done.stdout
+
+
+def test_a_terminal_that_gets_smaller_is_drawn_anew(rlvr: Seen) -> None:
+    assert_ended_well(rlvr)
+    last = rlvr.shown[-1].splitlines()
+    assert len(last) == 24 and "╮╭─ success" in rlvr.shown[-1] and last[0].rstrip().startswith(" roll  rlvr_math")
+    assert all(len(line) <= 80 for line in last)
+    assert "validation success" in rlvr.left and "out/logs/metrics.jsonl" in rlvr.left
+
+
+def test_the_evaluation_shows_how_far_it_is_and_leaves_its_table(evaluation: Seen) -> None:
+    assert_ended_well(evaluation)
+    assert_picture_fits(evaluation, " roll  eval_math", "2 prompts × 4 responses")
+    assert "│ arithmetic │" in evaluation.left and "out/evaluation.json" in evaluation.left
+    assert not any("step 0/0" in picture or "reward" in picture for picture in evaluation.shown)
+
+
+def test_no_color_is_heeded(without_colour: Seen) -> None:
+    assert_ended_well(without_colour)
+    assert not COLOUR.search(without_colour.written)
+    assert_picture_fits(without_colour, " roll  custom_env", "╭─ reward")
+
+
+def test_a_dumb_terminal_gets_lines_without_control_codes(dumb: Seen) -> None:
+    assert_ended_well(dumb)
+    assert b"\x1b" not in dumb.written and dumb.shown == ()
+    assert re.search(r"^step 1/1  reward", dumb.left, re.MULTILINE), dumb.left
+
+
+def test_the_viewer_says_where_its_pages_are(sokoban: Seen) -> None:
+    words = [sys.executable, "-m", "roll.viewer", "out"]
+    with Terminal(words, sokoban.folder, PYTHONPATH=str(EXAMPLES.parent)) as terminal:
+        assert terminal.finish() == 0, terminal.left_behind
+        terminal.assert_given_back()
+        assert terminal.left_behind == "out/pages/index.html"
+
+
+def test_a_checkpoint_is_converted(sokoban: Seen) -> None:
+    words = [sys.executable, str(EXAMPLES / "convert_checkpoint.py"), "out/checkpoints/step=000001", "converted"]
+    with Terminal(words, sokoban.folder, TERM="dumb") as terminal:
+        assert terminal.finish() == 0, terminal.left_behind
+        terminal.assert_given_back()
+        assert terminal.left_behind == "Written: converted"
