@@ -41,6 +41,11 @@ class Groups:
         """Return the mean of ``values`` ``[batch]`` per group, ``[count]`` float64."""
         return self.sum(values) / self.sizes().clamp_min(1.0)
 
+    def max(self, values: Tensor) -> Tensor:
+        """Return the largest of ``values`` ``[batch]`` per group, ``[count]``, -inf for an empty one."""
+        lowest = torch.full((self.count,), -torch.inf, dtype=values.dtype, device=values.device)
+        return lowest.scatter_reduce_(0, self.codes, values, "amax")
+
     def std(self, values: Tensor, ddof: int = 1) -> Tensor:
         """Return the standard deviation of ``values`` ``[batch]`` per group, ``[count]`` float64, 0 for n <= ddof.
 

@@ -29,6 +29,8 @@ class Entry(Generic[Function]):
         level: For estimators, what the function returns: ``outcome`` ``[batch]``, ``turn`` or ``token``
             ``[batch, sequence]``. Losses are ``token``.
         options: Options it reads, with their defaults (``inspect.Parameter.empty`` where one must be given).
+        uses: Inputs that it takes where they are there.
+        whole_step: For losses, those of ``uses`` that are computed from a whole optimiser step, and how.
     """
 
     name: str
@@ -36,6 +38,13 @@ class Entry(Generic[Function]):
     needs: frozenset[str]
     level: Level
     options: Mapping[str, Any] = field(default_factory=dict)
+    uses: frozenset[str] = frozenset()
+    whole_step: Mapping[str, Callable[..., Any]] = field(default_factory=dict)
+
+    @property
+    def compares_turns(self) -> bool:
+        """Whether an estimator has a baseline per turn, so that it reads what turns earned and no normalised scores."""
+        return self.level == "turn" and "group_ids" in self.needs and "scores" not in self.needs
 
     def required_options(self) -> list[str]:
         """Return the options that have no default."""
@@ -136,7 +145,13 @@ def register_advantage(
     return decorate
 
 
-def register_loss(name: str, *, needs: Iterable[str] = ()) -> Callable[[Function], Function]:
+def register_loss(
+    name: str,
+    *,
+    needs: Iterable[str] = (),
+    uses: Iterable[str] = (),
+    whole_step: Mapping[str, Callable[..., Any]] | None = None,
+) -> Callable[[Function], Function]:
     """Register a policy loss under ``name``.
 
     The function takes ``(log_probs, old_log_probs, advantages, mask)`` first, each ``[batch, sequence]``, and returns
@@ -150,12 +165,18 @@ def register_loss(name: str, *, needs: Iterable[str] = ()) -> Callable[[Function
     Args:
         name: The name for ``policy_loss``.
         needs: Further tensors it takes by keyword.
+        uses: Further tensors that it takes by keyword where the batch has them.
+        whole_step: Tensors of that kind that depend on all tokens of an optimiser step, each with the function that
+            computes it from ``(old_log_probs, advantages, mask)`` and those of the loss's options that it has
+            parameters for, and a ``generator`` if it has one. It is called before the step is split into
+            micro-batches, so that their size never changes a gradient.
     """
-    extra = frozenset(needs)
+    needed, prepared = frozenset(needs), dict(whole_step or {})
+    used = frozenset(uses) | frozenset(prepared)
 
     def decorate(function: Function) -> Function:
-        options = {key: value for key, value in _options(function, skip=4).items() if key not in extra}
-        LOSSES.add(Entry(name, function, extra, "token", options))
+        options = {key: value for key, value in _options(function, skip=4).items() if key not in needed | used}
+        LOSSES.add(Entry(name, function, needed, "token", options, used, prepared))
         return function
 
     return decorate

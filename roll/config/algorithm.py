@@ -15,6 +15,8 @@ ADVANTAGE_ESTIMATORS: Final[Mapping[str, str]] = {
     "gae": "generalised advantage estimation, needs a critic",
     "reinforce": "discounted return",
     "grpo": "score against mean and deviation of the group",
+    "grpo_passk": "the group's best against its second best, for pass@k",
+    "gpg": "score minus the group's mean, divided by the share of scores that are not 0",
     "rloo": "score against the mean of the others in the group",
     "reinforce_plus_plus": "discounted return, whitened over the batch",
     "reinforce_plus_plus_baseline": "score minus the group's mean, whitened over the batch",
@@ -22,18 +24,32 @@ ADVANTAGE_ESTIMATORS: Final[Mapping[str, str]] = {
     "opo": "score minus the group's length-weighted mean",
     "gigpo": "group term of the episode plus group term of equal states",
     "step_wise_grpo": "the group's advantage of the last step for all steps",
+    "agentic_reinforce": "discounted return per turn",
     "step_reinforce": "discounted return per turn minus the group's mean at that turn",
     "opmd": "score minus the group's mean or soft maximum",
 }
 """Names of ``adv_estimator`` and what they mean."""
 
 GROUP_ESTIMATORS: Final = frozenset(
-    {"grpo", "rloo", "reinforce_plus_plus_baseline", "opo", "gigpo", "step_wise_grpo", "step_reinforce", "opmd"}
+    {
+        "grpo",
+        "grpo_passk",
+        "gpg",
+        "rloo",
+        "reinforce_plus_plus_baseline",
+        "opo",
+        "gigpo",
+        "step_wise_grpo",
+        "step_reinforce",
+        "opmd",
+    }
 )
 """Estimators that compare the members of a group: with a group of one every advantage is 0."""
 
 POLICY_LOSSES: Final[tuple[str, ...]] = (
     "ppo",
+    "clip_cov",
+    "kl_cov",
     "gspo",
     "gspo_segment",
     "cispo",
@@ -126,7 +142,9 @@ class AlgorithmConfig(ConfigModel):
     max_grad_norm: NonNegativeFloat = Field(1.0, description="Gradient norm is clipped to this; 0 is off.")
     l2: NonNegativeFloat = Field(0.0, description="L2 penalty on the weights, as a loss term.")
     lambd: Annotated[float, Field(ge=0, le=1)] = Field(0.95, description="Lambda of `gae`.")
-    gamma: Annotated[float, Field(ge=0, le=1)] = Field(1.0, description="Discount per token (`gae`, `reinforce`).")
+    gamma: Annotated[float, Field(ge=0, le=1)] = Field(
+        1.0, description="Discount per token (`gae`, `reinforce`), or per turn (`agentic_reinforce`)."
+    )
     pg_clip: Annotated[float, Field(gt=0)] = Field(
         0.2,
         description="Clip range of the probability ratio. Not set: the range of the loss (`gspo` 3e-4 and 4e-4, "
@@ -229,7 +247,9 @@ class AlgorithmConfig(ConfigModel):
     )
     step_reward_weight: NonNegativeFloat = Field(1.0, description="Weight of the per-turn term (`gigpo`).")
     norm_adv_by_std_in_grpo: bool = Field(
-        True, description="Divide by the group's deviation (`grpo`, `gigpo`, `step_wise_grpo`); false is Dr. GRPO."
+        True,
+        description="Divide by the group's deviation (`grpo`, `grpo_passk`, `gigpo`, `step_wise_grpo`); false is Dr. "
+        "GRPO.",
     )
     advantage_options: dict[str, Any] = Field(
         default_factory=dict, description="Further options of the estimator by name (`ddof`, `eps`, `tau`, …)."

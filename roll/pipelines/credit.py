@@ -81,7 +81,7 @@ def assign_credit(
 
     Scores are shaped first (:class:`roll.pipelines.rewards.ScoreShaping`) and compared between trajectories, however
     many samples each was cut into; what a later sample of a trajectory earned reaches the tokens of the earlier ones.
-    Estimators that look at single turns (``step_reinforce``, ``gigpo``) have their own baseline per turn and read the
+    Estimators that compare turns (``step_reinforce``, ``gigpo``) have their own baseline per turn and read the
     rewards as the environment gave them; bonus and clip count at the last token of the trajectory.
 
     Args:
@@ -104,8 +104,9 @@ def assign_credit(
     pieces = Pieces.of(samples)
     raw = torch.tensor(list(scores), dtype=torch.float32)[pieces.first]
     shaped = ScoreShaping.from_config(config)(raw, pieces.total(mask.sum(1)), pieces, state.running)
-    level = registry("advantage").get(config.adv_estimator).level
-    rewards, compared, charged = _rewards(batch, shaped, pieces, level, config, state)
+    estimator = registry("advantage").get(config.adv_estimator)
+    level = estimator.level
+    rewards, compared, charged = _rewards(batch, shaped, pieces, estimator.compares_turns, config, state)
     inputs = AdvantageInputs(
         mask=mask,
         token_rewards=rewards,
@@ -130,11 +131,14 @@ def assign_credit(
 
 
 def _rewards(
-    batch: TensorDict, shaped: ShapedScores, pieces: Pieces, level: str, config: PipelineConfig, state: CreditState
+    batch: TensorDict, shaped: ShapedScores, pieces: Pieces, by_turn: bool, config: PipelineConfig, state: CreditState
 ) -> tuple[Tensor, Tensor, dict[str, float]]:
-    """Return token rewards ``[batch, sequence]``, scores ``[trajectories]`` and metrics after the KL penalty."""
+    """Return token rewards ``[batch, sequence]``, scores ``[trajectories]`` and metrics after the KL penalty.
+
+    Normalised scores take the place of rewards, but for estimators that compare turns (``by_turn``).
+    """
     mask = batch["response_mask"]
-    if shaped.normalised and level != "turn":
+    if shaped.normalised and not by_turn:
         rewards = place_on_last_token(pieces.spread(shaped.scores) * pieces.last, mask)
     else:
         rewards = batch["token_rewards"] + place_on_last_token(pieces.spread(shaped.change) * pieces.last, mask)

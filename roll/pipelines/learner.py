@@ -21,7 +21,6 @@ from roll.pipelines.objective import PolicyObjective, merge_metrics
 from roll.pipelines.roles.models import TrainRole
 from roll.pipelines.value_objective import ValueObjective, critic_metrics, explained_variance
 from roll.schedulers.rollout import RolloutError
-from roll.strategies.base import Loss
 from roll.tracking import Progress
 from roll.trajectories.batch import collate
 from roll.trajectories.model import Status, Trajectory, TrajectoryGroup
@@ -144,13 +143,17 @@ class Learner:
         batch["old_log_probs"] = await core.trainer.compute_log_probs(batch)
         return correct_sampler(batch, self.config)
 
-    async def _update(self, trainer: TrainRole, objective: Loss, batch: TensorDict, step: int) -> dict[str, float]:
+    async def _update(
+        self, trainer: TrainRole, objective: PolicyObjective | ValueObjective, batch: TensorDict, step: int
+    ) -> dict[str, float]:
         """Take the optimiser steps of one role; returns metrics over all of them."""
-        reports = [
-            await trainer.train_step(mini_batch, objective)
-            for epoch in range(self.update_plan.epochs)
-            for mini_batch in _mini_batches(batch, self.update_plan.mini_batches, (self.config.seed, step, epoch))
-        ]
+        reports = []
+        for epoch in range(self.update_plan.epochs):
+            key = (self.config.seed, step, epoch)
+            drawn = torch.Generator().manual_seed(int(np.random.default_rng(key).integers(2**63)))
+            for mini_batch in _mini_batches(batch, self.update_plan.mini_batches, key):
+                objective.prepare(mini_batch, drawn)
+                reports.append(await trainer.train_step(mini_batch, objective))
         return merge_metrics(reports)
 
     def state(self) -> dict[str, Any]:

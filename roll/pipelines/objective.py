@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, Final
 
 import torch
 from tensordict import TensorDict
@@ -12,14 +12,20 @@ from torch import Tensor
 
 from roll.algorithms.aggregation import aggregate, count_sequences, count_tokens
 from roll.algorithms.kl import bias_correction, kl_penalty
-from roll.algorithms.losses import compute
+from roll.algorithms.losses import compute, prepare
+from roll.algorithms.registry import LOSSES
 from roll.config import PipelineConfig
 from roll.pipelines.algorithm_options import loss_options
 from roll.pipelines.loss_scope import SAMPLE_WEIGHTS, SAMPLER_WEIGHTS, loss_mask
 from roll.strategies.base import EXTREMES, BatchTotals
 
-PROPORTIONAL_LOSSES = frozenset({"ppo", "gspo", "gspo_segment", "gmpo", "cispo", "sapo", "topr", "tis", "vanilla"})
+PROPORTIONAL_LOSSES = frozenset(
+    {"ppo", "gspo", "gspo_segment", "gmpo", "cispo", "sapo", "topr", "tis", "vanilla", "clip_cov"}
+)
 """Policy losses that multiply by the advantage: a token with advantage 0 has no gradient."""
+
+_NAMES: Final = {"turn_ids": "turn_index"}
+"""Tensors that losses call otherwise than the batch."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,6 +82,18 @@ class PolicyObjective:
         """Always: entropy is the first number to look at when a policy stops learning, and costs little."""
         return True
 
+    def prepare(self, batch: TensorDict, generator: torch.Generator) -> None:
+        """Write into ``batch``, which holds a whole optimiser step, what the policy loss decides over all its tokens.
+
+        Args:
+            batch: With ``old_log_probs``, ``advantages`` and what :func:`loss_mask` reads.
+            generator: Source of what is drawn.
+        """
+        mask = loss_mask(batch)
+        chosen = prepare(self.policy_loss, batch["old_log_probs"], batch["advantages"], mask, self.options, generator)
+        for name, tensor in chosen.items():
+            batch[name] = tensor
+
     def totals(self, batch: TensorDict) -> BatchTotals:
         """Count trained tokens and sequences of the whole batch."""
         mask = loss_mask(batch)
@@ -112,8 +130,7 @@ class PolicyObjective:
             batch["advantages"],
             mask,
             self.options,
-            turn_ids=batch.get("turn_index", None),
-            expert=batch.get("expert", None),
+            **self._further(batch),
         )
         policy = self._aggregate(_weighted(per_token, batch), mask, totals)
         assert entropy is not None
@@ -143,6 +160,12 @@ class PolicyObjective:
             loss = loss + self.supervised_weight * nll
             report["loss/sft"] = nll.detach()
         return loss, report
+
+    def _further(self, batch: TensorDict) -> dict[str, Tensor]:
+        """Return what the policy loss reads beside log-probs, advantages and mask, as far as the batch has it."""
+        entry = LOSSES.get(self.policy_loss)
+        places = {name: _NAMES.get(name, name) for name in entry.needs | entry.uses}
+        return {name: batch[place] for name, place in places.items() if place in batch.keys()}
 
     def _aggregate(self, per_token: Tensor, mask: Tensor, totals: BatchTotals) -> Tensor:
         return aggregate(

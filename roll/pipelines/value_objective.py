@@ -44,6 +44,9 @@ class ValueObjective:
         """Never: a critic has no distribution."""
         return False
 
+    def prepare(self, batch: TensorDict, generator: torch.Generator) -> None:
+        """Do nothing: every token counts for itself."""
+
     def totals(self, batch: TensorDict) -> BatchTotals:
         """Count trained tokens and sequences of the whole batch."""
         mask = batch["response_mask"]

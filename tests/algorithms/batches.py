@@ -9,6 +9,7 @@ from hypothesis import strategies as st
 from torch import Tensor
 
 from roll.algorithms.advantages import AdvantageInputs
+from roll.algorithms.losses import expert_mixture
 
 F64 = torch.float64
 
@@ -26,6 +27,8 @@ class Batch:
     old_log_probs: Tensor
     advantages: Tensor
     expert: Tensor
+    mixture: Tensor
+    cov_tokens: Tensor
     group_ids: list[str]
     trajectory_ids: list[tuple[str, int]]
 
@@ -57,7 +60,7 @@ def make_batch(seed: int, rows: int, width: int, groups: int, equal_scores: bool
     # A turn's state is one number on all its tokens.
     state_hashes = turn_ids.clamp_min(0) % 3
     old = -normal(rows, width).abs()
-    return Batch(
+    batch = Batch(
         mask=mask,
         token_rewards=normal(rows, width) * (integers(3, rows, width) == 0),
         scores=torch.full((rows,), 0.1, dtype=F64) if equal_scores else normal(rows),
@@ -71,7 +74,10 @@ def make_batch(seed: int, rows: int, width: int, groups: int, equal_scores: bool
         expert=integers(2, rows) > 0,
         group_ids=[f"g{int(g)}" for g in integers(groups, rows)],
         trajectory_ids=[("trajectory", i) for i in range(rows)],
+        mixture=torch.empty(0),
+        cov_tokens=mask & (torch.arange(rows * width).view(rows, width) % 3 == 0),
     )
+    return replace(batch, mixture=expert_mixture(batch.expert, mask))
 
 
 batches = st.builds(
@@ -94,7 +100,8 @@ def pad(batch: Batch, left: int, right: int, garbage: float) -> Batch:
         if f.name == "mask":
             changed[f.name] = torch.nn.functional.pad(value, (left, right), value=False)
             continue
-        fill = -1 if f.name == "turn_ids" else int(garbage) if value.dtype == torch.int64 else garbage
+        kind = {torch.int64: int, torch.bool: bool}.get(value.dtype, float)
+        fill = -1 if f.name == "turn_ids" else kind(garbage)
         padded = torch.nn.functional.pad(value, (left, right), value=fill)
         mask = torch.nn.functional.pad(batch.mask, (left, right), value=False)
         changed[f.name] = torch.where(mask, padded, torch.full_like(padded, fill))

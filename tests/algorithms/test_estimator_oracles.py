@@ -165,12 +165,29 @@ def gigpo_loop(batch: Batch) -> Rows:
     return on_tokens(batch, out)
 
 
+def passk_values(s: list[float]) -> list[float]:
+    ranked = sorted(s, reverse=True)
+    if len(s) < 2:
+        return [0.0] * len(s)
+    best = s.index(ranked[0])
+    margin = (ranked[0] - ranked[1]) / (std(s) + 1e-6)
+    return [margin if i == best else 0.0 for i in range(len(s))]
+
+
+def gpg_loop(batch: Batch) -> list[float]:
+    scores = batch.scores.tolist()
+    factor = len(scores) / max(sum(s != 0 for s in scores), 1)
+    return per_group(batch, lambda s, _: [factor * (x - mean(s)) / 2.0 for x in s])
+
+
 ORACLES: dict[str, Callable[[Batch], Rows]] = {
     "gae": gae_loop,
     "reinforce": returns_loop,
     "reinforce_plus_plus": lambda b: whiten(b, returns_loop(b)),
     "reinforce_plus_plus_baseline": lambda b: whiten(b, spread(b, per_group(b, lambda s, _: [x - mean(s) for x in s]))),
     "grpo": lambda b: spread(b, per_group(b, lambda s, _: grpo_values(s))),
+    "grpo_passk": lambda b: spread(b, per_group(b, lambda s, _: passk_values(s))),
+    "gpg": lambda b: spread(b, gpg_loop(b)),
     "rloo": lambda b: spread(
         b,
         per_group(b, lambda s, _: [x - (sum(s) - x) / (len(s) - 1) if len(s) > 1 else 0.0 for x in s]),
@@ -178,6 +195,7 @@ ORACLES: dict[str, Callable[[Batch], Rows]] = {
     "remax": lambda b: spread(b, [float(s - g) for s, g in zip(b.scores, b.baselines, strict=True)]),
     "opo": lambda b: spread(b, opo_loop(b)),
     "opmd": lambda b: spread(b, per_group(b, lambda s, _: [x - mean(s) for x in s])),
+    "agentic_reinforce": lambda b: on_tokens(b, turn_returns(b, GAMMA)),
     "step_reinforce": step_reinforce_loop,
     "step_wise_grpo": last_step_loop,
     "gigpo": gigpo_loop,
@@ -186,6 +204,8 @@ OPTIONS = {
     "gae": {"gamma": GAMMA, "lambd": LAM},
     "reinforce": {"gamma": GAMMA},
     "reinforce_plus_plus": {"gamma": GAMMA},
+    "gpg": {"f_norm": 2.0},
+    "agentic_reinforce": {"gamma": GAMMA},
     "step_reinforce": {"gamma": GAMMA},
 }
 
@@ -233,6 +253,18 @@ def test_opmd_log_sum_exp_baseline() -> None:
     second = 500 + tau * (math.log(1 + math.exp(1 / tau)) - math.log(2))
     expected = scores - torch.tensor([first] * 3 + [second] * 2, dtype=torch.float64)
     torch.testing.assert_close(result, expected)
+
+
+def test_only_the_single_best_of_a_group_has_an_advantage_for_pass_at_k() -> None:
+    scores = torch.tensor([1.0, 0.0, 0.25, 1.0, 1.0, 0.0, 7.0, 0.0, 0.0], dtype=torch.float64)
+    result = advantages.grpo_passk(scores, "aaabbbcdd", scale="none")
+    assert result.tolist() == [0.75, 0, 0, 0, 0, 0, 0, 0, 0], "two best answers, or one answer, teach nothing"
+
+
+def test_gpg_makes_up_for_samples_without_a_score() -> None:
+    scores = torch.tensor([1.0, 0.0, 0.0, 0.0], dtype=torch.float64)
+    assert advantages.gpg(scores, "aabb").tolist() == [2.0, -2.0, 0.0, 0.0]
+    assert advantages.gpg(torch.zeros(4), "aabb").tolist() == [0.0] * 4
 
 
 def test_dr_grpo_and_population_deviation() -> None:

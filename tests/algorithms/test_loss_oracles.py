@@ -10,6 +10,7 @@ import torch
 from hypothesis import given, settings
 
 from roll.algorithms import losses
+from roll.algorithms.aggregation import aggregate
 from roll.algorithms.losses.ratio import to_ratio
 from roll.algorithms.registry import LOSSES
 
@@ -65,7 +66,7 @@ ALONE: dict[str, tuple[Callable[[float, float, float], Token], dict[str, float]]
     "opmd": (lambda a, new, old: (-a * new / 1.5, -a / 1.5), {"tau": 0.5}),
     "sft": (lambda a, new, old: (-new, -1.0), {}),
 }
-TOGETHER = {"gspo", "gspo_segment", "gmpo", "mix"}
+TOGETHER = {"gspo", "gspo_segment", "gmpo", "mix", "clip_cov", "kl_cov"}
 
 
 def test_every_built_in_loss_has_an_oracle() -> None:
@@ -129,16 +130,111 @@ def test_gmpo_equals_the_loop(batch: Batch) -> None:
             assert float(loss.detach()[i, t]) == pytest.approx(expected, rel=1e-9, abs=1e-9)
 
 
-@pytest.mark.parametrize("with_expert", [True, False])
-def test_mix_weighs_reinforcement_and_imitation(with_expert: bool) -> None:
-    b = make_batch(4, 6, 7, 2)
-    expert = b.expert if with_expert else None
-    loss, _ = losses.mix(b.log_probs, b.old_log_probs, b.advantages, b.mask, expert, mu=0.3)
+def rows_of(batch: Batch, kind: bool) -> list[tuple[int, int]]:
+    return [(i, t) for i, t in batch.mask.nonzero().tolist() if bool(batch.expert[i]) is kind]
+
+
+@pytest.mark.parametrize("mode", ["token-mean", "seq-mean-token-mean", "seq-mean-token-sum"])
+@pytest.mark.parametrize("seed", [5, 6])
+def test_mix_is_the_mean_over_own_tokens_beside_the_mean_over_the_experts(mode: str, seed: int) -> None:
+    b = make_batch(seed, 6, 7, 2)
+    mixture = losses.expert_mixture(b.expert, b.mask, mode)
+    loss, _ = losses.mix(b.log_probs, b.old_log_probs, b.advantages, b.mask, b.expert, mixture, 0.3)
     policy = losses.ppo(b.log_probs, b.old_log_probs, b.advantages, b.mask)[0]
-    for i, t in b.mask.nonzero().tolist():
-        rl, imitation = 0.7 * float(policy[i, t]), -0.3 * float(b.log_probs[i, t])
-        expected = rl + imitation if expert is None else imitation if b.expert[i] else rl
-        assert float(loss.detach()[i, t]) == pytest.approx(expected)
+    terms = []
+    for kind, values in ((False, policy), (True, -b.log_probs)):
+        rows: dict[int, list[float]] = {}
+        for i, t in rows_of(b, kind):
+            rows.setdefault(i, []).append(float(values[i, t]))
+        everything = [v for row in rows.values() for v in row]
+        terms.append(
+            {
+                "token-mean": math.fsum(everything) / max(len(everything), 1),
+                "seq-mean-token-mean": math.fsum(math.fsum(r) / len(r) for r in rows.values()) / max(len(rows), 1),
+                "seq-mean-token-sum": math.fsum(everything) / max(len(rows), 1),
+            }[mode]
+        )
+    assert rows_of(b, True) and rows_of(b, False)
+    assert float(aggregate(loss, b.mask, mode)) == pytest.approx(0.7 * terms[0] + 0.3 * terms[1])
+
+
+def test_the_expert_keeps_its_weight_however_many_answers_of_ones_own_there_are() -> None:
+    def slope(own: int) -> float:
+        leaf, mask = torch.zeros(own + 1, 2, dtype=F64, requires_grad=True), torch.ones(own + 1, 2)
+        expert = torch.tensor([True] + [False] * own)
+        loss, _ = losses.mix(leaf, leaf.detach(), torch.ones(own + 1, dtype=F64), mask, expert, mu=0.4)
+        aggregate(loss, mask, "token-mean").backward()
+        assert leaf.grad is not None
+        return float(leaf.grad[0].sum())
+
+    assert slope(1) == pytest.approx(-0.4) and slope(100) == pytest.approx(-0.4)
+
+
+def covariance_loop(batch: Batch) -> dict[tuple[int, int], float]:
+    places = [(i, t) for i, t in batch.mask.nonzero().tolist()]
+    level = math.fsum(float(batch.advantages[p]) for p in places) / max(len(places), 1)
+    usual = math.fsum(float(batch.log_probs[p]) for p in places) / max(len(places), 1)
+    return {p: (float(batch.advantages[p]) - level) * (float(batch.log_probs[p]) - usual) for p in places}
+
+
+@settings(max_examples=25, deadline=None)
+@given(batch=batches)
+def test_kl_cov_holds_the_tokens_of_highest_covariance(batch: Batch) -> None:
+    spread = covariance_loop(batch)
+    wanted = min(max(int(0.3 * len(spread)), 1), len(spread))
+    held = sorted(spread, key=lambda p: -spread[p])[:wanted]
+    leaf = batch.log_probs.clone().requires_grad_()
+    options = {"kl_cov_ratio": 0.3, "ppo_kl_coef": 0.7}
+    loss, metrics = losses.compute("kl_cov", leaf, batch.old_log_probs, batch.advantages, batch.mask, options)
+    loss.sum().backward()
+    assert leaf.grad is not None
+    for place in spread:
+        a, difference = float(batch.advantages[place]), float((batch.log_probs - batch.old_log_probs)[place])
+        extra = 0.7 if place in held else 0.0
+        expected = -a * math.exp(difference) + extra * abs(difference)
+        slope = -a * math.exp(difference) + extra * math.copysign(1, difference)
+        assert float(loss.detach()[place]) == pytest.approx(expected, rel=1e-9, abs=1e-9)
+        assert float(leaf.grad[place]) == pytest.approx(slope, rel=1e-9, abs=1e-9)
+    assert float(metrics["cov_fraction"]) == pytest.approx(len(held) / max(len(spread), 1))
+
+
+@settings(max_examples=25, deadline=None)
+@given(batch=batches)
+def test_clip_cov_leaves_out_tokens_whose_covariance_lies_between_the_bounds(batch: Batch) -> None:
+    spread = covariance_loop(batch)
+    leaf = batch.log_probs.clone().requires_grad_()
+    options = {"clip_cov_ratio": 0.3, "clip_cov_lb": 0.05, "clip_cov_ub": 1.0, "clip_low": 0.2, "clip_high": 0.3}
+    loss, metrics = losses.compute("clip_cov", leaf, batch.old_log_probs, batch.advantages, batch.mask, options)
+    loss.sum().backward()
+    assert leaf.grad is not None
+    left_out = 0
+    candidates = set()
+    for place, covariance in spread.items():
+        a, new, old = (float(x[place]) for x in (batch.advantages, batch.log_probs, batch.old_log_probs))
+        value, slope = ppo_token(a, new, old)
+        if 0.05 < covariance < 1.0 and value == pytest.approx(-a * math.exp(new - old)):
+            candidates.add(place)
+        if float(loss.detach()[place]) == 0 != value:
+            assert place in candidates and float(leaf.grad[place]) == 0
+            left_out += 1
+        else:
+            assert float(loss.detach()[place]) == pytest.approx(value, rel=1e-9, abs=1e-9)
+            assert float(leaf.grad[place]) == pytest.approx(slope, rel=1e-9, abs=1e-9)
+    assert left_out == min(max(int(0.3 * len(spread)), 1), len(candidates))
+    assert float(metrics["cov_fraction"]) == pytest.approx(left_out / max(len(spread), 1))
+
+
+@pytest.mark.parametrize("name", ["clip_cov", "kl_cov"])
+def test_tokens_chosen_for_a_whole_step_are_those_that_the_loss_chooses_on_policy(name: str) -> None:
+    b = make_batch(8, 6, 40, 2)
+    options = {"clip_cov_ratio": 0.05, "clip_cov_lb": 0.1} if name == "clip_cov" else {"kl_cov_ratio": 0.05}
+    chosen = losses.prepare(name, b.old_log_probs, b.advantages, b.mask, options, torch.Generator().manual_seed(3))
+    given, _ = losses.compute(name, b.old_log_probs, b.old_log_probs, b.advantages, b.mask, options, **chosen)
+    torch.manual_seed(3)
+    alone, _ = losses.compute(name, b.old_log_probs, b.old_log_probs, b.advantages, b.mask, options)
+    torch.testing.assert_close(given, alone)
+    assert int(chosen["cov_tokens"].sum()) == int(0.05 * int(b.mask.sum()))
+    assert losses.prepare("ppo", b.old_log_probs, b.advantages, b.mask) == {}
 
 
 def test_topr_sequence_level_tapers_by_the_product_of_ratios() -> None:

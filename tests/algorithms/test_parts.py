@@ -184,7 +184,7 @@ def test_group_filters_count_what_must_be_refilled() -> None:
 
 def test_an_unknown_name_lists_the_known_ones_and_the_nearest() -> None:
     inputs = advantages.AdvantageInputs(torch.ones(1, 1))
-    with pytest.raises(UnknownAlgorithmError, match="Did you mean 'grpo'.*gigpo, grpo"):
+    with pytest.raises(UnknownAlgorithmError, match="Did you mean 'grpo'.*gigpo, gpg, grpo"):
         advantages.compute("grop", inputs)
     with pytest.raises(ValueError, match="'grpo' needs group_ids, scores"):
         advantages.compute("grpo", inputs)

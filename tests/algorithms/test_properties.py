@@ -32,8 +32,13 @@ def estimate(name: str, batch: Batch) -> torch.Tensor:
 
 
 def loss_of(name: str, batch: Batch, log_probs: torch.Tensor) -> torch.Tensor:
-    extra = {"turn_ids": batch.turn_ids, "expert": batch.expert}
-    return losses.compute(name, log_probs, batch.old_log_probs, batch.advantages, batch.mask, **extra)[0]
+    return losses.compute(name, log_probs, batch.old_log_probs, batch.advantages, batch.mask, **further(batch))[0]
+
+
+def further(batch: Batch) -> dict[str, torch.Tensor]:
+    """What losses read beside log-probs, advantages and mask."""
+    names = {name for loss in LOSSES for name in registry("loss").get(loss).needs | registry("loss").get(loss).uses}
+    return {name: getattr(batch, name) for name in names}
 
 
 def gradient(name: str, batch: Batch, mode: str, pieces: list[Batch]) -> torch.Tensor:
@@ -135,7 +140,8 @@ def test_estimators_stay_finite_at_the_edges(name: str, case: str, dtype: torch.
     assert output.advantages.dtype == dtype
     assert torch.isfinite(output.advantages).all()
     assert all(math.isfinite(value) for value in output.metrics.values())
-    if case in ("groups of one", "equal") and name in ("grpo", "rloo", "opo", "opmd", "reinforce_plus_plus_baseline"):
+    compared = {"grpo", "grpo_passk", "gpg", "rloo", "opo", "opmd", "reinforce_plus_plus_baseline"}
+    if case in ("groups of one", "equal") and name in compared:
         assert (output.advantages == 0).all()
 
 
@@ -200,8 +206,9 @@ def test_losses_and_gradients_stay_finite_at_the_edges(name: str, case: str, shi
         batch.old_log_probs[~batch.mask] = math.nan
         batch.advantages[~batch.mask] = math.inf
     leaf = batch.log_probs.clone().requires_grad_()
-    extra = {"turn_ids": batch.turn_ids, "expert": batch.expert}
-    loss, metrics = losses.compute(name, leaf, batch.old_log_probs, batch.advantages.float(), batch.mask, **extra)
+    loss, metrics = losses.compute(
+        name, leaf, batch.old_log_probs, batch.advantages.float(), batch.mask, **further(batch)
+    )
     aggregate(loss, batch.mask, "seq-mean-token-mean").backward()
     assert torch.isfinite(loss).all()
     assert leaf.grad is not None and torch.isfinite(leaf.grad).all()

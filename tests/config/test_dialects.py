@@ -191,6 +191,23 @@ def test_two_guides_that_say_different_things_are_a_conflict(fails: Fails) -> No
     assert "rl_config.clip_ratio = 0.3 and actor.clip_ratio = 0.1" in message
 
 
+def test_the_options_of_a_policy_loss_count_where_it_is_chosen() -> None:
+    actor = (
+        "actor_rollout_ref: {{actor: {{policy_loss: {{loss_mode: {}, kl_cov_ratio: 0.001, clip_cov_ratio: 0.01}}}}}}"
+    )
+    config, messages = agentic(actor.format("kl_cov"))
+    assert config.policy_loss == "kl_cov" and config.policy_loss_options == {"kl_cov_ratio": 0.001}
+    assert any("clip_cov_ratio" in text for text in messages)
+    config, _ = agentic(actor.format("vanilla"))
+    assert config.policy_loss == "ppo" and config.policy_loss_options == {}
+
+
+@pytest.mark.parametrize("estimator", ["gpg", "grpo_passk"])
+def test_estimators_of_verl_have_the_same_names(estimator: str) -> None:
+    config, _ = agentic(f"algorithm: {{adv_estimator: {estimator}}}")
+    assert config.adv_estimator == estimator
+
+
 def test_two_estimates_of_the_divergence_are_a_conflict_only_where_both_are_used(fails: Fails) -> None:
     both = (
         "algorithm: {{use_kl_in_reward: {}, kl_penalty: k1, kl_ctrl: {{kl_coef: 0.1}}}}\n"

@@ -68,6 +68,14 @@ VERL: dict[str, Case] = {
     f"{A}.ppo_epochs": (3, {}, {"ppo_epochs": 3}),
     f"{A}.loss_agg_mode": ("token-mean", {}, {"loss_agg_mode": "token-mean"}),
     f"{A}.policy_loss.loss_mode": ("gpg", {}, {"policy_loss": "vanilla"}),
+    **{
+        f"{A}.policy_loss.{option}": (0.5, {f"{A}.policy_loss.loss_mode": mode}, {"policy_loss_options": {option: 0.5}})
+        for mode, options in {
+            "clip_cov": ("clip_cov_ratio", "clip_cov_lb", "clip_cov_ub"),
+            "kl_cov": ("kl_cov_ratio", "ppo_kl_coef"),
+        }.items()
+        for option in options
+    },
     f"{A}.tis_imp_ratio_cap": (3.0, {}, {"sampler_correction.mode": "tis", "sampler_correction.cap": 3.0}),
     f"{A}.ppo_mini_batch_size": (16, {"data.train_batch_size": 64}, {"mini_batches": 4, "rollout_batch_size": 64}),
     f"{A}.ppo_micro_batch_size_per_gpu": (4, {}, {f"{TRAIN}.per_device_train_batch_size": 4}),

@@ -167,6 +167,23 @@ def test_reinforce_gives_every_turn_what_follows_it_or_the_normalised_score(
     expect(batch, samples, expected)
 
 
+@pytest.mark.parametrize("mode", ["trajectory", "step"])
+@pytest.mark.parametrize("method", ["identity", "mean_std"])
+def test_agentic_reinforce_discounts_what_follows_a_turn_or_the_normalised_score_by_turns(
+    mode: str, method: str
+) -> None:
+    scores, expected = normalised("state", method), {}
+    for trajectory in play():
+        turns = len(trajectory.turns)
+        if method == "identity":
+            gains = returns_of(trajectory, 0.8)
+        else:
+            gains = [0.8 ** (turns - 1 - k) * scores[name_of(trajectory)] for k in range(turns)]
+        expected |= {(name_of(trajectory), k): gain for k, gain in enumerate(gains)}
+    batch, samples, _ = credit(config("agentic_reinforce", gamma=0.8, method=method), mode)
+    expect(batch, samples, expected)
+
+
 def test_discounted_returns_run_over_trained_tokens() -> None:
     batch, _, _ = credit(config("reinforce", gamma=0.5), trajectories=[episode("g", 0, [1.0, 2.0])])
     # Completions of one and of two tokens, behind prompts of two and three.

@@ -184,6 +184,31 @@ def test_shares_of_micro_batches_add_up_and_extremes_stay_extremes() -> None:
         assert together == pytest.approx(float(value), rel=1e-6), name
 
 
+@pytest.mark.parametrize(
+    ("name", "options"),
+    [("clip_cov", {"clip_cov_ratio": 0.3, "clip_cov_lb": 0.05}), ("kl_cov", {"kl_cov_ratio": 0.3, "ppo_kl_coef": 1.0})],
+)
+def test_what_is_chosen_among_all_tokens_of_a_step_does_not_depend_on_micro_batches(
+    name: str, options: dict[str, float]
+) -> None:
+    log_probs, entropy, batch = make_batch()
+    loss = PolicyObjective(policy_loss=name, options=options)
+    loss.prepare(batch, torch.Generator().manual_seed(1))
+    chosen = batch["cov_tokens"] & batch["response_mask"]
+    assert int(chosen.sum()) == int(0.3 * int(batch["response_mask"].sum()))
+    totals = loss.totals(batch)
+    loss(log_probs, entropy, batch, totals)[0].backward()
+    assert log_probs.grad is not None
+    whole, log_probs.grad = log_probs.grad, None
+    for rows in ([0], [1, 2], [3]):
+        loss(log_probs[rows], entropy[rows], batch[rows], totals)[0].backward()
+    torch.testing.assert_close(log_probs.grad, whole)
+    plain = PolicyObjective(options={} if name == "clip_cov" else {"clip_low": 1.0, "clip_high": 1e9})
+    other = log_probs.detach().clone().requires_grad_()
+    plain(other, entropy, batch, totals)[0].backward()
+    assert other.grad is not None and ((other.grad != whole) <= chosen).all(), "the others are left alone"
+
+
 def test_a_loss_per_turn_reads_the_turns_of_the_batch() -> None:
     log_probs, entropy, batch = make_batch()
     loss = PolicyObjective(policy_loss="gspo_segment", options={"clip_low": 9.0, "clip_high": 9.0})

@@ -2,20 +2,23 @@
 
 from roll.algorithms.advantages import builtin as _builtin  # noqa: F401 - registers the built-in estimators
 from roll.algorithms.advantages.inputs import AdvantageInputs, AdvantageOutput, compute, finish, zero_variance_share
-from roll.algorithms.advantages.outcome import grpo, opmd, opo, remax, rloo
+from roll.algorithms.advantages.outcome import gpg, grpo, grpo_passk, opmd, opo, remax, rloo
 from roll.algorithms.advantages.token import gae, reinforce, reinforce_plus_plus, reinforce_plus_plus_baseline
-from roll.algorithms.advantages.turn import gigpo, step_reinforce, step_wise_grpo, turn_returns
+from roll.algorithms.advantages.turn import agentic_reinforce, gigpo, step_reinforce, step_wise_grpo, turn_returns
 from roll.algorithms.masking import masked_whiten
 from roll.algorithms.registry import register_advantage
 
 __all__ = [
     "AdvantageInputs",
     "AdvantageOutput",
+    "agentic_reinforce",
     "compute",
     "finish",
     "gae",
     "gigpo",
+    "gpg",
     "grpo",
+    "grpo_passk",
     "masked_whiten",
     "opmd",
     "opo",

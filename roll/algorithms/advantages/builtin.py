@@ -59,6 +59,16 @@ def _grpo(inputs: AdvantageInputs, *, scale: Scale = "std", ddof: int = 1, eps: 
     return outcome.grpo(_need(inputs.scores), _ids(inputs.group_ids), scale=scale, ddof=ddof, eps=eps)
 
 
+@register_advantage("grpo_passk", needs=_GROUPED)
+def _grpo_passk(inputs: AdvantageInputs, *, scale: Scale = "std", ddof: int = 1, eps: float = 1e-6) -> Tensor:
+    return outcome.grpo_passk(_need(inputs.scores), _ids(inputs.group_ids), scale=scale, ddof=ddof, eps=eps)
+
+
+@register_advantage("gpg", needs=_GROUPED)
+def _gpg(inputs: AdvantageInputs, *, f_norm: float = 1.0) -> Tensor:
+    return outcome.gpg(_need(inputs.scores), _ids(inputs.group_ids), f_norm=f_norm)
+
+
 @register_advantage("rloo", needs=_GROUPED)
 def _rloo(inputs: AdvantageInputs) -> Tensor:
     return outcome.rloo(_need(inputs.scores), _ids(inputs.group_ids))
@@ -77,6 +87,14 @@ def _opo(inputs: AdvantageInputs) -> Tensor:
 @register_advantage("opmd", needs=_GROUPED)
 def _opmd(inputs: AdvantageInputs, *, tau: float = 1.0, baseline: Literal["mean", "logsumexp"] = "mean") -> Tensor:
     return outcome.opmd(_need(inputs.scores), _ids(inputs.group_ids), tau, baseline)
+
+
+@register_advantage("agentic_reinforce", needs=("token_rewards", "turn_ids"), level="turn")
+def _agentic_reinforce(inputs: AdvantageInputs, *, gamma: float = 1.0) -> Tensor:
+    table = turn_table(inputs)
+    return table.scatter(
+        turn.agentic_reinforce(table.rewards, table.index, table.select(_ids(inputs.trajectory_ids)), gamma)
+    )
 
 
 @register_advantage("step_reinforce", needs=_TURNS, level="turn")

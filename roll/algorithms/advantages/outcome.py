@@ -119,6 +119,74 @@ def opo(scores: Tensor, lengths: Tensor, group_ids: GroupIds) -> Tensor:
 
 
 @torch.no_grad()
+def grpo_passk(
+    scores: Tensor, group_ids: GroupIds, *, scale: Scale = "std", ddof: int = 1, eps: float = 1e-6
+) -> Tensor:
+    """GRPO for the best of a group: ``A = (S_first - S_second) / (std_g + eps)`` for the best member, 0 for all others.
+
+    It rewards that one of k answers succeeds (pass@k), not that all do. Where the two best scores are equal, so that
+    the group has no single best, every advantage is 0.
+
+    Args:
+        scores: ``[batch]`` float.
+        group_ids: One hashable per sample.
+        scale: As in :func:`grpo`.
+        ddof: As in :func:`grpo`.
+        eps: As in :func:`grpo`.
+
+    Returns:
+        ``[batch]``. A group of one gets 0 and an :class:`AlgorithmWarning`.
+
+    Raises:
+        ValueError: ``scale`` is unknown, or the ids do not match the scores.
+
+    Source: Tang et al. 2025, Optimizing Language Models for Inference Time Objectives; verl.
+    """
+    groups = encode(group_ids, scores.shape[0], device=scores.device)
+    warn_groups_of_one(groups, "grpo_passk")
+    values = scores.double()
+    first = groups.max(values)
+    is_first = values == first[groups.codes]
+    second = groups.max(torch.where(is_first, -torch.inf, values))
+    alone = groups.sum(is_first.double()) == 1
+    # Without a second, the group has one member or all its scores are equal.
+    margin = torch.where(alone & second.isfinite(), first - second, 0.0)
+    if scale == "std":
+        margin = margin / (groups.std(scores, ddof) + eps)
+    elif scale != "none":
+        raise ValueError(f"scale must be 'std' or 'none', got {scale!r}.")
+    return torch.where(is_first, margin[groups.codes], 0.0).to(scores.dtype)
+
+
+@torch.no_grad()
+def gpg(scores: Tensor, group_ids: GroupIds, *, f_norm: float = 1.0) -> Tensor:
+    """Group policy gradient: ``A = n / n_scored * (S - mean_g) / f_norm``; of n samples n_scored have a score but 0.
+
+    The factor makes up for the samples of a batch that earned nothing. Pair it with the loss ``vanilla``.
+
+    Args:
+        scores: ``[batch]`` float.
+        group_ids: One hashable per sample.
+        f_norm: Divisor of all advantages, > 0.
+
+    Returns:
+        ``[batch]``. A group of one gets 0 and an :class:`AlgorithmWarning`.
+
+    Raises:
+        ValueError: ``f_norm`` is not positive.
+
+    Source: Chu et al. 2025, GPG: A Simple and Strong Reinforcement Learning Baseline for Model Reasoning; verl.
+    """
+    if f_norm <= 0:
+        raise ValueError(f"gpg: f_norm must be positive, got {f_norm}.")
+    groups = encode(group_ids, scores.shape[0], device=scores.device)
+    warn_groups_of_one(groups, "gpg")
+    scored = int((scores != 0).sum())
+    centred = scores.double() - groups.mean(scores)[groups.codes]
+    return (centred * (scores.shape[0] / max(scored, 1)) / f_norm).to(scores.dtype)
+
+
+@torch.no_grad()
 def opmd(
     scores: Tensor, group_ids: GroupIds, tau: float = 1.0, baseline: Literal["mean", "logsumexp"] = "mean"
 ) -> Tensor:
@@ -146,8 +214,7 @@ def opmd(
         level = groups.mean(scores)
     elif baseline == "logsumexp":
         scaled = scores.double() / tau
-        top = torch.full((groups.count,), -torch.inf, dtype=torch.float64, device=scores.device)
-        top = top.scatter_reduce_(0, groups.codes, scaled, "amax")
+        top = groups.max(scaled)
         spread = groups.mean((scaled - top[groups.codes]).exp())
         level = tau * (top + spread.log())
     else:

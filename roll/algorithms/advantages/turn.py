@@ -39,6 +39,30 @@ def turn_returns(turn_rewards: Tensor, turn_index: Tensor, trajectories: Groups,
 
 
 @torch.no_grad()
+def agentic_reinforce(turn_rewards: Tensor, turn_index: Tensor, trajectory_ids: GroupIds, gamma: float) -> Tensor:
+    """REINFORCE by turns: ``G_k = r_k + gamma * G_(k+1)``, discounted per turn and not per token, without a baseline.
+
+    What scores are compared with is up to their normalisation (``reward_normalization``, ``reward_norm``).
+
+    Args:
+        turn_rewards: ``[turns]`` float, what each turn earned.
+        turn_index: ``[turns]`` int, the turn's number within its trajectory.
+        trajectory_ids: One hashable per turn: which trajectory.
+        gamma: Discount per turn, in [0, 1].
+
+    Returns:
+        ``[turns]`` in the dtype of ``turn_rewards``.
+
+    Raises:
+        ValueError: Inconsistent turns (see :func:`turn_returns`).
+
+    Source: ROLL, ``agentic_reinforce``.
+    """
+    trajectories = encode(trajectory_ids, turn_rewards.shape[0], device=turn_rewards.device, name="trajectory_ids")
+    return turn_returns(turn_rewards, turn_index, trajectories, gamma).to(turn_rewards.dtype)
+
+
+@torch.no_grad()
 def step_reinforce(
     turn_rewards: Tensor,
     turn_index: Tensor,

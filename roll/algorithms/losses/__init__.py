@@ -2,23 +2,30 @@
 
 from roll.algorithms.losses.clipped import cispo, gmpo, gspo, gspo_segment, ppo, sapo
 from roll.algorithms.losses.combined import combine, value
-from roll.algorithms.losses.dispatch import compute
+from roll.algorithms.losses.covariance import clip_cov, high_covariance, highest_covariance, kl_cov
+from roll.algorithms.losses.dispatch import compute, prepare
 from roll.algorithms.losses.policy_gradient import kimi15, opmd, tis, topr, vanilla
-from roll.algorithms.losses.supervised import dpo, mix, sft
+from roll.algorithms.losses.supervised import dpo, expert_mixture, mix, sft
 from roll.algorithms.registry import register_loss
 
 __all__ = [
     "cispo",
+    "clip_cov",
     "combine",
     "compute",
     "dpo",
+    "expert_mixture",
     "gmpo",
     "gspo",
     "gspo_segment",
+    "high_covariance",
+    "highest_covariance",
     "kimi15",
+    "kl_cov",
     "mix",
     "opmd",
     "ppo",
+    "prepare",
     "register_loss",
     "sapo",
     "sft",

@@ -33,26 +33,49 @@ def _sft(log_probs: Tensor, old_log_probs: Tensor, advantages: Tensor, mask: Ten
     return sft(log_probs, mask)
 
 
-@register_loss("mix", needs=("expert",))
+@torch.no_grad()
+def expert_mixture(expert: Tensor, mask: Tensor, mode: str = "token-mean") -> Tensor:
+    """Return for each sample all there is over what there is of its kind, own or the expert's, ``[batch]`` float64.
+
+    :func:`roll.algorithms.aggregation.aggregate` divides by the number of all tokens, or sequences, of an optimiser
+    step; a loss times these factors is divided by the number of those of its kind.
+
+    Args:
+        expert: ``[batch]`` bool, the samples written by an expert. Of the whole optimiser step, before it is split.
+        mask: ``[batch, sequence]``.
+        mode: How the loss is aggregated: ``token-mean`` counts tokens, all others count sequences with a token.
+    """
+    tokens = as_bool(mask).sum(1).double()
+    counted = tokens if mode == "token-mean" else (tokens > 0).double()
+    written = as_bool(expert)
+    own, theirs = (counted * ~written).sum(), (counted * written).sum()
+    return counted.sum() / torch.where(written, theirs, own).clamp_min(1.0)
+
+
+@register_loss("mix", needs=("expert",), uses=("mixture",))
 def mix(
     log_probs: Tensor,
     old_log_probs: Tensor,
     advantages: Tensor,
     mask: Tensor,
-    expert: Tensor | None = None,
+    expert: Tensor,
+    mixture: Tensor | None = None,
     mu: float = 0.1,
     clip_low: float = 0.2,
     clip_high: float = 0.2,
 ) -> tuple[Tensor, Metrics]:
-    """``(1 - mu) * GRPO + mu * SFT``.
+    """``(1 - mu) * mean over own samples of PPO + mu * mean over the expert's of SFT``.
+
+    These are two means: a hundred answers of one's own do not take weight from two of the expert.
 
     Args:
         log_probs: ``[batch, sequence]``.
         old_log_probs: ``[batch, sequence]``.
         advantages: ``[batch, sequence]`` or ``[batch]``, group relative.
         mask: ``[batch, sequence]``.
-        expert: ``[batch]`` bool: samples written by an expert are imitated, the others reinforced; ``None`` applies
-            both terms to every sample.
+        expert: ``[batch]`` bool: samples written by an expert are imitated, the others reinforced.
+        mixture: ``[batch]``, :func:`expert_mixture` of the whole optimiser step; without it that of what is given here,
+            for ``token-mean``.
         mu: Weight of imitation, in [0, 1].
         clip_low: As in :func:`ppo`.
         clip_high: As in :func:`ppo`.
@@ -67,14 +90,14 @@ def mix(
     """
     if not 0.0 <= mu <= 1.0:
         raise ValueError(f"mix: mu must lie in [0, 1], got {mu}.")
-    policy, metrics = ppo(log_probs, old_log_probs, advantages, mask, clip_low, clip_high)
+    policy, _ = ppo(log_probs, old_log_probs, advantages, mask, clip_low, clip_high)
     imitation, _ = sft(log_probs, mask)
-    if expert is None:
-        return (1 - mu) * policy + mu * imitation, metrics
     imitate = as_bool(expert).unsqueeze(-1)
     own = as_bool(mask) & ~imitate
     metrics = ratio_metrics(log_ratio(log_probs.detach(), old_log_probs, own), own)
-    return torch.where(imitate, mu * imitation, (1 - mu) * policy), metrics
+    factors = expert_mixture(expert, mask) if mixture is None else mixture
+    loss = torch.where(imitate, mu * imitation, (1 - mu) * policy)
+    return loss * factors.to(loss.dtype).unsqueeze(-1), metrics
 
 
 def dpo(

@@ -29,6 +29,15 @@ _TRAIN = "actor_train.training_args"
 
 _LOSSES = {"vanilla": "ppo", "gpg": "vanilla", "geo_mean": "gmpo"}
 
+_LOSS_OPTIONS = (
+    ("clip_cov", "clip_cov_ratio"),
+    ("clip_cov", "clip_cov_lb"),
+    ("clip_cov", "clip_cov_ub"),
+    ("kl_cov", "kl_cov_ratio"),
+    ("kl_cov", "ppo_kl_coef"),
+)
+"""Policy losses and the options that only they have, under the same names."""
+
 _SHARDING = "sharding and memory belong to the strategy, `strategy_args.strategy_config`"
 
 
@@ -70,6 +79,17 @@ def _loss_kl_coef(value: Any, look: Look) -> Any:
 
 def _loss_kl_kind(value: Any, look: Look) -> Any:
     return _loss_kl_coef(kl_kind(value), look)
+
+
+def _loss_option(mode: str) -> Any:
+    """Convert an option that only the policy loss ``mode`` has."""
+
+    def convert(value: Any, look: Look) -> Any:
+        key = f"{_ACTOR}.policy_loss.loss_mode"
+        chosen = look(key, look.native("policy_loss") or "vanilla")
+        return value if chosen == mode else Unused(f"{key} is not {mode}")
+
+    return convert
 
 
 def _token_budget(role: str) -> Any:
@@ -156,6 +176,15 @@ _POLICY = (
         "policy_loss",
         "`vanilla` is `ppo`, `gpg` is `vanilla`, `geo_mean` is `gmpo`",
         choices(_LOSSES),
+    ),
+    *(
+        Row(
+            f"{_ACTOR}.policy_loss.{option}",
+            f"policy_loss_options.{option}",
+            f"where `loss_mode` is `{mode}`",
+            _loss_option(mode),
+        )
+        for mode, option in _LOSS_OPTIONS
     ),
     Row(f"{_ACTOR}.tis_imp_ratio_cap", "sampler_correction.cap", "with mode `tis`; -1 is off", _sampler_cap),
     Row(

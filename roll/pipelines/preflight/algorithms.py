@@ -108,7 +108,7 @@ def options_without_effect(config: PipelineConfig) -> Iterator[str]:
         if key not in read and was_changed(config, key):
             yield _silent(config, key, f"policy_loss={loss} does not read it")
     entry = registry("advantage").get(estimator)
-    if entry.level == "turn" and "scores" not in entry.needs:
+    if entry.compares_turns:
         for key in _NORMALISATION:
             if was_changed(config, key):
                 yield _silent(config, key, f"adv_estimator={estimator} compares turns, not scores")
