@@ -1,19 +1,19 @@
 # Everything a newcomer types. `make sokoban` and `make test` set up what they need.
-PYTHON ?= python3.11
+# Any from 3.11 on is found by itself; PYTHON=python3.12 names one.
+PYTHON ?=
 VENV := .venv
 BIN := $(VENV)/bin
+LIGHT := .venv-light
 CONFIG ?= sokoban
 ARGS ?=
 
-.PHONY: help setup vllm smollm sokoban rlvr train evaluate test check lint types imports format docs benchmarks clean
+.PHONY: help setup vllm smollm sokoban rlvr train evaluate test light check lint types imports format docs benchmarks clean
 
 help:  ## Show this help
 	@grep -E '^[a-z]+:.*##' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  make %-12s %s\n", $$1, $$2}'
 
 $(VENV)/.installed: pyproject.toml constraints.txt
-	@command -v $(PYTHON) >/dev/null || { echo "roll needs Python 3.11 or newer: make PYTHON=python3.12 ..." >&2; exit 1; }
-	$(PYTHON) -m venv $(VENV)
-	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[dev]'
+	@sh scripts/set_up.sh $(VENV) "$(PYTHON)" 4 -e '.[dev]'
 	@touch $@
 
 setup: $(VENV)/.installed  ## Create .venv and install everything
@@ -48,6 +48,14 @@ train: setup  ## Run another agentic configuration: make train CONFIG=frozen_lak
 test: setup  ## Run all tests
 	$(BIN)/python -m pytest
 
+$(LIGHT)/.installed: pyproject.toml constraints.txt
+	@sh scripts/set_up.sh $(LIGHT) "$(PYTHON)" 1 --no-deps -e .
+	$(LIGHT)/bin/python scripts/light_requirements.py | $(LIGHT)/bin/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -r /dev/stdin
+	@touch $@
+
+light: $(LIGHT)/.installed  ## Run the tests that need no PyTorch, in .venv-light: make light PYTHON=python3.13
+	$(LIGHT)/bin/python -m pytest -m 'not heavy' $(addprefix tests/,config data env_managers envs rendering rewards sandbox schedulers tracking trajectories viewer)
+
 check: lint types imports test  ## Everything that CI checks
 
 lint: setup
@@ -75,4 +83,4 @@ benchmarks: setup  ## Run the benchmarks (each prints ours, the peer and the rat
 	for file in env_speed generation algorithms rlvr_vs_trl weight_sync train_step async_rollout ray_overhead; do $(BIN)/python benchmarks/$$file.py; done
 
 clean:  ## Remove the environment and caches (runs in output/ stay)
-	rm -rf $(VENV) .pytest_cache .ruff_cache .mypy_cache .hypothesis .import_linter_cache
+	rm -rf $(VENV) $(LIGHT) .pytest_cache .ruff_cache .mypy_cache .hypothesis .import_linter_cache

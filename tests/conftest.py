@@ -1,13 +1,20 @@
 """Shared set-up: the process settings of a real run, two threads at most, no network, a Ctrl-C that works."""
 
+import importlib.util
 import os
+import re
 import signal
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 
 from roll.config.process import prepare_process
 from roll.envs import REGISTRY
+
+if importlib.util.find_spec("torch") is None:  # make light
+    with_torch = re.compile(r"^(import|from) torch\b", re.MULTILINE)
+    collect_ignore = [str(path) for path in Path(__file__).parent.rglob("*.py") if with_torch.search(path.read_text())]
 
 prepare_process()
 os.environ.setdefault("OMP_NUM_THREADS", "2")

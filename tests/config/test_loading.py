@@ -200,6 +200,7 @@ def test_a_strategy_of_later_says_what_is_missing_and_what_to_use(name: str) -> 
     assert STRATEGIES[problem.fix.partition("=")[2].rstrip(".")].available
 
 
+@pytest.mark.heavy
 def test_ranks_that_hold_one_model_need_processes(loads: Loads) -> None:
     require_runnable(loads("cluster: ray\nactor_train: {world_size: 2}\nactor_infer: {world_size: 2}"))
     with pytest.raises(ConfigError, match=r"actor_train\.world_size(.|\n)*cluster=ray"):

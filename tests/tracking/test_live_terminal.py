@@ -82,7 +82,12 @@ def run_on_terminal(mode: str, *, interrupt: bool = False, resize: bool = False)
     set_size(theirs, 24, 80)
     hidden = ("COLUMNS", "LINES", "NO_COLOR", "TTY_INTERACTIVE", "TTY_COMPATIBLE", "FORCE_COLOR")
     environment = {name: value for name, value in os.environ.items() if name not in hidden}
-    environment |= {"TERM": "xterm-256color", "PYTHONIOENCODING": "utf-8", "PYTHONPATH": os.pathsep.join(sys.path)}
+    environment |= {
+        "TERM": "xterm-256color",
+        "PYTHONIOENCODING": "utf-8",
+        "PYTHONPATH": os.pathsep.join(sys.path),
+        "PYTHON_COLORS": "0",  # else Python 3.13 colours its tracebacks
+    }
     process = subprocess.Popen(
         [sys.executable, "-c", RUN, mode], stdin=theirs, stdout=theirs, stderr=theirs, env=environment
     )

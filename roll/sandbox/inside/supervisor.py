@@ -189,6 +189,12 @@ def _write_all(number: int, data: bytes) -> None:
         view = view[os.write(number, view) :]
 
 
+def _tells_of_memory(text: bytes) -> bool:
+    """Whether a program's standard error ends with MemoryError, or Python 3.13 had no memory left to print that."""
+    last = text.rstrip().rsplit(b"\n", 1)[-1]
+    return last.startswith(b"MemoryError") or b"\nobject type name: MemoryError\n" in text
+
+
 def _report(report: int, watch: Watch, seconds: float) -> str:
     """Write what became of a run: a line of numbers, then the texts. Returns the reason."""
     code = 0 if watch.status is None else os.waitstatus_to_exitcode(watch.status)
@@ -199,7 +205,7 @@ def _report(report: int, watch: Watch, seconds: float) -> str:
         reason = "timeout"
     elif code < 0:
         reason = "signal"
-    elif code and texts[1].rstrip().rsplit(b"\n", 1)[-1].startswith(b"MemoryError"):
+    elif code and _tells_of_memory(texts[1]):
         reason = "memory"
     else:
         reason = "error" if code else "ok"

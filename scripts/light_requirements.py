@@ -1,0 +1,27 @@
+"""Print what the tests that need no PyTorch require (``make light``): the dependencies of pyproject.toml without it."""
+
+from __future__ import annotations
+
+import re
+import sys
+import tomllib
+from pathlib import Path
+
+_WITH_TORCH = {"torch", "tensordict"}
+_TOOLS = {"pytest", "hypothesis", "psutil", "pyte", "renderers"}
+
+
+def main() -> None:
+    """Print one requirement per line."""
+    project = tomllib.loads((Path(__file__).parents[1] / "pyproject.toml").read_text(encoding="utf-8"))["project"]
+    wanted = [line for line in project["dependencies"] if _name(line) not in _WITH_TORCH]
+    wanted += [line for line in project["optional-dependencies"]["dev"] if _name(line) in _TOOLS]
+    sys.stdout.write("\n".join(wanted) + "\n")
+
+
+def _name(requirement: str) -> str:
+    return re.split(r"[^A-Za-z0-9._-]", requirement, maxsplit=1)[0]
+
+
+if __name__ == "__main__":
+    main()
