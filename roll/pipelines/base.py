@@ -22,12 +22,13 @@ from roll.pipelines.ahead import Ahead
 from roll.pipelines.checkpoint import folder_of, new_checkpoint
 from roll.pipelines.command import resume_command, shown
 from roll.pipelines.core import Core
-from roll.pipelines.folders import make_room, own_folders
+from roll.pipelines.folders import folders, make_room, own_folders
 from roll.pipelines.learner import Learner, Lesson
 from roll.pipelines.metrics import generation_metrics, prefixed, rollout_metrics
 from roll.pipelines.roles.models import to_its_end
 from roll.pipelines.roles.weight_check import WeightCheckError
 from roll.pipelines.run_log import RunLog, checkpoint_state, is_due, resume, summarize
+from roll.pipelines.storage import StorageError, refusals_end_the_run
 from roll.pipelines.terminal import algorithm_warnings, headline, introduce, one_line, quiet_transformers, say
 from roll.schedulers.rollout import RolloutError
 from roll.tracking import Progress, RunSummary, make_progress
@@ -81,6 +82,7 @@ class Pipeline(ABC, Generic[Config]):
         self.recoveries = 0
         self.resume_from: bool | str = config.resume_from_checkpoint
         self.begun = False
+        self.not_saved: str | None = None
 
     @abstractmethod
     async def assemble(self, cluster: Cluster) -> None:
@@ -271,11 +273,12 @@ class Pipeline(ABC, Generic[Config]):
         self.saved, self.recoveries = folder_of(root, step), 0
 
     async def _save_at_the_end(self, step: int, error: BaseException) -> None:
-        """Save the last completed step of a run that ends; where the workers are gone too, say so."""
+        """Save the last completed step of a run that ends; where workers or room are gone too, say so."""
         try:
             await to_its_end(lambda: self.save(step))
-        except WorkerError as second:
-            error.add_note(f"Step {step} could not be saved: {second}")
+        except (WorkerError, StorageError) as second:
+            self.not_saved = f"Step {step} could not be saved: {second}"
+            error.add_note(self.not_saved)
 
     async def restore(self, path: Path, step: int, state: dict[str, Any]) -> None:
         """Load a checkpoint into the learner, the engine and the pipeline."""
@@ -298,11 +301,12 @@ class Pipeline(ABC, Generic[Config]):
 
     def how_to_continue(self) -> str:
         """Return a sentence that says what is saved and the command that goes on from there."""
+        lost = f"{self.not_saved}\n" if self.not_saved else ""
         if self.saved is None:
-            return "No step was complete, so there is nothing to continue from."
+            return f"{lost}No step was saved, so there is nothing to continue from."
         command = resume_command(self.config)
         how = f"Continue with:\n  {command}" if command else "Continue with resume_from_checkpoint=true."
-        return f"The newest checkpoint is {shown(self.saved)}. {how}"
+        return f"{lost}The newest checkpoint is {shown(self.saved)}. {how}"
 
     def store(self, groups: Sequence[TrajectoryGroup], step: int, phase: Phase) -> None:
         """Write the trajectories of a step as parquet, where that is due."""
@@ -323,7 +327,7 @@ def run_pipeline(kind: type[Pipeline[Config]], config: Config, notes: Sequence[s
     Raises:
         ConfigError: If the configuration asks for what is not there (a model, a checkpoint), or another run writes to
             its folders. Nothing has been written.
-        RunError: If the run cannot go on (every episode fails, a gradient is not finite).
+        RunError: If the run cannot go on (every episode fails, a gradient is not finite, a disk is full).
         KeyboardInterrupt: After Ctrl-C or SIGTERM. Of either, the last completed step is saved, and the message says
             how to continue.
     """
@@ -331,7 +335,8 @@ def run_pipeline(kind: type[Pipeline[Config]], config: Config, notes: Sequence[s
         introduce(config, plan(config), [*notes, *more])
         pipeline = kind(config, progress)
         try:
-            return asyncio.run(_until_stopped(pipeline))
+            with refusals_end_the_run(folders(config), pipeline.how_to_continue):
+                return asyncio.run(_until_stopped(pipeline))
         except (KeyboardInterrupt, asyncio.CancelledError):
             raise KeyboardInterrupt(f"Stopped. {pipeline.how_to_continue()}") from None
         except (

@@ -16,12 +16,13 @@ import os
 import re
 import shutil
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from roll.pipelines.checksums import CHECKSUMS, damages, visible_damages, write_checksums
+from roll.pipelines.storage import hidden_refusal, refusal, require_room
 
 FORMAT = 1
 STATE = "state.json"
@@ -73,10 +74,15 @@ def new_checkpoint(root: Path, step: int, state: Mapping[str, Any], *, keep: int
 
     Yields:
         The folder to fill; nothing is kept if filling it fails, and the room that it took is free again.
+
+    Raises:
+        StorageError: It does not fit, or the file system refuses it.
     """
     root.mkdir(parents=True, exist_ok=True)
     for leftover in root.glob(_LEFTOVERS):
         shutil.rmtree(leftover)
+    if earlier := list_checkpoints(root):
+        require_room(root, _bytes_of(earlier[-1][1]))
     final = folder_of(root, step)
     partial = root / f"{final.name}.partial"
     partial.mkdir()
@@ -87,8 +93,11 @@ def new_checkpoint(root: Path, step: int, state: Mapping[str, Any], *, keep: int
         write_checksums(partial, STATE)
         for path in (*partial.rglob("*"), partial):
             _sync(path)
-    except Exception:
-        shutil.rmtree(partial, ignore_errors=True)
+    except Exception as error:
+        said = refusal(error, final, [root]) or hidden_refusal(partial, final)
+        _discard(partial)
+        if said is not None:
+            raise said from error
         raise
     replaced = _set_aside(final) if final.exists() else None
     os.replace(partial, final)
@@ -209,6 +218,19 @@ def _set_aside(path: Path) -> Path:
     aside = path.with_name(f"{path.name}.old.partial")
     os.replace(path, aside)
     return aside
+
+
+def _discard(folder: Path) -> None:
+    """Remove what could not be written, and free its room at once: the error keeps the writer's files open."""
+    for path in folder.rglob("*"):
+        if path.is_file():
+            with suppress(OSError):
+                os.truncate(path, 0)
+    shutil.rmtree(folder, ignore_errors=True)
+
+
+def _bytes_of(folder: Path) -> int:
+    return sum(path.stat().st_size for path in folder.rglob("*") if path.is_file())
 
 
 def _sync(path: Path) -> None:

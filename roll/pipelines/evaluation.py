@@ -13,10 +13,11 @@ from roll.data.prompts import Prompt
 from roll.distributed import open_cluster
 from roll.pipelines.base import shown_episodes
 from roll.pipelines.core import build_sampler
-from roll.pipelines.folders import EVALUATION, make_room, own_folders
+from roll.pipelines.folders import EVALUATION, folders, make_room, own_folders
 from roll.pipelines.preflight.rlvr import check_evaluation
 from roll.pipelines.rlvr_metrics import evaluation_metrics
 from roll.pipelines.rlvr_parts import eval_prompts, prompt_scheduler, start_graders
+from roll.pipelines.storage import refusals_end_the_run
 from roll.pipelines.terminal import quiet_transformers, show_evaluation
 from roll.schedulers.prompts import PromptScheduler
 from roll.strategies.base import Completion
@@ -38,9 +39,10 @@ def run_evaluation(config: EvaluationConfig) -> dict[str, float]:
 
     Raises:
         ConfigError: If the configuration asks for what is not there. Nothing has been written then.
+        RunError: If the results cannot be written.
     """
     check_evaluation(config)
-    with own_folders(config), quiet_transformers():
+    with own_folders(config), quiet_transformers(), refusals_end_the_run(folders(config), str):
         groups, text = asyncio.run(_evaluate(config))
         metrics = evaluation_metrics(groups)
         _store(config, groups, metrics, text)

@@ -9,7 +9,8 @@ from pathlib import Path
 
 from roll.config import ConfigError, PipelineConfig, Problem
 from roll.pipelines.checkpoint import list_checkpoints
-from roll.pipelines.run_lock import FolderInUseError, hold
+from roll.pipelines.run_lock import FolderInUseError, hold, require_writable
+from roll.pipelines.storage import reason_of
 
 CHECKPOINTS = "checkpoints"
 TRAJECTORIES = "trajectories"
@@ -30,28 +31,38 @@ def own_folders(config: PipelineConfig) -> Iterator[list[str]]:
     """
     notes: list[str] = []
     with ExitStack() as held:
-        for key, folder in _exclusive(config):
+        for key, folder, shared in _written(config):
             try:
-                if not held.enter_context(hold(folder)):
+                if shared:
+                    require_writable(folder)
+                elif not held.enter_context(hold(folder)):
                     notes.append(f"The file system of {folder} has no locks: see to it that no other run writes there.")
             except FolderInUseError as error:
                 raise ConfigError([Problem(key, str(error), error.fix, str(folder))]) from error
             except OSError as error:
-                message = f"the folder cannot be made or written to: {error.strerror or error}."
+                message = f"the folder cannot be made or written to: {reason_of(error.errno or 0)}."
                 fix = f"name a folder that can: {key}=<folder>."
                 raise ConfigError([Problem(key, message, fix, str(folder))]) from error
         yield notes
 
 
-def _exclusive(config: PipelineConfig) -> Iterator[tuple[str, Path]]:
-    """Yield the folders that only one run may write to, with the keys that name them."""
-    yield "output_dir", config.output_dir
+def folders(config: PipelineConfig) -> list[Path]:
+    """Return the folders that a run writes to."""
+    return [config.output_dir, *(folder for _, folder, _ in _written(config))]
+
+
+def _written(config: PipelineConfig) -> Iterator[tuple[str, Path, bool]]:
+    """Yield the folders that are written to: the key that names each, and whether other runs may write there too."""
+    yield "output_dir", config.output_dir, False
     root, key = config.checkpoint_path, "checkpoint_config.output_dir"
     if not _is_below(root, config.output_dir) and root.resolve() != config.output_dir.resolve():
-        yield key, root
+        yield key, root, False
         if root.name == CHECKPOINTS and root.parent.resolve() != config.output_dir.resolve():
             # Those of another run, which holds its output_dir.
-            yield key, root.parent
+            yield key, root.parent, False
+    for key, folder in (("logging_dir", config.logs_path), ("render_save_dir", config.render_path)):
+        if not _is_below(folder, config.output_dir):
+            yield key, folder, True
 
 
 def make_room(config: PipelineConfig, begun_from: Path | None) -> Path | None:

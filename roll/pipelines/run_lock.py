@@ -11,6 +11,7 @@ import os
 import shlex
 import socket
 import sys
+import tempfile
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
@@ -135,7 +136,7 @@ def hold(folder: Path) -> Iterator[bool]:
         except BaseException as error:
             _remove_if_empty(made)
             # A run that ends removes the folder that it made if nothing is in it: perhaps just now.
-            if not isinstance(error, FileNotFoundError) or not tries:
+            if not isinstance(error, FileNotFoundError | FileExistsError) or not tries:
                 raise
     _inherited().add(descriptor)
     try:
@@ -145,6 +146,21 @@ def hold(folder: Path) -> Iterator[bool]:
         path.unlink(missing_ok=True)
         _inherited().discard(descriptor)
         os.close(descriptor)
+        _remove_if_empty(made)
+
+
+def require_writable(folder: Path) -> None:
+    """Make sure that ``folder`` can be made and written to. Nothing is left there.
+
+    Raises:
+        OSError: It cannot.
+    """
+    made = _missing(folder)
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        with tempfile.TemporaryFile(dir=folder):
+            pass
+    finally:
         _remove_if_empty(made)
 
 
