@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from functools import partial
 
+import torch
+from transformers import PreTrainedModel
 from vllm_support import (
     Harness,
     changed_model,
@@ -16,8 +18,16 @@ from vllm_support import (
 )
 
 from roll.distributed.weight_sync import WeightSyncSettings
+from roll.strategies.fingerprints import fingerprint
 
 pytestmark = needs_vllm
+
+
+def check_fingerprints(vllm: Harness, model: PreTrainedModel) -> None:
+    """Of a divided engine they are those of the whole model."""
+    found = vllm.run(vllm.engine.fingerprints())
+    for name, parameter in model.named_parameters():
+        torch.testing.assert_close(found[name], fingerprint(parameter), atol=1e-4, rtol=1e-4, msg=name)
 
 
 def test_a_divided_engine_answers_as_the_whole_model_and_each_part_takes_its_share_of_new_weights() -> None:
@@ -37,5 +47,6 @@ def test_a_divided_engine_answers_as_the_whole_model_and_each_part_takes_its_sha
         finally:
             sender.close()
         check_answers(vllm, model, 2)
+        check_fingerprints(vllm, model)
     finally:
         vllm.close()

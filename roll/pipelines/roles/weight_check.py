@@ -25,7 +25,7 @@ FULL_PRECISION: Final = 1e-3
 HALF_PRECISION: Final = 0.5
 """The same where one of them computes in bf16 or fp16."""
 
-_TENSOR_TOLERANCE: Final = {True: 1e-4, False: 2e-2}
+_TENSOR_TOLERANCE: Final = {True: 1e-5, False: 1e-2}
 """Most that fingerprints of a tensor differ by rounding, relative to the largest value, with fp32 and without."""
 
 _SHOWN: Final = 8

@@ -12,10 +12,12 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, TypeVar
 
 from roll.strategies.base import Completion, GenerationRequest, WeightUpdate
+from roll.strategies.fingerprints import Fingerprints
 from roll.strategies.hf_infer.sampling import check_sampling
 from roll.strategies.serving import ServedEngine, check_prompt
 from roll.strategies.vllm.buckets import DEFAULT_BUCKET_BYTES, buckets_of
 from roll.strategies.vllm.errors import GenerationError, VllmNotInstalledError, WeightLoadError
+from roll.strategies.vllm.fingerprints import join
 from roll.strategies.vllm.metrics import EngineCounters
 from roll.strategies.vllm.options import EngineLimits, check_options
 
@@ -233,6 +235,12 @@ class VllmStrategy(ServedEngine):
         self._check_open()
         answers = await self._engine.collective_rpc("roll_call", args=(pickle.dumps(function),))
         return [pickle.loads(answer) for answer in answers]
+
+    async def fingerprints(self) -> Fingerprints:
+        """Return fingerprints of the weights that it computes with, under Hugging Face names."""
+        self._check_open()
+        answers = await self._engine.collective_rpc("roll_fingerprints")
+        return join([pickle.loads(answer) for answer in answers])
 
     async def connect_workers(self, make_receiver: Callable[[int], ReceivesWeights]) -> None:
         """Give each of the engine's processes an end of its own of a weight sync, for :meth:`receive_weights`.

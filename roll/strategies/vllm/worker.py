@@ -173,6 +173,12 @@ class WorkerExtension:
         """Return the pickled result of a pickled function of this worker's rank in the engine."""
         return pickle.dumps(pickle.loads(pickled)(self.rank))
 
+    def roll_fingerprints(self) -> bytes:
+        """Return this worker's parts of the fingerprints of all weights, pickled."""
+        from roll.strategies.vllm.fingerprints import parts_of
+
+        return pickle.dumps(list(parts_of(self.model_runner.get_model())))
+
     def _roll_load(self, named_tensors: Iterable[tuple[str, torch.Tensor]]) -> None:
         if self.roll_loaded is None:
             raise RuntimeError("weights came without the beginning of an update")
