@@ -267,6 +267,17 @@ def test_gpg_makes_up_for_samples_without_a_score() -> None:
     assert advantages.gpg(torch.zeros(4), "aabb").tolist() == [0.0] * 4
 
 
+def test_agentic_reinforce_gives_the_numbers_of_roll() -> None:
+    """What ``compute_agentic_reinforce_return`` of github.com/alibaba/ROLL at 8eb27cc2 returns for gamma 0.9."""
+    mask = torch.tensor([[0, 1, 1, 0, 0, 1, 1, 1, 0, 1]])
+    token_rewards = torch.tensor([[0, 0, 0.5, 0, 0, 0, 0, -0.25, 0, 1.0]])
+    turn_ids = torch.tensor([[-1, 0, 0, -1, -1, 1, 1, 1, -1, 2]])
+    inputs = advantages.AdvantageInputs(mask, token_rewards=token_rewards, turn_ids=turn_ids)
+    result = advantages.compute("agentic_reinforce", inputs, {"gamma": 0.9}).advantages
+    expected = torch.tensor([[0, 1.0850000381469727, 1.0850000381469727, 0, 0, *[0.6499999761581421] * 3, 0, 1.0]])
+    torch.testing.assert_close(result, expected)
+
+
 def test_dr_grpo_and_population_deviation() -> None:
     scores = torch.tensor([1.0, 0.0, 4.0], dtype=torch.float64)
     centred = scores - 5 / 3

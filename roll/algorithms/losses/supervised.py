@@ -63,6 +63,7 @@ def mix(
     mu: float = 0.1,
     clip_low: float = 0.2,
     clip_high: float = 0.2,
+    dual_clip: float | None = None,
 ) -> tuple[Tensor, Metrics]:
     """``(1 - mu) * mean over own samples of PPO + mu * mean over the expert's of SFT``.
 
@@ -79,6 +80,7 @@ def mix(
         mu: Weight of imitation, in [0, 1].
         clip_low: As in :func:`ppo`.
         clip_high: As in :func:`ppo`.
+        dual_clip: As in :func:`ppo`; Trinity-RFT's is 3.
 
     Returns:
         ``(loss [batch, sequence], metrics)``.
@@ -90,7 +92,7 @@ def mix(
     """
     if not 0.0 <= mu <= 1.0:
         raise ValueError(f"mix: mu must lie in [0, 1], got {mu}.")
-    policy, _ = ppo(log_probs, old_log_probs, advantages, mask, clip_low, clip_high)
+    policy, _ = ppo(log_probs, old_log_probs, advantages, mask, clip_low, clip_high, dual_clip)
     imitation, _ = sft(log_probs, mask)
     imitate = as_bool(expert).unsqueeze(-1)
     own = as_bool(mask) & ~imitate
