@@ -15,8 +15,9 @@ import yaml
 from omegaconf import DictConfig, OmegaConf, open_dict
 
 from roll.config.agentic import AgenticConfig
+from roll.config.composing import is_primary, quoted, upsert
 from roll.config.errors import ConfigError, ConfigWarning, RunError
-from roll.config.loading import PIPELINES, load
+from roll.config.loading import PIPELINES, check
 from roll.config.pipeline import PipelineConfig
 from roll.config.process import prepare_process
 from roll.config.sources import composed_files
@@ -109,9 +110,10 @@ def _launch(
 
     command = _CommandLine.parse(argv, config_dir, config_name, kind)
     source = command.primary_file()
+    words = [sys.argv[0], *argv]
 
     def task(composed: DictConfig) -> None:
-        _run_job(composed, run, kind, source)
+        _run_job(composed, run, kind, source, words)
 
     main = hydra.main(version_base="1.3", config_path=str(command.config_path), config_name=None)(task)
     with _argv([sys.argv[0], *command.for_hydra()]), warnings.catch_warnings():
@@ -182,31 +184,21 @@ class _CommandLine:
         help_text = _HELP.format(program=program, folder=self.config_path.name, names=", ".join(self._names()))
         if self._options.config_name is not None:
             help_text += "\n$CONFIG\n"
-        quiet = {"hydra.job.name": Path(program).stem, "hydra.help.template": _quoted(help_text), **_QUIET_HYDRA}
+        quiet = {"hydra.job.name": Path(program).stem, "hydra.help.template": quoted(help_text), **_QUIET_HYDRA}
         arguments += [f"{key}={value}" for key, value in quiet.items() if key not in given]
-        return arguments + [self._upsert(override) for override in self._overrides]
-
-    def _upsert(self, override: str) -> str:
-        """Let a key be set that the YAML file leaves at its default: the models know which keys exist, not Hydra."""
-        key, equals, value = override.partition("=")
-        if "=" in value and value[0] not in "'\"[{":
-            # A path such as checkpoints/step=000020, which Hydra's grammar takes only in quotes.
-            override = f"{key}={_quoted(value)}"
-        if not equals or key.startswith(("+", "~", "hydra.")) or "/" in key or "@" in key:
-            return override
-        if any((folder / key).is_dir() for folder in self._folders):
-            return override
-        return f"++{override}"
+        return arguments + [upsert(override, self._folders) for override in self._overrides]
 
     def _names(self) -> list[str]:
-        found = (path for folder in self._folders for path in folder.glob("*.yaml") if _is_primary(path))
+        found = (path for folder in self._folders for path in folder.glob("*.yaml") if is_primary(path))
         return sorted({path.stem for path in found if not _is_for_another(path, self._kind)})
 
     def _offer(self) -> str:
         return f"There are: {', '.join(self._names()) or 'none (no *.yaml with a defaults list)'}."
 
 
-def _run_job(composed: DictConfig, run: Callable[[Config], Any], kind: type[Config], source: str | None) -> None:
+def _run_job(
+    composed: DictConfig, run: Callable[[Config], Any], kind: type[Config], source: str | None, words: Sequence[str]
+) -> None:
     from hydra.core.hydra_config import HydraConfig
     from hydra.types import RunMode
 
@@ -216,7 +208,8 @@ def _run_job(composed: DictConfig, run: Callable[[Config], Any], kind: type[Conf
     try:
         with warnings.catch_warnings(record=True) as caught:
             warnings.simplefilter("always")
-            config = load(composed, kind=kind, source=source, overrides=list(hydra_config.overrides.task))
+            overrides = list(hydra_config.overrides.task)
+            config = check(composed, kind=kind, source=source, overrides=overrides, command=words)
         for item in caught:
             _report(item)
         prepare_process(config.system_envs)
@@ -258,11 +251,6 @@ def _require_yaml(path: Path) -> None:
             _leave(EXIT_CONFIG, f"{file} is not valid YAML:\n{error}")
 
 
-def _is_primary(path: Path) -> bool:
-    """Tell a configuration of a run from a library of tags or engine options: only the former has a defaults list."""
-    return any(line.startswith("defaults:") for line in path.read_text(encoding="utf-8").splitlines())
-
-
 def _is_for_another(path: Path, kind: type[PipelineConfig]) -> bool:
     """Tell whether a file has keys that only the configurations of other programs have."""
     try:
@@ -278,11 +266,6 @@ def _folder(given: str | None, own: Path) -> Path:
         return own.resolve()
     beside = own.parent / given
     return (beside if not Path(given).exists() and beside.exists() else Path(given)).resolve()
-
-
-def _quoted(text: str) -> str:
-    """Return ``text`` as a quoted value of Hydra's override grammar."""
-    return "'" + text.replace("'", "\\'") + "'"
 
 
 def _leave(code: int, message: str) -> NoReturn:

@@ -6,16 +6,19 @@ import re
 import warnings
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from typing import Any, TypeVar
+from pathlib import Path
+from typing import Any, TypeVar, overload
 
 from omegaconf import DictConfig, ListConfig, OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 from pydantic import ValidationError
 
 from roll.config.agentic import AgenticConfig
+from roll.config.composing import change, compose, plain
 from roll.config.dialects import translate
 from roll.config.errors import ConfigError, ConfigWarning, Problem, nearest
 from roll.config.evaluation import EvaluationConfig
+from roll.config.origins import Origins
 from roll.config.pipeline import PipelineConfig
 from roll.config.rlvr import RLVRConfig
 from roll.config.sources import Sources
@@ -29,25 +32,56 @@ _COMPOSITION_KEYS = ("hydra", "defaults")
 """Keys that are for Hydra: they can be left over in a file that was read without it."""
 
 
+@overload
 def load(
-    config: DictConfig | Mapping[str, Any],
+    config: str | Path | DictConfig | Mapping[str, Any],
+    /,
     *,
-    kind: type[Config] = AgenticConfig,  # type: ignore[assignment]
+    kind: type[Config],
+    overrides: Sequence[str] | Mapping[str, Any] = (),
     source: str | None = None,
-    overrides: Sequence[str] = (),
-) -> Config:
-    """Resolve interpolations, validate every key, and check that the keys fit together. Loads no model.
+    **changes: Any,
+) -> Config: ...
 
-    Sections in the spelling of other guides (:mod:`roll.config.dialects`) become native keys first.
+
+@overload
+def load(
+    config: str | Path | DictConfig | Mapping[str, Any],
+    /,
+    *,
+    overrides: Sequence[str] | Mapping[str, Any] = (),
+    source: str | None = None,
+    **changes: Any,
+) -> Any: ...
+
+
+def load(
+    config: str | Path | DictConfig | Mapping[str, Any],
+    /,
+    *,
+    kind: type[Config] | None = None,
+    overrides: Sequence[str] | Mapping[str, Any] = (),
+    source: str | None = None,
+    **changes: Any,
+) -> Any:
+    """Return a checked configuration, from a name, a file or a mapping. Loads no model.
+
+    Example:
+        >>> load("sokoban", max_steps=5)
+        >>> load("my_configs/mine.yaml", overrides={"actor_train.training_args.learning_rate": 3e-5})
+        >>> load("rlvr_math", overrides=["actor_train.training_args.learning_rate=3e-5", "seed=1"])
+        >>> load({"train_env_manager": {"tags": ["my_env"]}, "max_steps": 10})
 
     Args:
-        config: The composed configuration: what Hydra hands over, or any mapping.
-        kind: The model to validate with.
-        source: Path of the primary YAML file, so that a problem can name file and line.
-        overrides: Command-line overrides that were applied, for the same reason.
+        config: The name of a configuration (see :func:`roll.config.composing.compose`), the path of a YAML file, or a
+            mapping.
+        kind: The model to validate with. ``None``: the one whose keys a file uses; for a mapping, ``AgenticConfig``.
+        overrides: Further keys: texts as on the command line, or a mapping whose keys may have dots.
+        source: Path of the primary YAML file of a mapping, so that a problem can name file and line.
+        changes: Further keys at the top level, ``max_steps=5``.
 
     Returns:
-        The checked configuration.
+        The checked configuration, of type ``kind``.
 
     Raises:
         ConfigError: Something is wrong; the error lists every problem with key path, value, origin and fix.
@@ -55,10 +89,68 @@ def load(
     Warns:
         ConfigWarning: A key has no effect, such as a reference model that no term uses.
     """
-    sources = Sources.of(source, overrides)
-    node = config if isinstance(config, DictConfig) else OmegaConf.create(dict(config))
+    texts = [] if isinstance(overrides, Mapping) else list(overrides)
+    values = {**(overrides if isinstance(overrides, Mapping) else {}), **changes}
+    if isinstance(config, str | Path):
+        composed, path = compose(config, texts)
+        change(composed, values)
+        kind, source = kind or _kind_of(composed), str(path)  # type: ignore[assignment]
+    else:
+        composed = config if isinstance(config, DictConfig) else OmegaConf.create(plain(config))
+        dotted = OmegaConf.to_container(OmegaConf.from_dotlist([text.lstrip("+") for text in texts]), resolve=False)
+        change(composed, {**dotted, **values})  # type: ignore[dict-item]
+    written = [*texts, *(f"{key}={value}" for key, value in values.items())]
+    return check(composed, kind=kind or AgenticConfig, source=source, overrides=written, command=None)
+
+
+def _kind_of(composed: DictConfig) -> type[PipelineConfig]:
+    """Return the pipeline that a file is for: by its keys, those of other guides included."""
+    data = OmegaConf.to_container(composed, resolve=False)
+    assert isinstance(data, dict)
+    named = {str(key): value for key, value in data.items()}
+    if named.keys() & (AgenticConfig.model_fields.keys() - PipelineConfig.model_fields.keys()):
+        return AgenticConfig
+    native = translate(named, EvaluationConfig).data
+    if not native.keys() & (EvaluationConfig.model_fields.keys() - PipelineConfig.model_fields.keys()):
+        return RLVRConfig if _trains_on_files(native) else AgenticConfig
+    return RLVRConfig if _trains_on_files(native) and native.get("recorded") is None else EvaluationConfig
+
+
+def _trains_on_files(native: Mapping[str, Any]) -> bool:
+    data: Any = native
+    for key in ("actor_train", "data_args"):
+        data = data.get(key) if isinstance(data, Mapping) else None
+    return isinstance(data, Mapping) and any(data.get(key) is not None for key in ("file_name", "custom_cls"))
+
+
+def check(
+    config: DictConfig,
+    *,
+    kind: type[Config],
+    source: str | None = None,
+    overrides: Sequence[str] = (),
+    command: Sequence[str] | None = None,
+) -> Config:
+    """Resolve interpolations, validate every key, and check that the keys fit together.
+
+    Sections in the spelling of other guides (:mod:`roll.config.dialects`) become native keys first.
+
+    Args:
+        config: The composed configuration.
+        kind: The model to validate with.
+        source: Path of the primary YAML file, so that a problem can name file and line.
+        overrides: Overrides that were applied, for the same reason.
+        command: The command line of the process that they were given on, ``None`` where they come from Python.
+
+    Raises:
+        ConfigError: See :func:`load`.
+
+    Warns:
+        ConfigWarning: See :func:`load`.
+    """
+    sources = Sources.of(source, overrides, "command line" if command is not None else "from Python")
     problems: list[Problem] = []
-    data = _resolve(node, (), problems)
+    data = _resolve(config, (), problems)
     for key in _COMPOSITION_KEYS:
         data.pop(key, None)
     if problems:
@@ -79,7 +171,9 @@ def load(
     for key, caution in [*native.cautions(), *((text.partition(":")[0], text) for text in cautions)]:
         place = sources.locate(key.split("."))
         warnings.warn(f"{caution}{f' [{place}]' if place else ''}", ConfigWarning, stacklevel=2)
-    return loaded
+    return loaded.from_origins(
+        Origins(sources, {native: origin.path for native, origin in native.origins.items()}, command)
+    )
 
 
 def _for_another_program(problem: Problem, kind: type[PipelineConfig]) -> Problem:

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from pathlib import Path
-from typing import Annotated, Any, ClassVar, Final, Literal
+from typing import Annotated, Any, ClassVar, Final, Literal, Self
 
-from pydantic import Field, model_validator
+from pydantic import Field, PrivateAttr, model_validator
 
 from roll.config.algorithm import AlgorithmConfig, SamplerCorrection
 from roll.config.base import ConfigModel, EnvironmentVariables, NameList
 from roll.config.errors import Problem
+from roll.config.origins import Origins
 from roll.config.weight_sync import WeightSyncConfig
 from roll.config.worker import GeneratingArgs, NonNegative, Positive, TrainWorkerConfig, WorkerConfig
 
@@ -160,6 +161,18 @@ class PipelineConfig(AlgorithmConfig):
     variables: dict[str, Any] = Field(
         default_factory=dict, description="Values of your own, to interpolate as `${variables.name}`."
     )
+
+    _origins: Origins = PrivateAttr(default_factory=Origins)
+
+    @property
+    def origins(self) -> Origins:
+        """Where the keys came from."""
+        return self._origins
+
+    def from_origins(self, origins: Origins) -> Self:
+        """Return this configuration, which remembers where its keys came from."""
+        self._origins = origins
+        return self
 
     @model_validator(mode="before")
     @classmethod

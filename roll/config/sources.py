@@ -17,23 +17,32 @@ Lines = dict[tuple[str, ...], int]
 class Sources:
     """The YAML files and command-line overrides that made a configuration."""
 
-    def __init__(self, files: Sequence[tuple[str, Lines]] = (), overrides: Sequence[str] = (), label: str = "") -> None:
+    def __init__(
+        self,
+        files: Sequence[tuple[str, Lines]] = (),
+        overrides: Sequence[str] = (),
+        label: str = "",
+        by: str = "command line",
+    ) -> None:
+        self._by = by
         self._files = list(files)
         self._overrides = list(overrides)
         self._label = label
 
     @classmethod
-    def of(cls, source: str | None, overrides: Sequence[str] = ()) -> Sources:
+    def of(cls, source: str | None, overrides: Sequence[str] = (), by: str = "command line") -> Sources:
         """Read the primary file ``source`` and the files that its defaults list names, as far as they can be read.
 
         Args:
             source: Path of the primary YAML file; any other text is used as it is, as a name for the whole.
             overrides: Overrides as written on the command line.
+            by: Where the overrides were given.
         """
         if source is None or not Path(source).is_file():
-            return cls((), overrides, source or "")
-        files = [(_shown(path), _lines(path)) for path in composed_files(Path(source))]
-        return cls(files, overrides, _shown(Path(source)))
+            return cls((), overrides, source or "", by)
+        primary, *others = composed_files(Path(source))
+        files = [(_shown(path), _lines(path)) for path in (primary, *_chosen(primary, overrides), *others)]
+        return cls(files, overrides, _shown(Path(source)), by)
 
     def locate(self, path: Sequence[str]) -> str | None:
         """Return where the key at ``path`` was written, or where the closest part above it was."""
@@ -41,7 +50,7 @@ class Sources:
             key = tuple(path[:depth])
             for override in reversed(self._overrides):
                 if tuple(override.lstrip("+~").partition("=")[0].split(".")) == key:
-                    return f"command line: {override.removeprefix('++')}"
+                    return f"{self._by}: {override.removeprefix('++')}"
             for name, lines in self._files:
                 if key in lines:
                     return f"{name}:{lines[key]}"
@@ -70,8 +79,27 @@ def _defaults(path: Path) -> list[str]:
         return []
     for key, value in content.value:
         if key.value == "defaults" and isinstance(value, yaml.SequenceNode):
-            return [item.value for item in value.value if isinstance(item, yaml.ScalarNode) and item.value != "_self_"]
+            return [name for item in value.value for name in _names(item) if name != "_self_"]
     return []
+
+
+def _names(item: yaml.Node) -> Iterator[str]:
+    """Yield the files that an entry of a defaults list names: ``file``, or ``group: file``."""
+    if isinstance(item, yaml.ScalarNode):
+        yield item.value
+    elif isinstance(item, yaml.MappingNode):
+        for group, option in item.value:
+            if isinstance(option, yaml.ScalarNode):
+                yield f"{group.value.split()[-1]}/{option.value}"
+
+
+def _chosen(primary: Path, overrides: Sequence[str]) -> Iterator[Path]:
+    """Yield the files that overrides choose: ``actor_train/strategy=deepspeed_zero2``."""
+    for override in overrides:
+        group, equals, option = override.lstrip("+").partition("=")
+        path = primary.parent / group / f"{option}.yaml"
+        if equals and "/" in group and path.is_file():
+            yield path
 
 
 def _lines(path: Path) -> Lines:

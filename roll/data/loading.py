@@ -11,6 +11,7 @@ from typing import Any
 
 import numpy as np
 
+from roll.config.composing import shipped_data
 from roll.config.errors import FixableError
 from roll.config.worker import DataArgs
 from roll.data.custom import CustomRows, open_custom
@@ -98,7 +99,7 @@ def _open(args: DataArgs, report: LoadReport) -> Iterable[Source]:
         return [open_custom(args, report)]
     if not args.file_name:
         raise DataError("no data: `file_name` is not set.", "name one or several files, or a `custom_cls`.")
-    paths = [Path(name).expanduser() for name in args.file_name]
+    paths = [shipped_data(Path(name).expanduser()) for name in args.file_name]
     again = [str(path) for path, count in Counter(path.resolve() for path in paths).items() if count > 1]
     if again:
         raise DataError(f"`file_name` lists {again[0]} twice.", "list it once; shares are set by domain.")

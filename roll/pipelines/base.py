@@ -25,6 +25,7 @@ from roll.pipelines.core import Core
 from roll.pipelines.folders import folders, make_room, own_folders
 from roll.pipelines.learner import Learner, Lesson
 from roll.pipelines.metrics import generation_metrics, prefixed, rollout_metrics
+from roll.pipelines.process import run_to_end, settle_process
 from roll.pipelines.roles.models import to_its_end
 from roll.pipelines.roles.weight_check import WeightCheckError
 from roll.pipelines.run_log import RunLog, checkpoint_state, is_due, resume, summarize
@@ -332,11 +333,11 @@ def run_pipeline(kind: type[Pipeline[Config]], config: Config, notes: Sequence[s
             how to continue.
     """
     with own_folders(config) as more, quiet_transformers(), make_progress(config.progress) as progress:
-        introduce(config, plan(config), [*notes, *more])
+        introduce(config, plan(config), [*notes, *more, *settle_process(config.system_envs)])
         pipeline = kind(config, progress)
         try:
             with refusals_end_the_run(folders(config), pipeline.how_to_continue):
-                return asyncio.run(_until_stopped(pipeline))
+                return run_to_end(_until_stopped(pipeline))
         except (KeyboardInterrupt, asyncio.CancelledError):
             raise KeyboardInterrupt(f"Stopped. {pipeline.how_to_continue()}") from None
         except (

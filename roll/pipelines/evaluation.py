@@ -15,10 +15,11 @@ from roll.pipelines.base import shown_episodes
 from roll.pipelines.core import build_sampler
 from roll.pipelines.folders import EVALUATION, folders, make_room, own_folders
 from roll.pipelines.preflight.rlvr import check_evaluation
+from roll.pipelines.process import run_to_end, settle_process
 from roll.pipelines.rlvr_metrics import evaluation_metrics
 from roll.pipelines.rlvr_parts import eval_prompts, prompt_scheduler, start_graders
 from roll.pipelines.storage import refusals_end_the_run
-from roll.pipelines.terminal import quiet_transformers, show_evaluation
+from roll.pipelines.terminal import quiet_transformers, say, show_evaluation
 from roll.schedulers.prompts import PromptScheduler
 from roll.strategies.base import Completion
 from roll.tracking import make_progress
@@ -42,8 +43,10 @@ def run_evaluation(config: EvaluationConfig) -> dict[str, float]:
         RunError: If the results cannot be written.
     """
     check_evaluation(config)
+    for note in settle_process(config.system_envs):
+        say(config, f"warning: {note}")
     with own_folders(config), quiet_transformers(), refusals_end_the_run(folders(config), str):
-        groups, text = asyncio.run(_evaluate(config))
+        groups, text = run_to_end(_evaluate(config))
         metrics = evaluation_metrics(groups)
         _store(config, groups, metrics, text)
     show_evaluation(config, metrics, config.output_dir / EVALUATION)

@@ -90,7 +90,7 @@ def show_evaluation(config: PipelineConfig, metrics: Mapping[str, float], stored
         table.add_row(source, *(f"{metrics[f'{source}/{name}']:.1%}" for name in names))
     if len(sources) != 1:
         table.add_row("all", *(f"{metrics[name]:.1%}" for name in names), style="bold")
-    console = Console()
+    console = Console(force_jupyter=False)  # lines, not a box of HTML each, in a notebook
     console.print(table)
     if metrics.get("errors"):
         console.print(f"{metrics['errors']:.0f} responses could not be graded and are left out.")

@@ -164,7 +164,8 @@ class LineProgress(Progress):
 
         from roll.tracking.summary import print_summary
 
-        print_summary(summary, Console(file=self._stream or sys.stdout))
+        # In a notebook rich would show every line as a box of HTML of its own.
+        print_summary(summary, Console(file=self._stream or sys.stdout, force_jupyter=False))
         self.close()
 
     def _write(self, line: str) -> None:

@@ -286,9 +286,9 @@ def test_a_warning_is_given_under_the_name_that_the_user_wrote(tmp_path: Path) -
     assert text.startswith("trainer.critic_warmup: (here critic_warmup)") and f"{file}:2" in text
 
 
-def test_the_command_line_is_named_as_the_origin(fails: Fails) -> None:
+def test_an_override_is_named_as_the_origin(fails: Fails) -> None:
     error = fails("algorithm: {lam: 1.5}", overrides=["++algorithm.lam=1.5"])
-    assert error.problems[0].source == "command line: algorithm.lam=1.5"
+    assert error.problems[0].source == "from Python: algorithm.lam=1.5"
 
 
 @pytest.mark.parametrize(

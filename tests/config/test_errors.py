@@ -141,13 +141,12 @@ def test_the_yaml_file_and_line_are_named(tmp_path: Path) -> None:
     sources = {problem.path: problem.source for problem in caught.value.problems}
     assert sources["max_stepz"] == f"{primary}:5"
     assert sources["custom_env.A.env_typ"] == f"{tmp_path / 'library.yaml'}:3"
-    # The override was not applied to the mapping, and seed is valid: only the place of faulty keys is looked up.
-    assert "seed" not in sources
+    assert sources["seed"] == "from Python: seed=x"
 
 
-def test_the_command_line_is_named_as_the_origin_of_an_override(fails: Fails) -> None:
+def test_an_override_is_named_as_the_origin(fails: Fails) -> None:
     (problem,) = fails("max_stepz: 5", source="sokoban", overrides=["++max_stepz=5"]).problems
-    assert problem.source == "command line: max_stepz=5"
+    assert problem.source == "from Python: max_stepz=5"
 
 
 def test_a_label_stands_in_for_a_file(fails: Fails) -> None:
