@@ -3,7 +3,7 @@ r"""Finding the answer in a response: ``<answer>…</answer>``, ``\boxed{…}``,
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from typing import Final
 
 from roll.config.errors import choose_from
@@ -11,7 +11,13 @@ from roll.config.errors import choose_from
 PLACES: Final = ("tag", "boxed", "hash", "last")
 """Where an answer is looked for, best first; ``last`` is the last expression of the text."""
 
-_OPEN_BOX = re.compile(r"\\f?boxed\s*\{")
+_BRACE = re.compile(r"(?P<slashes>\\++)(?P<what>(?:boxed|fbox)\s*\{|[{}])?|(?P<plain>[{}])")
+_BARE_BOX = re.compile(r"\\boxed\s+([^\s${}\\]+)")
+_CONNECTION = re.compile(
+    r"(?:[\s,;.&$~]|\\[()\[\],;:! ]|\\q?quad|\b(?:and|or)\b|\\text\s*\{\s*(?:and|or)\s*\}|[A-Za-z](?:_\w)?\s*=)*"
+)
+_MOST_BETWEEN: Final = 60
+"""Characters between two boxes that may be one answer."""
 _HASH = re.compile(r"^[ \t]*####[ \t]*(\S.*?)[ \t]*$", re.MULTILINE)
 _WRAPPING = re.compile(r"^(?:\*\*|__)(.*?)(?:\*\*|__)$", re.DOTALL)
 
@@ -65,21 +71,40 @@ def marked_answer(text: str, places: Iterable[str] = PLACES, *, cut_off: bool = 
 
 
 def last_box(text: str) -> str | None:
-    r"""Return the content of the last ``\boxed{…}`` whose braces balance."""
-    for opened in reversed(list(_OPEN_BOX.finditer(text))):
-        depth = 1
-        escaped = False
-        for position in range(opened.end(), len(text)):
-            character = text[position]
-            if escaped:
-                escaped = False
-            elif character == "\\":
-                escaped = True
-            elif character in "{}":
-                depth += 1 if character == "{" else -1
-                if depth == 0:
-                    return text[opened.end() : position]
-    return None
+    r"""Return the content of the last ``\boxed{…}`` whose braces balance; ``\boxed 5`` counts as well.
+
+    Boxes that only a comma, "and" or "or" keeps apart are one answer: ``\boxed{1}, \boxed{2}`` gives ``1, 2``. Takes
+    time in proportion to the text.
+    """
+    boxes = sorted(_boxes(text))
+    if not boxes:
+        bare = _BARE_BOX.findall(text)
+        return bare[-1] if bare else None
+    start, content, end = boxes.pop()
+    parts = [text[content : end - 1]]
+    while boxes and boxes[-1][2] <= start and _joins(text[boxes[-1][2] : start]):
+        start, content, end = boxes.pop()
+        parts.append(text[content : end - 1])
+    return ", ".join(reversed(parts))
+
+
+def _boxes(text: str) -> Iterator[tuple[int, int, int]]:
+    """Yield where each box starts, where its content starts, and where it ends."""
+    opened: list[tuple[int, int] | None] = []
+    for match in _BRACE.finditer(text):
+        slashes, what = match["slashes"] or "", match["what"] or match["plain"]
+        if what is None or (len(what) == 1 and len(slashes) % 2):  # a line end, or an escaped brace
+            continue
+        if what == "}":
+            if opened and (box := opened.pop()) is not None:
+                yield (*box, match.end())
+        else:
+            opened.append((match.start(), match.end()) if len(what) > 1 else None)
+
+
+def _joins(between: str) -> bool:
+    """Whether two boxes with this between them are one answer."""
+    return len(between) <= _MOST_BETWEEN and _CONNECTION.fullmatch(between) is not None
 
 
 def tidy(answer: str) -> str:

@@ -5,8 +5,8 @@ from __future__ import annotations
 import asyncio
 import contextvars
 import threading
-from collections.abc import AsyncIterator, Callable
-from contextlib import asynccontextmanager
+from collections.abc import AsyncIterator, Callable, Iterator
+from contextlib import asynccontextmanager, contextmanager
 from typing import Any, Generic, TypeVar
 
 T = TypeVar("T")
@@ -55,6 +55,79 @@ async def run_in_thread(function: Callable[[], T], name: str = "roll-reward") ->
     return await future
 
 
+class Clock:
+    """The time of one verdict. It stands still while the verdict waits for a place among others.
+
+    Args:
+        limit: Seconds.
+        expired: Called in the loop when they are over.
+    """
+
+    def __init__(self, limit: float, expired: Callable[[], None]) -> None:
+        self._loop = asyncio.get_running_loop()
+        self._left = limit
+        self._expired = expired
+        self._waits = 0
+        self._run()
+
+    @property
+    def left(self) -> float:
+        """Seconds that are left."""
+        running = self._handle is not None
+        return max(0.0, self._left - (self._loop.time() - self._since if running else 0.0))
+
+    def _run(self) -> None:
+        self._since = self._loop.time()
+        self._handle: asyncio.TimerHandle | None = self._loop.call_later(self._left, self._expired)
+
+    def stop(self) -> None:
+        """Let it stand still; it must be continued as often as it was stopped."""
+        self._left = self.left
+        self._waits += 1
+        if self._handle is not None:
+            self._handle.cancel()
+            self._handle = None
+
+    def go_on(self) -> None:
+        """Let it run again."""
+        self._waits -= 1
+        if not self._waits:
+            self._run()
+
+
+_CLOCK: contextvars.ContextVar[Clock | None] = contextvars.ContextVar("verdict_clock", default=None)
+
+
+@contextmanager
+def timed_by(clock: Clock) -> Iterator[None]:
+    """Make ``clock`` the one of the tasks that start inside."""
+    token = _CLOCK.set(clock)
+    try:
+        yield
+    finally:
+        _CLOCK.reset(token)
+
+
+@contextmanager
+def waiting() -> Iterator[None]:
+    """Stop the clock of the verdict at work, if there is one."""
+    clock = _CLOCK.get()
+    if clock is None:
+        yield
+        return
+    clock.stop()
+    try:
+        yield
+    finally:
+        clock.go_on()
+
+
+def time_left(otherwise: float = 0.0) -> float:
+    """Return the seconds that the verdict at work has left; ``otherwise`` where nobody limits it."""
+    clock = _CLOCK.get()
+    return otherwise if clock is None else clock.left
+
+
 class PerLoop(Generic[T]):
     """Makes one value per event loop: semaphores and connections cannot move from one loop to the next."""
 
@@ -92,5 +165,10 @@ class ConcurrencyLimit:
         if not self._limit:
             yield
             return
-        async with self._slots.get():
+        slots = self._slots.get()
+        with waiting():
+            await slots.acquire()
+        try:
             yield
+        finally:
+            slots.release()

@@ -11,7 +11,7 @@ DIGITS: Final = 6
 """Decimals to which a decimal number is compared, as math-verify does."""
 
 _MOST_CHARACTERS: Final = 200
-_NUMBER = r"(?:\d{1,3}(?:,\d{3})+|\d+)(?:\.\d+)?|\.\d+"
+_NUMBER = r"(?:[1-9]\d{0,2}(?:,\d{3})+|\d+)(?:\.\d+)?|\.\d+"
 _PLAIN = re.compile(rf"(?P<sign>[+-]?)\s*(?P<number>(?:{_NUMBER})(?:[eE][+-]?\d{{1,3}})?)(?:\s*/\s*(?P<below>\d+))?")
 _MIXED = re.compile(r"(?P<sign>[+-]?)\s*(?P<whole>\d+)\s+(?P<number>\d+)\s*/\s*(?P<below>\d+)")
 _FRACTION = re.compile(r"(?P<sign>[+-]?)\s*\\[dt]?frac\s*\{\s*(?P<number>[+-]?\d+)\s*\}\s*\{\s*(?P<below>\d+)\s*\}")
@@ -51,7 +51,7 @@ def exact_number(text: str) -> ExactNumber | None:
         return None
     written = match["number"].replace(",", "")
     below = int(match["below"] or 1)
-    if below == 0:
+    if below == 0 or ("whole" in match.groupdict() and int(match["number"]) >= below):
         return None
     value = int(match.groupdict().get("whole") or 0) + Fraction(written) / below
     return ExactNumber(-value if match["sign"] == "-" else value, "." in written, percent is not None)

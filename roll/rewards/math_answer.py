@@ -3,19 +3,19 @@ r"""Whether the final answer of a response equals the right one: exactly for num
 from __future__ import annotations
 
 import importlib.util
-import os
 import signal
 from collections.abc import Sequence
-from pathlib import Path
 from typing import Final
 
 from roll.rewards.answers import PLACES, after_thinking, check_places, marked_answer, tidy
 from roll.rewards.base import RewardRequest, Verdict
 from roll.rewards.exact_numbers import DIGITS, equal_numbers, exact_number, last_number
+from roll.rewards.math_compare import compare
 from roll.rewards.registry import register_verifier, row_name
-from roll.rewards.worker_processes import WorkerDiedError, WorkerProcesses
+from roll.rewards.worker_processes import WorkerCallError, WorkerDiedError, WorkerProcesses
 
-_WORKER: Final = Path(__file__).with_name("math_worker.py")
+_MOST_MEMORY: Final = 4 << 30
+"""Bytes of address space of a process that compares."""
 _TAIL: Final = 2000
 """Characters at the end of a response in which an unmarked answer is looked for."""
 
@@ -24,8 +24,8 @@ _TAIL: Final = 2000
 class MathAnswer:
     """1 if the response's final answer equals the ground truth, 0 if not, or if there is no answer.
 
-    Two plain numbers are compared at once. Everything else goes to math-verify in a child process, which dies when it
-    hangs and is replaced, so that one expression costs at most its own time.
+    Two plain numbers are compared at once. Everything else is read and compared by math-verify in a child process,
+    which dies when it hangs and is replaced, so that one expression costs at most its own time.
 
     Args:
         answer_in: Where the answer is looked for, in order: ``tag`` (``<answer>``), ``boxed``, ``hash`` (``####``),
@@ -52,7 +52,9 @@ class MathAnswer:
         self._places = check_places(answer_in)
         self._timeout = timeout
         self._digits = digits
-        self._processes = WorkerProcesses(_WORKER, processes or max(2, min(8, os.cpu_count() or 2)))
+        self._processes = WorkerProcesses(
+            compare, processes, modules=["math_verify"], memory=_MOST_MEMORY, is_silent=True
+        )
 
     async def __call__(self, request: RewardRequest) -> Verdict:
         """Find the answer and compare it."""
@@ -66,7 +68,7 @@ class MathAnswer:
             answer = tidy(text)[-_TAIL:] if "last" in self._places else ""
         if not answer:
             return Verdict(0.0, {"answered": 0.0})
-        if _folded(answer) == _folded(gold):
+        if answer == gold:
             return Verdict(1.0, {"answered": 1.0})
         first, second = exact_number(gold), exact_number(answer)
         if first is not None and second is not None:
@@ -74,20 +76,15 @@ class MathAnswer:
         return await self._compare(request, gold, answer, whole)
 
     async def _compare(self, request: RewardRequest, gold: str, answer: str, whole: bool) -> Verdict:
-        question = {
-            "gold": gold, "answer": answer, "whole": whole, "digits": self._digits, "timeout": self._timeout
-        }  # fmt: skip
         try:
-            result = await self._processes.ask(question)
-        except WorkerDiedError as error:
+            result = await self._processes.call(gold, answer, self._digits, not whole, timeout=self._timeout)
+        except (WorkerDiedError, WorkerCallError) as error:
             shown = answer if len(answer) <= 80 else answer[:79] + "…"
-            if error.signal == signal.SIGALRM:
+            if isinstance(error, WorkerDiedError) and error.signal == signal.SIGALRM:
                 return Verdict(None, error=f"comparing {shown!r} with {gold!r} took more than {self._timeout:g} s")
             return Verdict(None, error=f"comparing {shown!r} with {gold!r}: {error}")
         if "bad_gold" in result:
             return _bad_gold(request, result["bad_gold"])
-        if "error" in result:
-            return Verdict(None, error=f"math-verify failed on {answer[:80]!r} against {gold!r}: {result['error']}")
         return Verdict(float(result["equal"]), {"answered": 1.0})
 
     async def close(self) -> None:
@@ -148,7 +145,3 @@ def _bad_gold(request: RewardRequest, reason: str) -> Verdict:
     return Verdict(
         None, error=f"the ground truth {request.ground_truth!r} of {row_name(request)} cannot be used: {reason}"
     )
-
-
-def _folded(text: str) -> str:
-    return "".join(text.split()).casefold()

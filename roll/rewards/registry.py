@@ -50,6 +50,8 @@ class VerifierEntry:
         needs_row: Columns without which it cannot grade; ``ground_truth`` stands for the request's own.
         uses: Keyword arguments that are objects given at build time, not options of the configuration.
         options: Options with their defaults (``inspect.Parameter.empty`` where one must be given).
+        is_quick: Whether a function is called in the event loop.
+        processes: Most processes that call a function; 0 is one per processor, 2 to 8.
     """
 
     name: str
@@ -57,6 +59,8 @@ class VerifierEntry:
     needs_row: tuple[str, ...]
     uses: tuple[str, ...]
     options: Mapping[str, Any]
+    is_quick: bool = False
+    processes: int = 0
 
     @property
     def is_function(self) -> bool:
@@ -83,13 +87,18 @@ _ENTRIES: dict[str, VerifierEntry] = {}
 
 
 def register_verifier(
-    name: str, *, needs_row: Iterable[str] = (), uses: Iterable[str] = ()
+    name: str,
+    *,
+    needs_row: Iterable[str] = (),
+    uses: Iterable[str] = (),
+    is_quick: bool = False,
+    processes: int = 0,
 ) -> Callable[[Factory], Factory]:
     """Register a verifier under ``name``: a class, or a plain function.
 
     A class is constructed with its options as keywords, and its instances are verifiers. A function takes the request
     first and its options as keywords, and returns a number, a :class:`~roll.rewards.base.Verdict`, or a mapping with
-    ``score``; if it is no coroutine function, it runs in a thread::
+    ``score``; if it is no coroutine function, it is called in a process that can be killed::
 
         @register_verifier("short")
         def short(request, *, limit=100):
@@ -99,6 +108,8 @@ def register_verifier(
         name: The name for ``rewards.<domain>.verifiers``.
         needs_row: Columns a row must have; ``ground_truth`` for the right answer. Without them there is no score.
         uses: Keyword arguments that the pipeline gives (``judge``, ``score``, …): callables, not configuration.
+        is_quick: Call the function in the event loop: it takes microseconds and never hangs.
+        processes: Most processes that call the function; 0 is one per processor, 2 to 8.
 
     Raises:
         ValueError: Another verifier has this name.
@@ -111,7 +122,7 @@ def register_verifier(
             by = _origin(present.factory) if present is not None else _BUILT_IN[name]
             raise ValueError(f"verifier {name!r} is already registered by {by}: choose another name.")
         options = _options(factory, frozenset(uses))
-        _ENTRIES[name] = VerifierEntry(name, factory, tuple(needs_row), tuple(uses), options)
+        _ENTRIES[name] = VerifierEntry(name, factory, tuple(needs_row), tuple(uses), options, is_quick, processes)
         return factory
 
     return decorate
@@ -175,7 +186,7 @@ def make_verifier(
     entry.check_options(given)
     given |= {use: value for use, value in (resources or {}).items() if use in entry.uses}
     if entry.is_function:
-        verifier: Verifier = FunctionVerifier(entry.factory, given)
+        verifier: Verifier = FunctionVerifier(entry.factory, given, is_quick=entry.is_quick, processes=entry.processes)
     else:
         try:
             verifier = entry.factory(**given)

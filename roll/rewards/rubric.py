@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import asyncio
-import traceback
 from collections.abc import Sequence
 from dataclasses import dataclass
-from pathlib import Path
 
 from roll.rewards.base import Grade, RewardRequest, Verdict, Verifier
-from roll.rewards.concurrency import ConcurrencyLimit
+from roll.rewards.concurrency import Clock, ConcurrencyLimit, timed_by
 from roll.rewards.functions import verdict_from
+from roll.rewards.worker_main import describe
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,17 +82,24 @@ class Rubric:
                 await close()
 
     async def _verdict(self, term: Term, request: RewardRequest) -> Verdict:
-        task = asyncio.ensure_future(self._call(term, request))
+        over = asyncio.get_running_loop().create_future()
+        clock = Clock(self.timeout, lambda: None if over.done() else over.set_result(None))
+        with timed_by(clock):
+            task = asyncio.ensure_future(self._call(term, request))
         try:
             # asyncio.wait_for would wait for a verifier that ignores its cancellation.
-            done, _ = await asyncio.wait({task}, timeout=self.timeout)
+            await asyncio.wait({task, over}, return_when=asyncio.FIRST_COMPLETED)
         except asyncio.CancelledError:
             task.cancel()
             raise
-        if done and task.cancelled():
-            return Verdict(None, error=f"{term.name}: the verifier cancelled itself")
-        if done:
-            return task.result()
+        finally:
+            clock.stop()
+        if task.done():
+            return (
+                Verdict(None, error=f"{term.name}: the verifier cancelled itself")
+                if task.cancelled()
+                else task.result()
+            )
         task.cancel()
         return Verdict(None, error=f"{term.name}: no verdict after {self.timeout:g} s")
 
@@ -101,7 +107,7 @@ class Rubric:
         try:
             verdict = verdict_from(await term.verifier(request), term.name)
         except Exception as error:  # graders are user code: their failure is a result here, with its place
-            return Verdict(None, error=f"{term.name}: {_describe(error)}")
+            return Verdict(None, error=f"{term.name}: {describe(error)}")
         if verdict.error is not None and not verdict.error.startswith(term.name):
             return Verdict(verdict.score, verdict.metrics, f"{term.name}: {verdict.error}")
         return verdict
@@ -128,11 +134,3 @@ class Rubric:
             correct=first is not None and first >= self.success_threshold,
             error=next((verdict.error for verdict in verdicts if verdict.error is not None), None),
         )
-
-
-def _describe(error: Exception) -> str:
-    """Return an exception in one line, with the place that raised it."""
-    frames = traceback.extract_tb(error.__traceback__)
-    place = f" ({Path(frames[-1].filename).name}:{frames[-1].lineno})" if frames else ""
-    text = " ".join(str(error).split())
-    return f"{type(error).__name__}: {text}{place}" if text else f"{type(error).__name__}{place}"

@@ -5,7 +5,6 @@ import subprocess
 import sys
 import textwrap
 from collections.abc import Iterator
-from pathlib import Path
 
 import psutil
 import pytest
@@ -16,8 +15,8 @@ from reward_support import asked, grades, verdict
 from roll.rewards import Rubric, Verdict, VerifierOptionError, make_verifier
 from roll.rewards.exact_numbers import equal_numbers, exact_number
 from roll.rewards.math_answer import MathAnswer
-from roll.rewards.math_worker import compare
-from roll.rewards.worker_processes import WorkerDiedError, WorkerProcesses
+from roll.rewards.math_compare import compare
+from roll.rewards.worker_processes import WorkerProcesses
 
 HANGS = r"\boxed{10^{10^{10^{10}}}}"
 
@@ -111,9 +110,11 @@ def test_a_row_without_ground_truth_is_an_error() -> None:
     assert result.score is None and "'ground_truth'" in result.error and "question" in result.error
 
 
-def test_a_crash_of_the_grader_is_no_score_and_not_zero(tmp_path: Path) -> None:
-    crash = tmp_path / "crash.py"
-    crash.write_text("import sys\nsys.stdin.readline()\nraise RuntimeError('grammar file is broken')\n")
+def crash(*arguments):
+    raise SystemExit("grammar file is broken")
+
+
+def test_a_crash_of_the_grader_is_no_score_and_not_zero() -> None:
     broken = MathAnswer()
     broken._processes = WorkerProcesses(crash, 1)
     rubric = Rubric([("math", 1.0, broken)])
@@ -121,16 +122,6 @@ def test_a_crash_of_the_grader_is_no_score_and_not_zero(tmp_path: Path) -> None:
     assert grade.score is None and not grade.correct
     assert "grammar file is broken" in grade.error
     assert grade.metrics["math/error"] == 1.0
-
-
-def test_an_exception_inside_math_verify_is_no_score(loop, monkeypatch) -> None:
-    async def fails(question):
-        return {"error": "RecursionError: maximum recursion depth exceeded"}
-
-    broken = MathAnswer()
-    monkeypatch.setattr(broken._processes, "ask", fails)
-    result = loop.run_until_complete(broken(asked(r"\boxed{x}", "y")))
-    assert result.score is None and "RecursionError" in result.error
 
 
 def test_a_comparison_that_hangs_costs_its_time_and_no_other_grade() -> None:
@@ -162,7 +153,7 @@ def grading_processes(parent: int | None = None) -> list[psutil.Process]:
 
 def _is_grading(process: psutil.Process) -> bool:
     try:
-        return "math_worker.py" in " ".join(process.cmdline())
+        return "worker_main.py" in " ".join(process.cmdline())
     except psutil.Error:  # it has just ended
         return False
 
@@ -220,13 +211,6 @@ def test_one_verifier_serves_one_event_loop_after_another() -> None:
     asyncio.run(math.close())
 
 
-def test_a_process_that_cannot_start_says_why(tmp_path: Path) -> None:
-    script = tmp_path / "no_module.py"
-    script.write_text("import module_that_is_not_there\n")
-    with pytest.raises(WorkerDiedError, match="module_that_is_not_there"):
-        asyncio.run(WorkerProcesses(script, 1).ask({}))
-
-
 def test_acc_wants_a_marked_answer() -> None:
     acc = make_verifier("acc")
     scores = [verdict(acc, asked(text, "42")).score for text in ("42", "<answer>42</answer>", r"\boxed{42}", "#### 42")]
@@ -281,4 +265,4 @@ def test_exact_comparison_of_numbers_agrees_with_math_verify(first: str, second:
     second = first if same else second
     left, right = exact_number(first), exact_number(second)
     assert left is not None and right is not None
-    assert compare(first, second, True, 6) == {"equal": equal_numbers(left, right)}
+    assert compare(first, second, 6) == {"equal": equal_numbers(left, right)}

@@ -139,7 +139,7 @@ def test_a_verl_function_without_those_columns_gets_the_tag_and_the_row() -> Non
     ],
 )
 def test_what_a_function_returns_becomes_a_verdict(value, expected: Verdict) -> None:
-    assert verdict(FunctionVerifier(lambda request: value), asked("")) == expected
+    assert verdict(FunctionVerifier(lambda request: value, is_quick=True), asked("")) == expected
 
 
 @pytest.mark.parametrize(
