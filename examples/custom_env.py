@@ -19,7 +19,7 @@ class TreasureHunt(TextEnv):
 
     def __init__(self, size: int = 5, max_steps: int = 8, format_penalty: float = -0.1) -> None:
         # `actions` lists what the policy may answer; leave it out where an answer is free text.
-        super().__init__(actions=list(MOVES), max_steps=max_steps, format_penalty=format_penalty)
+        super().__init__(actions=list(MOVES), max_steps=max_steps, format_penalty=format_penalty, worst_reward=-0.3)
         self.size = size
 
     def start(self) -> str:

@@ -54,6 +54,9 @@ class TextEnv(gymnasium.Env[str, str]):
         action_pattern: Regular expression that finds the action in a response: the last group of the last match. Empty
             or ``None``: the whole response is the action.
         format_penalty: Added to the reward of a response without a valid action; at most 0.
+        worst_reward: The least that a valid action may earn; at most 0. A response without a valid action earns it too,
+            format penalty apart, so that an episode that never answers earns no more than any that plays. An action
+            that earns less is an error.
         max_steps: The episode is truncated after so many steps; ``None`` for no limit.
         env_instruction: Replaces the generated :attr:`instruction`.
         render_mode: ``"ansi"`` (board text), ``"rgb_array"`` (an image) or ``None``.
@@ -90,6 +93,7 @@ class TextEnv(gymnasium.Env[str, str]):
         actions: Sequence[str] | None = None,
         action_pattern: str | None = DEFAULT_ACTION_PATTERN,
         format_penalty: float = 0.0,
+        worst_reward: float = -1.0,
         max_steps: int | None = None,
         env_instruction: str | None = None,
         render_mode: str | None = "ansi",
@@ -99,6 +103,7 @@ class TextEnv(gymnasium.Env[str, str]):
         self.render_mode = self._checked_render_mode(render_mode)
         self.max_steps = _positive_or_none("max_steps", max_steps)
         self.format_penalty = _not_positive("format_penalty", format_penalty)
+        self.worst_reward = _not_positive("worst_reward", worst_reward)
         self.action_pattern = action_pattern or ""
         self.actions = None if actions is None else tuple(actions)
         self.action_space = any_text()
@@ -122,8 +127,12 @@ class TextEnv(gymnasium.Env[str, str]):
         raise NotImplementedError(f"{type(self).__name__} must implement act(action) -> Outcome, or override step()")
 
     def idle(self) -> dict[str, float]:
-        """Return the reward parts of a step whose response had no valid action, format penalty apart."""
-        return {}
+        """Return the reward parts of a step whose response had no valid action, format penalty apart.
+
+        By default what the worst valid action would earn. Where this is overridden, an episode of such steps must earn
+        no more than any other, or the policy learns to be silent.
+        """
+        return {"idle": self.worst_reward} if self.worst_reward else {}
 
     def state_metrics(self) -> dict[str, float]:
         """Return further metrics that depend on the state alone; reported after every step, valid or not."""
@@ -167,7 +176,8 @@ class TextEnv(gymnasium.Env[str, str]):
     def step(self, action: str) -> tuple[str, float, bool, bool, dict[str, Any]]:
         """Take the whole response of the policy.
 
-        A response without a valid action changes nothing, earns :attr:`format_penalty` and still counts as a step.
+        A response without a valid action changes nothing, earns :meth:`idle` and :attr:`format_penalty`, and still
+        counts as a step.
 
         Args:
             action: The response; :meth:`parse_action` finds the action in it.
@@ -184,6 +194,7 @@ class TextEnv(gymnasium.Env[str, str]):
         Raises:
             EpisodeNotRunningError: If there is no running episode.
             TypeError: If the response is not a string.
+            EnvConfigError: If a valid action earns less than :attr:`worst_reward`.
         """
         if not self._running:
             raise EpisodeNotRunningError(f"{type(self).__name__}.step: no running episode; call reset() first")
@@ -201,6 +212,7 @@ class TextEnv(gymnasium.Env[str, str]):
             extra = None
         else:
             self._observation, parts, terminated, success, effective, extra = self.act(name)
+            self._check_worst(name, sum(parts.values()))
         self._steps += 1
         truncated = not terminated and self.max_steps is not None and self._steps >= self.max_steps
         self._running = not (terminated or truncated)
@@ -266,6 +278,16 @@ class TextEnv(gymnasium.Env[str, str]):
         if example is None:
             return f"Your answer must match the regular expression {self.action_pattern}"
         return f"Answer in this format: {example}"
+
+    def _check_worst(self, action: str, reward: float) -> None:
+        """Refuse a reward below the charge of silence, unless the environment sets that charge itself."""
+        tolerance = 1e-9 * max(1.0, abs(reward))  # -0.1 - 0.2 is a little less than -0.3
+        if reward < self.worst_reward - tolerance and type(self).idle is TextEnv.idle:
+            raise EnvConfigError(
+                f"{type(self).__name__}: action {action!r} earned {reward:g}, less than a response without a valid "
+                f"action ({self.worst_reward:g}), so that the policy would learn to be silent. Give the least that a "
+                f"valid action may earn: super().__init__(worst_reward={reward:g}, …)."
+            )
 
     def _start(self, options: dict[str, Any] | None) -> str:
         if options:

@@ -12,6 +12,7 @@ from roll.config import ConfigError, PipelineConfig, Problem
 from roll.pipelines import checkpoint
 from roll.pipelines.command import python, resume_command
 from roll.pipelines.folders import TRAJECTORIES
+from roll.pipelines.silence import SilenceWatch
 from roll.tracking import CompositeTracker, Progress, RunSummary, make_trackers
 
 
@@ -27,6 +28,7 @@ class RunLog:
     def __init__(self, config: PipelineConfig, progress: Progress, resumed: Mapping[str, Any] | None) -> None:
         self._every = config.logging_steps
         self._progress = progress
+        self._silence = SilenceWatch()
         self._begun = time.monotonic() - float((resumed or {}).get("elapsed", 0.0))
         self.before: dict[str, float] = dict((resumed or {}).get("before", {}))
         self.after: dict[str, float] = dict((resumed or {}).get("after", {}))
@@ -47,6 +49,9 @@ class RunLog:
         """Log a training step."""
         record = {**metrics, **self._seconds()}
         self._progress.step_done(step, record)
+        warning = self._silence.step(metrics)
+        if warning is not None:
+            self._progress.warning(warning)
         if step % self._every == 0:
             self.trackers.log(record, step)
 

@@ -71,3 +71,17 @@ class Picky(Walk):
         if colour != "red":
             raise ValueError(f"no {colour} paint")
         super().__init__(max_steps)
+
+
+@register_env("taxed", max_steps=2)
+class Taxed(Walk):
+    """Every move costs, and nothing is ever found; silence costs what it costs by default."""
+
+    def act(self, action: str) -> Outcome:
+        return Outcome("Nothing.", {"tax": -0.5})
+
+
+@register_env("taxed_but_free_when_silent", max_steps=2)
+class TaxedButFreeWhenSilent(Taxed):
+    def idle(self) -> dict[str, float]:
+        return {}
