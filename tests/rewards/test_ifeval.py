@@ -1,11 +1,12 @@
 from __future__ import annotations
 
+import asyncio
 import json
 
 import pytest
 from reward_support import asked, verdict
 
-from roll.rewards import make_verifier
+from roll.rewards import Rubric, make_verifier
 from roll.rewards.instructions import CHECKS
 
 CASES = [
@@ -115,6 +116,21 @@ def test_rows_of_the_ifeval_data_set_are_understood(as_text: bool) -> None:
 
 
 def test_an_instruction_of_the_data_set_that_is_not_known_is_an_error() -> None:
-    row = {"instruction_id_list": ["language:response_language"], "kwargs": [{"language": "de"}]}
+    row = {"instruction_id_list": ["language:response_langauge"], "kwargs": [{"language": "de"}]}
     result = verdict(make_verifier("ifeval"), asked("hallo", row=row))
     assert result.score is None and "language:response_language" in result.error
+
+
+def test_a_long_response_is_checked_where_that_can_be_stopped() -> None:
+    row = {"instruction_id_list": ["detectable_format:number_bullet_lists"], "kwargs": [{"num_bullets": 1}]}
+
+    async def run():
+        rubric = Rubric([("ifeval", 1.0, make_verifier("ifeval"))], timeout=1.0)
+        quadratic = await rubric.grade(asked("\n" * 100_000 + "x", row=row))
+        long = await rubric.grade(asked("* one\n" + "words " * 1000, row=row))
+        await rubric.close()
+        return quadratic, long
+
+    quadratic, long = asyncio.run(run())
+    assert quadratic.score is None and "no verdict after 1 s" in quadratic.error
+    assert long.score == 1.0
