@@ -90,7 +90,12 @@ class PipelineConfig(AlgorithmConfig):
         128, description="Agentic: trajectories of an evaluation; RLVR: prompts that are answered at a time."
     )
     prompt_length: Positive | None = Field(None, description="Most tokens of a prompt. null: `sequence_length`.")
-    response_length: Positive | None = Field(None, description="Most tokens of a response. null: `sequence_length`.")
+    response_length: Positive | None = Field(
+        None,
+        description="RLVR: most tokens of a response, which is `actor_infer.generating_args.max_new_tokens` unless "
+        "that is set. Agentic: what `sequence_length` and `overlong_buffer` reckon with for all responses of an "
+        "episode; `max_new_tokens` and `max_tokens_per_step` limit each. null: `sequence_length`.",
+    )
     sequence_length: Positive = Field(
         2 * _DEFAULT_LENGTH,
         description="Most tokens of a sample, prompts and responses together. Unset: `prompt_length` + "

@@ -116,6 +116,19 @@ class RLVRConfig(PipelineConfig):
     validation: ValidationConfig | None = Field(None, description="Evaluation. null: none.")
     max_concurrent_rewards: NonNegative = Field(0, description="Responses graded at a time in all; 0 is no limit.")
 
+    @model_validator(mode="before")
+    @classmethod
+    def _fill_response_limit(cls, data: Any) -> Any:
+        """Let responses be as long as ``response_length`` says, where ``max_new_tokens`` does not say it."""
+        if not isinstance(data, Mapping) or data.get("response_length") is None:
+            return data
+        engine = _as_mapping(data.get("actor_infer", {}))
+        generating = _as_mapping((engine or {}).get("generating_args", {}))
+        if engine is None or generating is None or "max_new_tokens" in generating:
+            return data
+        limited = {**generating, "max_new_tokens": data["response_length"]}
+        return {**data, "actor_infer": {**engine, "generating_args": limited}}
+
     @property
     def samples_per_step(self) -> int:
         """Responses of a training step: ``rollout_batch_size`` prompts with so many responses each."""
@@ -141,6 +154,12 @@ class RLVRConfig(PipelineConfig):
     def cautions(self) -> Iterator[str]:
         """Yield what has no effect or probably not the one that was meant."""
         yield from super().cautions()
+        longest = self.actor_infer.generating_args.max_new_tokens
+        if self.response_length is not None and self.response_length > longest:
+            yield (
+                f"response_length: responses end after actor_infer.generating_args.max_new_tokens={longest} tokens "
+                f"already. Remove max_new_tokens, so that they may have {self.response_length}."
+            )
         filters = [reward.query_filter_config.type for reward in self.rewards.values()]
         if self.is_use_additional_prompts and not self.dynamic_sampling.enable and set(filters) <= {"no_filter"}:
             yield (
@@ -154,3 +173,10 @@ class RLVRConfig(PipelineConfig):
 
         yield from super().problems()
         yield from rlvr_problems(self)
+
+
+def _as_mapping(section: Any) -> Mapping[str, Any] | None:
+    """Return the keys that were set in a section; ``None`` for what is none, which validation reports."""
+    if isinstance(section, ConfigModel):
+        return section.model_dump(exclude_unset=True)
+    return section if isinstance(section, Mapping) else None

@@ -151,7 +151,15 @@ def _filter_problems(domain: str, reward: RewardConfig) -> Iterator[Problem]:
 
 
 def _length_problems(config: RLVRConfig, path: str, generating: GeneratingArgs) -> Iterator[Problem]:
-    """A prompt of ``prompt_length`` and a longest response must fit in a sample."""
+    """A longest response must fit in ``response_length``, and with a prompt of ``prompt_length`` in a sample."""
+    limit = config.response_length
+    if limit is not None and generating.max_new_tokens > limit:
+        yield Problem(
+            f"{path}.max_new_tokens",
+            f"a response of {generating.max_new_tokens} tokens is longer than response_length {limit}.",
+            f"remove max_new_tokens, which is then {limit}, or raise response_length.",
+            generating.max_new_tokens,
+        )
     if config.prompt_length is None:
         return
     needed = config.prompt_length + generating.max_new_tokens

@@ -104,7 +104,9 @@ class DataArgs(ConfigModel):
 class GeneratingArgs(ConfigModel):
     """How tokens are sampled."""
 
-    max_new_tokens: Positive = Field(128, description="Most tokens of one response, the stop token included.")
+    max_new_tokens: Positive = Field(
+        128, description="Most tokens of one response, the stop token included. RLVR, unset: `response_length`."
+    )
     temperature: NonNegativeFloat = Field(1.0, description="Sampling temperature; 0 is greedy.")
     top_p: Annotated[float, Field(gt=0, le=1)] = Field(1.0, description="Keep the likeliest tokens up to this mass.")
     top_k: Annotated[int, Field(ge=-1)] = Field(0, description="Keep the k likeliest tokens; 0 or -1 keeps all.")
@@ -150,7 +152,12 @@ class WorkerConfig(ConfigModel):
     )
     name: str | None = Field(None, description="Name of the role in logs.")
     worker_cls: str | None = Field(None, description="Import path of the worker class. null: that of the role.")
-    infer_batch_size: Positive = Field(8, description="Samples of one forward pass when scoring log-probs or values.")
+    infer_batch_size: Positive = Field(
+        8,
+        description="Samples of one forward pass when scoring log-probs or values, where no "
+        "`training_args.max_tokens_per_microbatch` limits it. Trained roles that do not set it take "
+        "`per_device_train_batch_size`.",
+    )
     device_mapping: DeviceMapping | None = Field(
         None, description="Devices of the role: `list(range(0,16))`, a list, `0-7`, `0,2`. null: the CPU, or device 0."
     )
@@ -171,6 +178,11 @@ class WorkerConfig(ConfigModel):
     )
     use_dynamic_batching_in_train: bool = Field(False, description="Build training passes by length.")
     use_dynamic_batching_in_infer: bool = Field(False, description="Build scoring passes by length.")
+
+    @property
+    def scores_in_own_batches(self) -> bool:
+        """Whether ``infer_batch_size`` was set."""
+        return "infer_batch_size" in self.model_fields_set
 
     @property
     def packs(self) -> bool:

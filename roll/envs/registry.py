@@ -51,7 +51,7 @@ class Tag:
         agent_template: User message of a turn, with ``{turn_idx}``, ``{observation}``, ``{actions_left}``,
             ``{max_response_length}`` and ``{instruction}``.
         env_manager_cls: Import path of the env manager; ``None`` for the default one.
-        use_thread_lock: Whether calls of this environment must not overlap (accepted for ROLL's configurations).
+        use_thread_lock: Whether calls of this environment must not overlap: all its environments share one thread.
         extra: Anything else a custom env manager wants.
     """
 

@@ -8,12 +8,14 @@ from typing import Final
 from pydantic import BaseModel
 
 from roll.config import AgenticConfig, PipelineConfig
+from roll.config.worker import TrainWorkerConfig
 from roll.pipelines.preflight.algorithms import was_changed
 
 _ONE_PROCESS = "cluster: local runs everything in one process"
 _SAMPLING = "hf_infer samples without beams, penalties and stop texts"
 _PACKING = "batches are made by length whatever it says (training_args.max_tokens_per_microbatch)"
 _LORA = "only roles that are trained have adapters"
+_TRAINERS_MODEL = "engines sample from the model of actor_train"
 _PROMPTS = "prompts of the agentic pipeline come from environments"
 
 _SAMPLING_KEYS: Final = ("num_beams", "repetition_penalty", "stop_strings")
@@ -33,6 +35,7 @@ _OF_ALL: Final[Mapping[str, str]] = {
 }
 
 _OF_AGENTIC: Final[Mapping[str, str]] = {
+    "generate_opt_level": "it says when responses to prompts are graded; environments reward every turn",
     "reward": "rewards come from the environment",
     "num_return_sequences_in_group": "the responses of a group are episodes: train_env_manager.group_size",
     "actor_infer.generating_args.num_return_sequences": "an environment takes one response per turn",
@@ -66,6 +69,8 @@ def keys_without_effect(config: PipelineConfig) -> Iterator[str]:
         if role not in ("actor_train", "critic")
         for key in ("lora_rank", "lora_alpha", "lora_target")
     }
+    listed |= {f"actor_infer.model_args.{key}": reason for key, reason in _engine_model_keys(config)}
+    listed |= {f"{role}.{key}": reason for role, key, reason in _scoring_keys(config)}
     if config.cluster == "local":
         listed |= {**_OF_LOCAL, **{f"{role}.system_envs": _ONE_PROCESS for role, _ in config.roles()}}
     for path, reason in listed.items():
@@ -75,3 +80,30 @@ def keys_without_effect(config: PipelineConfig) -> Iterator[str]:
             node = getattr(node, parent, None)
         if isinstance(node, BaseModel) and was_changed(node, key):
             yield f"{path} has no effect: {reason}"
+
+
+def _engine_model_keys(config: PipelineConfig) -> Iterator[tuple[str, str]]:
+    """Yield the keys of ``actor_infer.model_args`` that its engine does not read."""
+    yield "model_name_or_path", _TRAINERS_MODEL
+    engine = config.actor_infer.strategy_args.strategy_name
+    if engine == "hf_infer":
+        reason = f"{_TRAINERS_MODEL}, and hf_infer computes as that does (actor_train.model_args)"
+        yield from (("dtype", reason), ("attn_implementation", reason))
+    else:
+        yield "attn_implementation", f"{engine} chooses its kernels itself (strategy_config)"
+
+
+def _scoring_keys(config: PipelineConfig) -> Iterator[tuple[str, str, str]]:
+    """Yield the keys of roles about passes, gradients and model families that nothing reads."""
+    for role, worker in config.roles():
+        yield role, "model_args.model_type", "the checkpoint says it"
+        if not isinstance(worker, TrainWorkerConfig):
+            yield role, "model_args.disable_gradient_checkpointing", "only roles that are trained have gradients"
+        if role == "actor_infer":
+            yield role, "infer_batch_size", "the engine batches requests as they come (max_running_requests)"
+        trainer = worker if isinstance(worker, TrainWorkerConfig) else config.actor_train
+        budget = trainer.training_args.max_tokens_per_microbatch
+        if role in ("actor_train", "critic", "reference") and budget is not None:
+            where = "" if trainer is worker else "actor_train."
+            reason = f"{where}training_args.max_tokens_per_microbatch={budget} limits passes"
+            yield role, "infer_batch_size", reason

@@ -118,6 +118,7 @@ class Scorer:
         temperature: Logits are divided by it, so that log-probs are those of the distribution sampled from.
         max_tokens_per_microbatch: Hard cap on tokens per forward, padding included; ``None`` for none.
         max_samples_per_microbatch: Hard cap on sequences per forward; ``None`` for none.
+        max_samples_per_scoring: The same where nothing is trained; ``None`` takes ``max_samples_per_microbatch``.
         mixed_precision: Compute in bf16, with the weights as they are.
         use_sequence_packing: Lay the sequences of a micro-batch end to end instead of padding them.
         log_prob_chunk_size: Most tokens whose logits are held at once; ``None`` chooses by vocabulary.
@@ -134,6 +135,7 @@ class Scorer:
         temperature: float = 1.0,
         max_tokens_per_microbatch: int | None = 8192,
         max_samples_per_microbatch: int | None = None,
+        max_samples_per_scoring: int | None = None,
         mixed_precision: bool = False,
         use_sequence_packing: bool = False,
         log_prob_chunk_size: int | None = None,
@@ -146,6 +148,7 @@ class Scorer:
         self.temperature = temperature
         self.max_tokens = max_tokens_per_microbatch
         self.max_samples = max_samples_per_microbatch
+        self.max_scored_samples = max_samples_per_scoring or max_samples_per_microbatch
         self.mixed_precision = mixed_precision
         self.predictor = Predictor(
             model,
@@ -237,7 +240,7 @@ class Scorer:
         With the model's head they stand for its distributions over the vocabulary, in a fraction of the memory.
         """
         result = torch.zeros(*batch["input_ids"].shape, self.model.config.get_text_config().hidden_size)
-        for rows, micro, _ in self.passes(batch):
+        for rows, micro, _ in self.passes(batch, scoring=True):
             mask = micro["response_mask"].bool().clone()
             mask[:, 0] = False
             with self._precision():
@@ -268,8 +271,8 @@ class Scorer:
             micro["divergence"] = outputs.divergence
         return outputs.log_probs, outputs.entropy
 
-    def passes(self, batch: TensorDict) -> Iterator[Pass]:
-        """Split a batch into micro-batches; with several ranks all make the same number of passes.
+    def passes(self, batch: TensorDict, *, scoring: bool = False) -> Iterator[Pass]:
+        """Split a batch into micro-batches, to train on or for ``scoring``; all ranks make the same number of passes.
 
         Ranks gather the weights of a layer together, so one that has no rows left must go through the layers with the
         others all the same.
@@ -277,13 +280,14 @@ class Scorer:
         if self._handed_over:
             raise RuntimeError("The weights have been handed over by offload(). Call reload() before computing.")
         lengths, packed = batch["lengths"].tolist(), self.predictor.packed
-        groups = (pack_by_tokens if packed else split_by_tokens)(lengths, self.max_tokens, self.max_samples)
+        most = self.max_scored_samples if scoring else self.max_samples
+        groups = (pack_by_tokens if packed else split_by_tokens)(lengths, self.max_tokens, most)
         count = len(groups)
         if self.shards is not None and self.ranks is not None:
             shares = self.ranks.gather((count, sum(lengths), int(batch["input_ids"].sum())))
             self._check_shares(shares)
             count = max(groups for groups, *_ in shares)
-            caps = {"max_tokens": self.max_tokens, "max_samples": self.max_samples}
+            caps = {"max_tokens": self.max_tokens, "max_samples": most}
             groups = spread(groups, lengths, count, packed=packed, **caps)
         for number, group in enumerate(groups, start=1):
             rows = torch.tensor(group)
@@ -331,7 +335,7 @@ class Scorer:
         if wanted != self.predicts:
             raise TypeError(f"{type(self.model).__name__} is used here for its {self.predicts}, not for {wanted}.")
         result = torch.zeros(batch["input_ids"].shape, dtype=torch.float32)
-        for rows, micro, _ in self.passes(batch):
+        for rows, micro, _ in self.passes(batch, scoring=True):
             predicted, _ = self.forward(micro, with_entropy=False)
             if len(rows):
                 found = predicted if column is None else micro[column]

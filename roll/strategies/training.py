@@ -31,6 +31,7 @@ class TrainOptions:
         total_steps: Optimiser steps of the whole run; the schedule advances once per optimiser step.
         max_tokens_per_microbatch: Hard cap on tokens per forward, padding included; ``None`` for none.
         max_samples_per_microbatch: Hard cap on sequences per forward; ``None`` for none.
+        max_samples_per_scoring: The same where nothing is trained; ``None`` takes ``max_samples_per_microbatch``.
         mixed_precision: Compute in bf16, with fp32 weights and optimiser states.
         gradient_checkpointing: Recompute activations in the backward pass.
         temperature: The sampling temperature; log-probs are those of the tempered distribution. Critics have none.
@@ -50,6 +51,7 @@ class TrainOptions:
     total_steps: int = 1
     max_tokens_per_microbatch: int | None = 8192
     max_samples_per_microbatch: int | None = None
+    max_samples_per_scoring: int | None = None
     mixed_precision: bool = False
     gradient_checkpointing: bool = False
     temperature: float = 1.0
@@ -62,6 +64,7 @@ class TrainOptions:
             "temperature": self.temperature,
             "max_tokens_per_microbatch": self.max_tokens_per_microbatch,
             "max_samples_per_microbatch": self.max_samples_per_microbatch,
+            "max_samples_per_scoring": self.max_samples_per_scoring,
             "mixed_precision": self.mixed_precision,
             "use_sequence_packing": self.use_sequence_packing,
             "log_prob_chunk_size": self.log_prob_chunk_size,

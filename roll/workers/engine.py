@@ -104,5 +104,10 @@ class EngineWorker:
 
 
 def wire_dtype(config: PipelineConfig) -> torch.dtype | None:
-    """Return the type in which weights travel: bf16 where the engine computes in it, else as they are."""
-    return torch.bfloat16 if config.actor_infer.model_args.dtype == "bf16" else None
+    """Return the type in which weights travel: bf16 where the engine computes in it, else as they are.
+
+    ``hf_infer`` computes as the trainer does, whatever its own ``model_args`` say.
+    """
+    engine = config.actor_infer
+    is_half = engine.model_args.dtype == "bf16" and engine.strategy_args.strategy_name != "hf_infer"
+    return torch.bfloat16 if is_half else None

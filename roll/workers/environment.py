@@ -171,10 +171,10 @@ def threads_of(config: AgenticConfig, name: str, pools: list[EnvThreads]) -> Env
     ``None``, the event loop, for quick ones that draw no pictures.
     """
     tag = config.tags().get(name)
-    most = 0 if tag is None else 1 if tag.use_thread_lock else tag.max_env_step_concurrent
+    described = get_tag(name) if tag is None else tag
+    most = 1 if described.use_thread_lock else 0 if tag is None else tag.max_env_step_concurrent
     if most:
         pools.append(EnvThreads(most))
         return pools[-1]
-    described = get_tag(name) if tag is None else tag
     is_quick = getattr(get_env_class(described.env_type), "is_quick", False) is True
     return None if is_quick and described.env_config.get("render_mode") != "rgb_array" else pools[0]

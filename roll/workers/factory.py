@@ -78,6 +78,7 @@ def train_options(config: PipelineConfig, worker: TrainWorkerConfig) -> TrainOpt
         total_steps=total,
         max_tokens_per_microbatch=budget,
         max_samples_per_microbatch=None if budget else arguments.per_device_train_batch_size,
+        max_samples_per_scoring=None if budget or not worker.scores_in_own_batches else worker.infer_batch_size,
         mixed_precision=worker.model_args.dtype == "bf16",
         gradient_checkpointing=not worker.model_args.disable_gradient_checkpointing,
         temperature=training_temperature(config),

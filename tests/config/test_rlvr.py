@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 
 from roll.config import AgenticConfig, ConfigError, ConfigWarning, EvaluationConfig, RLVRConfig, load, plan
+from roll.config.worker import WorkerConfig
 
 SOUND: dict[str, Any] = {
     "rollout_batch_size": 16,
@@ -142,3 +143,27 @@ def test_validation_rows_are_read_as_those_of_training_unless_they_say_otherwise
 def test_additional_prompts_without_a_filter_are_said_to_have_no_effect() -> None:
     with pytest.warns(ConfigWarning, match="is_use_additional_prompts"):
         load({**SOUND, "is_use_additional_prompts": True}, kind=RLVRConfig)
+
+
+@pytest.mark.parametrize("limit", [48, 200])
+def test_responses_are_as_long_as_response_length_says(limit: int) -> None:
+    config = load({**SOUND, "response_length": limit}, kind=RLVRConfig)
+    assert config.actor_infer.generating_args.max_new_tokens == config.val_generating.max_new_tokens == limit
+    assert plan(config).max_new_tokens == limit
+    both = {"response_length": limit, "actor_infer": {"generating_args": {"temperature": 0.5}}}
+    config = load({**SOUND, **both}, kind=RLVRConfig)
+    assert (config.actor_infer.generating_args.max_new_tokens, config.actor_infer.generating_args.temperature) == (
+        limit,
+        0.5,
+    )
+    in_python = RLVRConfig(response_length=limit, actor_infer=WorkerConfig(infer_batch_size=3))
+    assert in_python.actor_infer.generating_args.max_new_tokens == limit and in_python.actor_infer.infer_batch_size == 3
+
+
+def test_two_limits_of_a_response_are_refused_or_named_where_they_differ() -> None:
+    longer = {"response_length": 48, "actor_infer": {"generating_args": {"max_new_tokens": 64}}}
+    assert "longer than response_length 48" in refused(longer)
+    shorter = {"response_length": 100, "actor_infer": {"generating_args": {"max_new_tokens": 64}}}
+    with pytest.warns(ConfigWarning, match="max_new_tokens=64 tokens already"):
+        config = load({**SOUND, **shorter}, kind=RLVRConfig)
+    assert config.actor_infer.generating_args.max_new_tokens == 64

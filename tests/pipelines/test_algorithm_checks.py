@@ -161,6 +161,49 @@ def test_every_key_without_effect_exists_and_none_belongs_to_the_algorithm(kind:
     assert list(keys_without_effect(kind())) == []
 
 
+@pytest.mark.parametrize(
+    ("keys", "named"),
+    [
+        ({"actor_infer": {"model_args": {"dtype": "bf16", "attn_implementation": "eager"}}}, ["dtype", "attn_impl"]),
+        ({"actor_infer": {"model_args": {"model_name_or_path": "other"}}}, ["model_name_or_path"]),
+        (
+            {
+                "actor_infer": {
+                    "model_args": {"dtype": "bf16", "attn_implementation": "eager"},
+                    "strategy_args": {"strategy_name": "vllm"},
+                }
+            },
+            ["attn_implementation"],
+        ),
+        ({"actor_infer": {"infer_batch_size": 4}}, ["infer_batch_size"]),
+        ({"actor_train": {"infer_batch_size": 4}}, []),
+        (
+            {"actor_train": {"infer_batch_size": 4, "training_args": {"max_tokens_per_microbatch": 99}}},
+            ["infer_batch_size"],
+        ),
+        (
+            {"reference": {"infer_batch_size": 4}, "actor_train": {"training_args": {"max_tokens_per_microbatch": 9}}},
+            ["infer_batch_size"],
+        ),
+        ({"actor_train": {"model_args": {"model_type": "qwen2"}}}, ["model_type"]),
+        ({"reference": {"model_args": {"disable_gradient_checkpointing": True}}}, ["disable_gradient_checkpointing"]),
+    ],
+)
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_key_that_a_role_does_not_read_is_named(
+    kind: type[PipelineConfig], keys: dict[str, Any], named: list[str]
+) -> None:
+    sentences = list(keys_without_effect(kind(**keys)))
+    assert len(sentences) == len(named)
+    assert all(key in sentence for key, sentence in zip(named, sentences, strict=True))
+
+
+def test_when_responses_are_graded_is_no_matter_of_environments() -> None:
+    (sentence,) = keys_without_effect(AgenticConfig(generate_opt_level=0))
+    assert sentence.startswith("generate_opt_level has no effect")
+    assert list(keys_without_effect(RLVRConfig(generate_opt_level=0))) == []
+
+
 def test_keys_without_effect_depend_on_the_pipeline() -> None:
     given: dict[str, Any] = {
         "is_use_additional_prompts": True,

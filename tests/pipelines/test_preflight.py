@@ -102,7 +102,9 @@ class Waits(SokobanEnv):
 @pytest.fixture
 def waits() -> Iterator[None]:
     register_env("waits")(Waits)
+    register_tag("WaitsAlone", env_type="waits", use_thread_lock=True)
     yield
+    unregister("WaitsAlone")
     unregister("waits")
 
 
@@ -125,8 +127,9 @@ def test_where_environments_run_depends_on_how_long_they_take_and_how_many_calls
     assert threads_of(config, "Drawn", pools) is shared
     assert threads_of(config, "Slow", pools) is shared
     assert threads_of(config, "Locked", pools)._max_threads == 1
+    assert threads_of(config, "WaitsAlone", pools)._max_threads == 1, "registered in Python"
     assert threads_of(config, "Few", pools)._max_threads == 3
-    assert len(pools) == 3
+    assert len(pools) == 4
     for pool in pools:
         pool.close()
 
@@ -185,3 +188,32 @@ def test_what_verl_says_of_an_engine_is_what_the_engine_takes() -> None:
         config = load({"actor_rollout_ref": {"rollout": rollout}})
     assert list(strategy_problems(config)) == []
     assert (config.actor_infer.num_gpus_per_worker, config.max_running_requests) == (2, 64)
+
+
+@pytest.mark.parametrize(
+    ("keys", "path"),
+    [
+        ({"actor_train": {"model_args": {"dtype": "fp16"}}}, "actor_train.model_args.dtype"),
+        (
+            {"critic": {"model_args": {"dtype": "fp16"}}, "adv_estimator": "gae"},
+            "critic.model_args.dtype",
+        ),
+        (
+            {
+                "reference": {
+                    "model_args": {"dtype": "fp16"},
+                    "strategy_args": {"strategy_name": "deepspeed_infer"},
+                }
+            },
+            "reference.model_args.dtype",
+        ),
+    ],
+)
+def test_numbers_that_a_strategy_cannot_compute_with_are_refused(keys: dict[str, Any], path: str) -> None:
+    (problem,) = strategy_problems(AgenticConfig(**keys))
+    assert problem.path == path and "bf16" in problem.fix
+
+
+def test_a_frozen_policy_and_an_engine_may_compute_in_fp16() -> None:
+    half = {"model_args": {"dtype": "fp16"}}
+    assert not list(strategy_problems(AgenticConfig(reference=half, actor_infer=half)))

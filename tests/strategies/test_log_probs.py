@@ -112,6 +112,21 @@ def test_logits_are_computed_for_the_positions_before_response_tokens_only() -> 
     assert torch.equal(got.log_probs, forward_log_probs(model, batch["input_ids"], batch["response_mask"]).log_probs)
 
 
+def test_scoring_has_a_batch_size_of_its_own() -> None:
+    batch = token_batch(9)
+    scorer = Scorer(qwen(4), max_tokens_per_microbatch=None, max_samples_per_microbatch=1, max_samples_per_scoring=4)
+    assert [len(rows) for rows, _, _ in scorer.passes(batch)] == [1] * 6
+    assert [len(rows) for rows, _, _ in scorer.passes(batch, scoring=True)] == [4, 2]
+    widths: list[int] = []
+
+    def note(module: object, given: tuple[Tensor]) -> None:
+        widths.append(len(given[0]))
+
+    scorer.model.get_input_embeddings().register_forward_pre_hook(note)
+    scorer.compute_log_probs(batch)
+    assert sorted(widths) == [2, 4]
+
+
 @pytest.mark.parametrize(("tokens", "samples"), [(None, None), (20, None), (45, None), (None, 1), (60, 2)])
 def test_scoring_does_not_depend_on_micro_batches(tokens: int | None, samples: int | None) -> None:
     model, batch = qwen(4).double(), token_batch(9)

@@ -11,6 +11,7 @@ from typing import Any
 import torch
 
 from roll.config import ConfigError, PipelineConfig, Problem
+from roll.config.strategies import ROLE_ABILITY, Ability
 from roll.config.worker import WorkerConfig
 from roll.distributed import plan_placement
 from roll.strategies.engine_options import PARALLEL_SIZES, divided, parts_of
@@ -43,6 +44,7 @@ def strategy_problems(config: PipelineConfig) -> Iterator[Problem]:
             path = f"{role}.strategy_args.strategy_name"
             yield Problem(path, message, "use fsdp_train or deepspeed_train here.", arguments.strategy_name)
         yield from parallel_problems(role, worker)
+        yield from precision_problems(role, worker)
         check = _OPTIONS.get(arguments.strategy_name.partition("_")[0])
         if check is None:
             continue
@@ -64,6 +66,23 @@ def parallel_problems(role: str, worker: WorkerConfig) -> Iterator[Problem]:
         message = f"each engine has {devices} of the devices, but divides its model among {parts} ({written})."
         fix = f"set it to {parts}, or leave the sizes out: the devices of an engine then share its matrices."
         yield Problem(f"{role}.num_gpus_per_worker", message, fix, devices)
+
+
+def precision_problems(role: str, worker: WorkerConfig) -> Iterator[Problem]:
+    """Yield number formats in which the strategy of a role cannot compute."""
+    name = worker.strategy_args.strategy_name
+    if worker.model_args.dtype != "fp16":
+        return
+    if ROLE_ABILITY[role] is Ability.TRAIN:
+        message = (
+            "training in fp16 needs a loss scale that skips steps, and no strategy here has one: weights become NaN."
+        )
+    elif name.startswith(("deepspeed", "megatron")):
+        message = f"{name} computes in fp32 or bf16."
+    else:
+        return
+    fix = "use bf16 (the arithmetic in bf16, weights and optimiser states in fp32), or fp32."
+    yield Problem(f"{role}.model_args.dtype", message, fix, "fp16")
 
 
 def _is_without_gpu(config: PipelineConfig) -> bool:

@@ -28,6 +28,7 @@ class EngineScorer(Scorer):
         temperature: See :class:`Scorer`.
         max_tokens_per_microbatch: See :class:`Scorer`.
         max_samples_per_microbatch: See :class:`Scorer`.
+        max_samples_per_scoring: See :class:`Scorer`.
         use_sequence_packing: See :class:`Scorer`.
         log_prob_chunk_size: See :class:`Scorer`.
     """
@@ -41,6 +42,7 @@ class EngineScorer(Scorer):
         temperature: float = 1.0,
         max_tokens_per_microbatch: int | None = 8192,
         max_samples_per_microbatch: int | None = None,
+        max_samples_per_scoring: int | None = None,
         mixed_precision: bool = False,
         use_sequence_packing: bool = False,
         log_prob_chunk_size: int | None = None,
@@ -51,6 +53,7 @@ class EngineScorer(Scorer):
             temperature=temperature,
             max_tokens_per_microbatch=max_tokens_per_microbatch,
             max_samples_per_microbatch=max_samples_per_microbatch,
+            max_samples_per_scoring=max_samples_per_scoring,
             mixed_precision=mixed_precision,
             log_prob_chunk_size=log_prob_chunk_size,
         )

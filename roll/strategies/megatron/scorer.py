@@ -67,6 +67,7 @@ class MegatronScorer:
         max_tokens_per_microbatch: Hard cap on tokens per forward, padding included; ``None`` for none. Ranks that
             share sequences (``context_parallel_size``) count them once, not each its part.
         max_samples_per_microbatch: Hard cap on sequences per forward; ``None`` for none.
+        max_samples_per_scoring: The same where nothing is trained; ``None`` takes ``max_samples_per_microbatch``.
         mixed_precision: Weights and arithmetic in bf16.
         use_sequence_packing: Lay the sequences of a micro-batch end to end instead of padding them.
         log_prob_chunk_size: Most tokens whose logits are held at once; ``None`` chooses by vocabulary.
@@ -95,6 +96,7 @@ class MegatronScorer:
         temperature: float = 1.0,
         max_tokens_per_microbatch: int | None = 8192,
         max_samples_per_microbatch: int | None = None,
+        max_samples_per_scoring: int | None = None,
         mixed_precision: bool = False,
         use_sequence_packing: bool = False,
         log_prob_chunk_size: int | None = None,
@@ -110,6 +112,7 @@ class MegatronScorer:
         self.temperature = temperature
         self.max_tokens = max_tokens_per_microbatch
         self.max_samples = max_samples_per_microbatch
+        self.max_scored_samples = max_samples_per_scoring or max_samples_per_microbatch
         self.packed = use_sequence_packing
         self.chunk_size = log_prob_chunk_size
         self.place: Place = open_parallel(self.megatron, seed)
@@ -219,7 +222,7 @@ class MegatronScorer:
             return output, (one, self._placed(found.float(), one))
 
         result = torch.zeros(*batch["input_ids"].shape, self.hf_config.hidden_size)
-        return self._collect(result, self.run(self.passes(batch), states, train=False))
+        return self._collect(result, self.run(self.passes(batch, scoring=True), states, train=False))
 
     def score(self, one: Pass, stage: Stage, output: Tensor, *, with_entropy: bool = False) -> TokenOutputs:
         """Return the predictions for a micro-batch, ``[batch, sequence]`` each, equal on all ranks that share rows.
@@ -251,7 +254,7 @@ class MegatronScorer:
         assert placed[0] is not None
         return TokenOutputs(placed[0], placed[1], placed[2])
 
-    def passes(self, batch: TensorDict) -> list[Pass]:
+    def passes(self, batch: TensorDict, *, scoring: bool = False) -> list[Pass]:
         """Split a batch into micro-batches, as many on every rank.
 
         Stages wait for each other, and so do ranks that share experts; a rank that has no rows left goes through the
@@ -267,11 +270,12 @@ class MegatronScorer:
         if lengths and self.megatron.virtual_stages is not None and not self.packed:
             # One shape for all micro-batches, see `_shapes`: as wide as the longest row.
             lengths = [max(lengths)] * len(lengths)
-        groups = (pack_by_tokens if self.packed else split_by_tokens)(lengths, self.max_tokens, self.max_samples)
+        most = self.max_scored_samples if scoring else self.max_samples
+        groups = (pack_by_tokens if self.packed else split_by_tokens)(lengths, self.max_tokens, most)
         shares = gather((self.data_rank, len(groups), sum(lengths), int(batch["input_ids"].sum())))
         _check_shares(shares)
         count = self._round_up(max(1, *(groups for _, groups, *_ in shares)))
-        caps = {"max_tokens": self.max_tokens, "max_samples": self.max_samples}
+        caps = {"max_tokens": self.max_tokens, "max_samples": most}
         groups = spread(groups, lengths, count, packed=self.packed, **caps)
         shapes = self._shapes(groups, lengths, count)
         result = []
@@ -357,7 +361,7 @@ class MegatronScorer:
             return output, (one, column(one, self.score(one, stage, output)))
 
         result = torch.zeros(batch["input_ids"].shape, dtype=torch.float32)
-        return self._collect(result, self.run(self.passes(batch), outputs, train=False))
+        return self._collect(result, self.run(self.passes(batch, scoring=True), outputs, train=False))
 
     def _collect(self, result: Tensor, kept: list[tuple[Pass, Tensor]]) -> Tensor:
         """Put the results of micro-batches where their rows are, and hand them to the other stages."""
