@@ -49,8 +49,9 @@ test: setup  ## Run all tests
 	$(BIN)/python -m pytest
 
 $(LIGHT)/.installed: pyproject.toml constraints.txt
-	@sh scripts/set_up.sh $(LIGHT) "$(PYTHON)" 1 --no-deps -e .
-	$(LIGHT)/bin/python scripts/light_requirements.py | $(LIGHT)/bin/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -r /dev/stdin
+	@sh scripts/set_up.sh $(LIGHT) "$(PYTHON)" 1
+	@$(LIGHT)/bin/python scripts/light_requirements.py | sh scripts/set_up.sh $(LIGHT) "$(PYTHON)" 1 -r /dev/stdin
+	@$(LIGHT)/bin/python -m pip install --quiet --disable-pip-version-check --no-deps -e .
 	@touch $@
 
 light: $(LIGHT)/.installed  ## Run the tests that need no PyTorch, in .venv-light: make light PYTHON=python3.13

@@ -1,6 +1,6 @@
 #!/bin/sh
 # Make a virtual environment and install into it; whatever stops that is said in one line.
-#   set_up.sh FOLDER PYTHON GIGABYTES PIP_ARGUMENTS...    PYTHON may be empty: then one is looked for
+#   set_up.sh FOLDER PYTHON GIGABYTES [PIP_ARGUMENTS...]    PYTHON may be empty: then one is looked for
 set -u
 folder=$1 wanted=$2 gigabytes=$3
 shift 3
@@ -13,6 +13,7 @@ if [ "${free:-$gigabytes}" -lt "$gigabytes" ]; then
 fi
 
 "$python" -m venv "$folder" || { echo "$python cannot make a virtual environment in $(pwd)/$folder: see above." >&2; exit 1; }
+[ $# -gt 0 ] || exit 0
 said=$(mktemp) || exit 1
 trap 'rm -f "$said"' EXIT
 "$folder/bin/python" -m pip install --quiet --disable-pip-version-check -c constraints.txt "$@" 2>"$said"

@@ -73,9 +73,10 @@ def pipeline_cautions(config: PipelineConfig) -> Iterator[str]:
 def _name_problems(config: PipelineConfig) -> Iterator[Problem]:
     """Check names that are open to registration: known here, or left to the modules that register more."""
     for index, tracker in enumerate(config.track_with):
-        if tracker not in TRACKERS:
+        if tracker not in TRACKERS and not config.tracker_modules:
             path = "track_with" if len(config.track_with) == 1 else f"track_with.{index}"
-            yield Problem(path, "no tracker has this name.", choose_from(tracker, TRACKERS), tracker)
+            fix = f"{choose_from(tracker, TRACKERS)} One of your own needs its module in tracker_modules."
+            yield Problem(path, "no tracker has this name.", fix, tracker)
     if config.algorithm_modules:
         return
     names: Iterable[tuple[str, str, Iterable[str]]] = [

@@ -13,11 +13,12 @@ from typing import Any, NoReturn, TypeVar
 
 import yaml
 from omegaconf import DictConfig, OmegaConf, open_dict
+from omegaconf.errors import OmegaConfBaseException
 
 from roll.config.agentic import AgenticConfig
 from roll.config.composing import is_primary, quoted, upsert
 from roll.config.errors import ConfigError, ConfigWarning, RunError
-from roll.config.loading import PIPELINES, check
+from roll.config.loading import PIPELINES, kind_of, check
 from roll.config.pipeline import PipelineConfig
 from roll.config.process import prepare_process
 from roll.config.sources import composed_files
@@ -41,6 +42,11 @@ _QUIET_HYDRA = {
     "hydra.run.dir": ".",
     "hydra.output_subdir": "null",
     "hydra/job_logging": "none",
+    # It would show what any library logs (a request of httpx) as its own; this leaves what it says of a sweep itself.
+    "hydra.hydra_logging.root.handlers": "[]",
+    "hydra.hydra_logging.root.level": "WARNING",
+    "++hydra.hydra_logging.loggers.hydra": "{level: INFO, handlers: [console], propagate: false}",
+    "hydra.hydra_logging.formatters.simple.format": "'%(message)s'",
     "hydra.sweep.dir": "'${oc.select:output_dir,output}/multirun/${now:%Y-%m-%d_%H-%M-%S}'",
     "hydra.sweep.subdir": "'${hydra.job.num}'",
 }
@@ -252,12 +258,13 @@ def _require_yaml(path: Path) -> None:
 
 
 def _is_for_another(path: Path, kind: type[PipelineConfig]) -> bool:
-    """Tell whether a file has keys that only the configurations of other programs have."""
+    """Tell whether the keys of a file itself, without what it builds on, make it one of another program."""
     try:
-        keys = set(yaml.safe_load(path.read_text(encoding="utf-8")) or {})
-    except (yaml.YAMLError, TypeError):
+        written = OmegaConf.create(yaml.safe_load(path.read_text(encoding="utf-8")) or {})
+    except (yaml.YAMLError, ValueError, OmegaConfBaseException):
         return False
-    return any(keys & other.model_fields.keys() - kind.model_fields.keys() for other in PIPELINES)
+    own = {key for other in PIPELINES for key in other.model_fields} - PipelineConfig.model_fields.keys()
+    return isinstance(written, DictConfig) and bool(own & written.keys()) and kind_of(written) is not kind
 
 
 def _folder(given: str | None, own: Path) -> Path:

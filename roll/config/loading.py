@@ -94,7 +94,7 @@ def load(
     if isinstance(config, str | Path):
         composed, path = compose(config, texts)
         change(composed, values)
-        kind, source = kind or _kind_of(composed), str(path)  # type: ignore[assignment]
+        kind, source = kind or kind_of(composed), str(path)  # type: ignore[assignment]
     else:
         composed = config if isinstance(config, DictConfig) else OmegaConf.create(plain(config))
         dotted = OmegaConf.to_container(OmegaConf.from_dotlist([text.lstrip("+") for text in texts]), resolve=False)
@@ -103,7 +103,7 @@ def load(
     return check(composed, kind=kind or AgenticConfig, source=source, overrides=written, command=None)
 
 
-def _kind_of(composed: DictConfig) -> type[PipelineConfig]:
+def kind_of(composed: DictConfig) -> type[PipelineConfig]:
     """Return the pipeline that a file is for: by its keys, those of other guides included."""
     data = OmegaConf.to_container(composed, resolve=False)
     assert isinstance(data, dict)
@@ -156,6 +156,8 @@ def check(
     if problems:
         raise _error(problems, sources, source)
     native = translate(data, kind)
+    if source is not None and Path(source).is_file():
+        native.data.setdefault("exp_name", Path(source).stem)
     if native.problems:
         raise _error(native.problems, sources, source)
     try:

@@ -50,7 +50,11 @@ class PipelineConfig(AlgorithmConfig):
     """The program that reads such a configuration."""
 
     # The run
-    exp_name: str = Field("roll", description="Name of the experiment, used in files and logs.")
+    exp_name: str = Field(
+        "roll",
+        description="Name of the experiment, used in files and logs. Unset: that of the configuration's file, without "
+        "`.yaml`.",
+    )
     seed: NonNegative = Field(42, description="Seed of everything random.")
     deterministic: bool = Field(True, description="The same seed gives the same run, bit for bit.")
     pretrain: str = Field("toy", description="The policy: `toy`, `toy_math`, `smollm2` (built in), a path or a hub id.")
@@ -67,6 +71,9 @@ class PipelineConfig(AlgorithmConfig):
         description=f"Tracker or list of trackers: {', '.join(f'`{name}`' for name in TRACKERS)}.",
     )
     tracker_kwargs: dict[str, Any] = Field(default_factory=dict, description="Options handed to the tracker.")
+    tracker_modules: NameList = Field(
+        default_factory=list, description="Python modules to import that register trackers of your own."
+    )
     progress: Literal["auto", "live", "lines", "none"] = Field(
         "auto", description="What the terminal shows; auto: a live dashboard on a terminal, else one line per step."
     )

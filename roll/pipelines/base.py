@@ -215,10 +215,9 @@ class Pipeline(ABC, Generic[Config]):
         batch = self.learner.make_batch(rollout.groups)
         learned = await to_its_end(lambda: self.update(batch, step))
         described = prefixed(rollout_metrics(rollout.groups, self.reporter), "rollout")
-        named = {
-            "reward/mean": described.get("rollout/reward", 0.0),
-            "env/success": described.get("rollout/success", 0.0),
-        }
+        named = {"reward/mean": described.get("rollout/reward", 0.0)}
+        if self.reporter == "env":
+            named["env/success"] = described.get("rollout/success", 0.0)
         self.log.step(step, {**named, **described, **rollout.metrics, **learned, **await self.measure()})
         self.core.weight_check.require()
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from operator import mul
@@ -30,8 +30,8 @@ def rollout_metrics(groups: Sequence[TrajectoryGroup], reporter: str = "env") ->
     everything = [trajectory for group in groups for trajectory in group.trajectories]
     scored = [trajectory for trajectory in everything if not trajectory.status.is_error]
     metrics = {f"status/{status}": 0.0 for status in Status if status is not Status.RUNNING}
-    for trajectory in everything:
-        metrics[f"status/{trajectory.status}"] += 1 / len(everything)
+    for status, count in Counter(trajectory.status for trajectory in everything).items():
+        metrics[f"status/{status}"] = count / len(everything)
     metrics["errors"] = float(len(everything) - len(scored))
     if not scored:
         return metrics

@@ -14,6 +14,7 @@ from roll.pipelines.command import python, resume_command
 from roll.pipelines.folders import TRAJECTORIES
 from roll.pipelines.silence import SilenceWatch
 from roll.tracking import CompositeTracker, Progress, RunSummary, make_trackers
+from roll.tracking.local import JsonlTracker, TensorboardTracker
 
 
 class RunLog:
@@ -141,10 +142,10 @@ def summarize(config: PipelineConfig, log: RunLog, steps: int, saved: Path | Non
         after=log.after,
         checkpoint=saved,
         checkpoint_command=resume_command(config, max_steps=2 * steps),
-        tensorboard=config.logs_path if "tensorboard" in config.track_with else None,
+        tensorboard=log.trackers.path(TensorboardTracker),
         trajectories=config.output_dir / TRAJECTORIES if config.trajectory_dump_steps else None,
         pages=config.render_path if log.evaluated >= 0 else None,
-        metrics=config.logs_path / "metrics.jsonl" if "jsonl" in config.track_with else None,
+        metrics=log.trackers.path(JsonlTracker),
         python=python(),
     )
 

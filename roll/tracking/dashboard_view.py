@@ -69,7 +69,7 @@ class RunState:
         self.step = step
         self.rollout = None
         self.steps.append(step)
-        keys = {"reward": "reward/mean", "success": "env/success", "tokens/s": "throughput/tokens_per_second"}
+        keys = {"reward": "reward/mean", "success": "rollout/success", "tokens/s": "throughput/tokens_per_second"}
         for name, key in keys.items():
             self.curves[name].append(float(metrics.get(key, math.nan)))
         self.stages.append(dict(seconds))

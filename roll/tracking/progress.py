@@ -137,7 +137,7 @@ class LineProgress(Progress):
         """Write one line: step, reward, success, tokens/s, seconds per stage, ETA."""
         parts = [f"step {step:>{len(str(self._total_steps))}}/{self._total_steps}"]
         parts += _shown(metrics, "reward/mean", "reward", "{:.3f}")
-        parts += _shown(metrics, "env/success", "success", "{:.1%}")
+        parts += _shown(metrics, "rollout/success", "success", "{:.1%}")
         parts += _shown(metrics, "throughput/tokens_per_second", "tokens/s", "{:,.0f}")
         parts += [f"{name} {value:.1f}s" for name, value in self._seconds_of_step(metrics).items()]
         done = step - self._first_step

@@ -103,6 +103,8 @@ def before_after_table(before: Mapping[str, float], after: Mapping[str, float]) 
     for name in ("before", "after", "change"):
         table.add_column(name, justify="right")
     for key, label, is_share in _ROWS:
+        if key == "val/turns" and before.get(key) == after.get(key) == 1.0:
+            continue  # a problem and its answer: not worth a row
         if key in before or key in after:
             table.add_row(label, *_cells(before.get(key), after.get(key), is_share))
     return table

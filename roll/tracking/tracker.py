@@ -36,6 +36,8 @@ _FACTORIES: dict[str, TrackerFactory] = {}
 def register_tracker(name: str) -> Callable[[_Factory], _Factory]:
     """Make a tracker class (or factory function) available as ``track_with: <name>``.
 
+    A configuration names its module in ``tracker_modules``.
+
     Raises:
         ValueError: The name is taken by another factory.
 
@@ -67,6 +69,10 @@ class CompositeTracker:
 
     def __init__(self, trackers: Iterable[Tracker] = ()) -> None:
         self.trackers = list(trackers)
+
+    def path(self, kind: type) -> Path | None:
+        """Return where the tracker of this class writes, ``None`` where there is none."""
+        return next((tracker.path for tracker in self.trackers if isinstance(tracker, kind)), None)  # type: ignore[attr-defined]
 
     def log(self, metrics: Mapping[str, float], step: int) -> None:
         """Log to every tracker, in the order of ``track_with``."""
@@ -117,16 +123,8 @@ def make_trackers(
         ValueError: A name is unknown or given twice, or an argument is taken by none of the trackers.
         ImportError: A tracker needs a package that is not installed; the message names it.
     """
-    names = [track_with] if isinstance(track_with, str) else list(track_with or ())
-    names = [name for name in names if name]
-    for name in names:
-        if name not in _FACTORIES:
-            close = difflib.get_close_matches(name, known_trackers(), n=1)
-            hint = f" Did you mean {close[0]!r}?" if close else ""
-            raise ValueError(f"track_with: no tracker {name!r}; known are {', '.join(known_trackers())}.{hint}")
-    if len(set(names)) < len(names):
-        raise ValueError(f"track_with names a tracker twice: {', '.join(names)}")
-    arguments = _share_arguments(names, tracker_kwargs or {})
+    arguments = tracker_arguments(track_with, tracker_kwargs)
+    names = list(arguments)
     directory = Path(log_dir)
     if names:
         directory.mkdir(parents=True, exist_ok=True)
@@ -139,6 +137,26 @@ def make_trackers(
         composite.close()
         raise
     return composite
+
+
+def tracker_arguments(
+    track_with: str | Sequence[str] | None, tracker_kwargs: Mapping[str, Any] | None = None
+) -> dict[str, dict[str, Any]]:
+    """Return the arguments of each tracker, in the order of ``track_with``; see :func:`make_trackers`. Makes none.
+
+    Raises:
+        ValueError: A name is unknown or given twice, or an argument is taken by none of the trackers.
+    """
+    names = [track_with] if isinstance(track_with, str) else list(track_with or ())
+    names = [name for name in names if name]
+    for name in names:
+        if name not in _FACTORIES:
+            close = difflib.get_close_matches(name, known_trackers(), n=1)
+            hint = f" Did you mean {close[0]!r}?" if close else ""
+            raise ValueError(f"track_with: no tracker {name!r}; known are {', '.join(known_trackers())}.{hint}")
+    if len(set(names)) < len(names):
+        raise ValueError(f"track_with names a tracker twice: {', '.join(names)}")
+    return _share_arguments(names, tracker_kwargs or {})
 
 
 def _share_arguments(names: Sequence[str], tracker_kwargs: Mapping[str, Any]) -> dict[str, dict[str, Any]]:

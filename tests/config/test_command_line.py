@@ -136,3 +136,15 @@ def test_the_guides_spelling_of_the_options_works(folder: Path) -> None:
     (folder / "mine" / "own.yaml").write_text("defaults: [_self_]\nmax_steps: 4\n")
     done = start(folder, "--config_path", "mine", "--config_name=own")
     assert done.returncode == 0 and "RUN 4" in done.stdout, done.stderr
+
+
+def test_what_libraries_log_is_not_shown_as_hydras(folder: Path) -> None:
+    text = (folder / "start.py").read_text()
+    logs = (
+        "    import logging; logging.getLogger('httpx').info('a request'); logging.getLogger('x').warning('a thing')\n"
+    )
+    (folder / "start.py").write_text(text.replace("def main(config):\n", f"def main(config):\n{logs}"))
+    done = start(folder, "--config-name", "sokoban", "output_dir=here")
+    assert done.stderr == "a thing\n" and "request" not in done.stdout
+    done = start(folder, "--config-name", "sokoban", "--multirun", "seed=1,2", "output_dir=here")
+    assert "Launching 2 jobs" in done.stdout and "HYDRA" not in done.stdout + done.stderr

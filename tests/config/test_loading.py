@@ -70,6 +70,15 @@ def test_a_single_name_is_a_list_of_one(loads: Loads) -> None:
     assert config.train_env_manager.tags == ["FrozenLake"]
 
 
+def test_a_run_is_named_after_its_file(tmp_path: Path) -> None:
+    file = tmp_path / "my_run.yaml"
+    file.write_text("seed: 1\n")
+    assert load({"seed": 1}, source=str(file)).exp_name == "my_run"
+    assert load({"exp_name": "other"}, source=str(file)).exp_name == "other"
+    assert load({"trainer": {"experiment_name": "verls"}}, source=str(file)).exp_name == "verls"
+    assert load({"seed": 1}).exp_name == "roll"
+
+
 def test_environment_variables_may_be_numbers(loads: Loads) -> None:
     assert loads("system_envs: {USE_MODELSCOPE: 1, B: 'x'}").system_envs == {"USE_MODELSCOPE": "1", "B": "x"}
 

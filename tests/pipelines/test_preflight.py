@@ -3,6 +3,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Iterator
 from importlib.util import find_spec
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
@@ -217,3 +218,26 @@ def test_numbers_that_a_strategy_cannot_compute_with_are_refused(keys: dict[str,
 def test_a_frozen_policy_and_an_engine_may_compute_in_fp16() -> None:
     half = {"model_args": {"dtype": "fp16"}}
     assert not list(strategy_problems(AgenticConfig(reference=half, actor_infer=half)))
+
+
+def test_a_tracker_of_ones_own_is_registered_by_its_module(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    source = """
+from roll.tracking import register_tracker
+
+@register_tracker("postcard")
+class Postcard:
+    def __init__(self, *, log_dir, resume_step, address="home"): ...
+    def log(self, metrics, step): ...
+    def close(self): ...
+"""
+    (tmp_path / "postcards.py").write_text(source)
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.syspath_prepend(str(tmp_path))
+    with pytest.raises(ConfigError, match="One of your own needs its module in tracker_modules"):
+        load({"track_with": "postcard"})
+    own = {"tracker_modules": "postcards"}
+    assert check(load({**own, "track_with": ["postcard"], "tracker_kwargs": {"address": "Rome"}})) == []
+    with pytest.raises(ConfigError, match="Did you mean 'postcard'"):
+        check(load({**own, "track_with": "postcart"}))
+    with pytest.raises(ConfigError, match="tracker_kwargs(.|\n)*none of postcard takes 'adress'"):
+        check(load({**own, "track_with": "postcard", "tracker_kwargs": {"adress": "Rome"}}))

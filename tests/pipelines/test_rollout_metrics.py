@@ -108,3 +108,8 @@ def test_reports_of_several_schedulers_become_one() -> None:
         "generation/latency_mean": 2.0,
         "generation/latency_max": 5.0,
     }
+
+
+def test_the_share_of_a_status_is_exact() -> None:
+    groups = [TrajectoryGroup("a", "A", [solved() for _ in range(384)])]
+    assert [value for name, value in rollout_metrics(groups).items() if name.startswith("status/") and value] == [1.0]

@@ -23,10 +23,10 @@ class Seen:
 
 
 def run_to_its_end(
-    name: str, folder: Path, *, rows: int, columns: int, resized: bool = False, **variables: str
+    name: str, folder: Path, *more: str, rows: int, columns: int, resized: bool = False, **variables: str
 ) -> Seen:
-    """Run a program, look at its screen whenever that changes, and check that it gives the terminal back."""
-    with Terminal(command(name), folder, rows=rows, columns=columns, **variables) as terminal:
+    """Run a program (``more`` is added to its command line); check that it gives the terminal back."""
+    with Terminal(command(name, *more), folder, rows=rows, columns=columns, **variables) as terminal:
         if resized:
             terminal.see("roll")  # the display has begun
             terminal.resize(24, 80)

@@ -12,6 +12,20 @@ from tests.terminal.conftest import Seen, run_to_its_end
 from tests.terminal.programs import EXAMPLES
 from tests.terminal.terminal import Terminal
 
+TRACKER = """
+from roll.tracking import register_tracker
+
+@register_tracker("mine")
+class MyTracker:
+    def __init__(self, *, log_dir, resume_step):
+        self.file = open("mine.txt", "w")
+
+    def log(self, metrics, step):
+        print(step, *sorted(metrics), file=self.file)
+
+    def close(self):
+        self.file.close()
+"""
 COLOUR = re.compile(rb"\x1b\[(?:\d+;)*(?:3[0-8]|4[0-8]|9[0-7]|10[0-7])[;m]")
 
 
@@ -33,7 +47,11 @@ def without_colour(tmp_path_factory: pytest.TempPathFactory) -> Seen:
 
 @pytest.fixture(scope="module")
 def dumb(tmp_path_factory: pytest.TempPathFactory) -> Seen:
-    return run_to_its_end("custom_algorithm", tmp_path_factory.mktemp("dumb"), rows=24, columns=80, TERM="dumb")
+    """Also with a tracker of one's own, and TensorBoard's log where its option says."""
+    folder = tmp_path_factory.mktemp("dumb")
+    (folder / "my_tracker.py").write_text(TRACKER)
+    options = ("track_with=[tensorboard,mine]", "tracker_modules=my_tracker", "tracker_kwargs.tensorboard.log_dir=tb")
+    return run_to_its_end("custom_algorithm", folder, *options, rows=24, columns=80, TERM="dumb")
 
 
 def assert_ended_well(seen: Seen) -> None:
@@ -87,6 +105,16 @@ def test_a_dumb_terminal_gets_lines_without_control_codes(dumb: Seen) -> None:
     assert_ended_well(dumb)
     assert b"\x1b" not in dumb.written and dumb.shown == ()
     assert re.search(r"^step 1/1  reward", dumb.left, re.MULTILINE), dumb.left
+
+
+def test_a_tracker_of_ones_own_is_given_the_metrics(dumb: Seen) -> None:
+    steps = [line.split() for line in (dumb.folder / "mine.txt").read_text().splitlines()]
+    assert [step for step, *_ in steps] == ["0", "1", "1"]
+    assert "val/success" in steps[0] and "reward/mean" in steps[1]
+
+
+def test_the_summary_names_the_folder_that_the_log_is_in(dumb: Seen) -> None:
+    assert " TensorBoard log tb" in dumb.left and list((dumb.folder / "tb").glob("events.*"))
 
 
 def test_the_viewer_says_where_its_pages_are(sokoban: Seen) -> None:

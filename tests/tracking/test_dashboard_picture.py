@@ -17,9 +17,8 @@ def test_the_picture_of_a_run_is_an_svg_that_loads_nothing(tmp_path: Path) -> No
     with make_trackers("jsonl", log_dir=tmp_path) as tracker:
         tracker.log({"val/success": 0.5, "val/reward": 1.0}, 0)
         for step in range(1, 21):
-            tracker.log(
-                {"reward/mean": step / 10, "env/success": 0.5, "time/rollout": 4.0, "time/elapsed": 5.0 * step}, step
-            )
+            shown = {"reward/mean": step / 10, "rollout/success": 0.5}
+            tracker.log({**shown, "time/rollout": 4.0, "time/elapsed": 5.0 * step}, step)
         tracker.log({"val/success": 0.75, "val/reward": 2.0}, 20)
     picture = tmp_path / "images" / "dashboard.svg"
     command = [sys.executable, str(SCRIPT), str(tmp_path / "metrics.jsonl"), str(picture), "--at-step", "10"]

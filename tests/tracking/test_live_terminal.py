@@ -52,7 +52,7 @@ with make_progress("auto") as progress:
             progress.rollout_progress(step, 512, 1000)
             if mode == "ok" and step == 2:
                 sys.stdin.readline()  # until the picture of this moment was seen
-        progress.step_done(step, {"reward/mean": float(step), "env/success": step / 10})
+        progress.step_done(step, {"reward/mean": float(step), "rollout/success": step / 10})
         if step == 1:
             print("printed by the run")
             logging.warning("logged by the run")

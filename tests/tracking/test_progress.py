@@ -14,11 +14,11 @@ from roll.tracking import dashboard as dashboard_module
 from roll.tracking.braille import braille_curve
 from roll.tracking.dashboard_view import RunState, draw
 from roll.tracking.progress import format_duration
-from roll.tracking.summary import print_summary
+from roll.tracking.summary import before_after_table, print_summary
 
 METRICS = {
     "reward/mean": 1.25,
-    "env/success": 0.5,
+    "rollout/success": 0.5,
     "throughput/tokens_per_second": 4321.0,
     "time/update": 2.0,
     "time/rollout": 4.0,
@@ -50,7 +50,7 @@ def filled_state(steps: int = 34, total: int = 60) -> RunState:
     state.add_validation(0, {"val/success": 0.551, "val/reward": 1.0})
     for step in range(1, steps + 1):
         success = 0.5 + step / 200
-        values = {"reward/mean": step / 10, "env/success": success, "throughput/tokens_per_second": 4000.0 + step}
+        values = {"reward/mean": step / 10, "rollout/success": success, "throughput/tokens_per_second": 4000.0 + step}
         state.add_step(step, values, {"update": 2.0, "rollout": 4.0, "log_probs": 1.0})
     state.add_validation(steps, {"val/success": 0.74, "val/reward": 2.0})
     state.stage = ("rollout", 195.0)
@@ -223,3 +223,20 @@ def test_summary_of_a_run_without_anything_is_only_its_title() -> None:
     stream = io.StringIO()
     print_summary(RunSummary("r", 0, 0.0), Console(file=stream, width=80))
     assert stream.getvalue().split() == ["r", "0", "steps", "in", "0:00"]
+
+
+def test_answers_of_one_turn_get_no_row_of_turns() -> None:
+    def rows(before: float, after: float) -> int:
+        return before_after_table({"val/turns": before}, {"val/turns": after}).row_count
+
+    assert rows(1.0, 1.0) == 0 and rows(1.0, 2.0) == 1
+
+
+def test_a_run_that_does_not_train_has_no_steps() -> None:
+    out = io.StringIO()
+    LineProgress(out).start(0, "eval_math", "2 prompts")
+    LineProgress(out).start(1, "short")
+    assert out.getvalue() == "eval_math  2 prompts\nshort  1 step\n"
+    state = RunState("eval_math", "2 prompts", 0, stage=("eval", 0.0), rollout=(1, 4, 0))
+    text = "\n".join(plain(state, 80, 24))
+    assert "25%" in text and "1/4" in text and not [word for word in ("step", "reward", "tokens") if word in text]

@@ -10,14 +10,20 @@ from roll.envs import Tag, get_tag, register_tags_from_config
 from roll.envs.errors import EnvError, UnknownTagError
 from roll.pipelines.not_yet import keys_without_effect
 from roll.pipelines.preflight.algorithms import algorithm_problems, options_without_effect
-from roll.pipelines.preflight.common import module_problems, sentence, strategy_problems, worker_problems
+from roll.pipelines.preflight.common import (
+    module_problems,
+    sentence,
+    strategy_problems,
+    tracker_problems,
+    worker_problems,
+)
 from roll.workers.environment import environment, manager_class, templates
 
 
 def check_agentic(config: AgenticConfig) -> list[str]:
     """Check what :func:`roll.config.load` cannot: modules, tags, environment options, templates, algorithms.
 
-    Imports ``env_modules`` and ``algorithm_modules`` and registers the tags of the configuration.
+    Imports ``env_modules``, ``algorithm_modules`` and ``tracker_modules``, and registers the tags of the configuration.
 
     Returns:
         What has no effect, one sentence each.
@@ -26,12 +32,13 @@ def check_agentic(config: AgenticConfig) -> list[str]:
         ConfigError: Lists every problem.
     """
     require_runnable(config)
-    problems = list(module_problems(config, ("env_modules", "algorithm_modules")))
+    problems = list(module_problems(config, ("env_modules", "algorithm_modules", "tracker_modules")))
     problems = problems or [
         *_tag_problems(config),
         *algorithm_problems(config),
         *strategy_problems(config),
         *worker_problems(config),
+        *tracker_problems(config),
     ]
     if problems:
         raise ConfigError(problems)

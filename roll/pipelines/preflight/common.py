@@ -16,6 +16,7 @@ from roll.config.worker import WorkerConfig
 from roll.distributed import plan_placement
 from roll.strategies.engine_options import PARALLEL_SIZES, divided, parts_of
 from roll.strategies.fsdp.options import FsdpOptions
+from roll.tracking.tracker import tracker_arguments
 from roll.workers.classes import worker_class
 
 
@@ -33,6 +34,18 @@ def module_problems(config: PipelineConfig, keys: Sequence[str]) -> Iterator[Pro
                 if not (isinstance(error, ModuleNotFoundError) and name.startswith(str(error.name))):
                     fix = f"correct the module; `python -c 'import {name}'` shows where it fails."
                 yield Problem(key, f"cannot import {name}: {type(error).__name__}: {error}.", fix, name)
+
+
+def tracker_problems(config: PipelineConfig) -> Iterator[Problem]:
+    """Yield trackers that nothing registers, and options that none of them takes."""
+    try:
+        tracker_arguments(config.track_with, config.tracker_kwargs)
+    except ValueError as error:
+        key, _, message = str(error).partition(": ")
+        fix = "name one of those, or the module that registers yours in tracker_modules."
+        if key != "track_with":
+            key, fix = "tracker_kwargs", "remove the option, or set it below the name of its tracker."
+        yield Problem(key, sentence(ValueError(message or str(error))), fix)
 
 
 def strategy_problems(config: PipelineConfig) -> Iterator[Problem]:

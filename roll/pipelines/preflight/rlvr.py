@@ -8,12 +8,12 @@ from pathlib import Path
 from roll.config import ConfigError, EvaluationConfig, Problem, RLVRConfig, require_runnable
 from roll.pipelines.not_yet import keys_without_effect
 from roll.pipelines.preflight.algorithms import algorithm_problems, options_without_effect
-from roll.pipelines.preflight.common import module_problems, strategy_problems, worker_problems
+from roll.pipelines.preflight.common import module_problems, strategy_problems, tracker_problems, worker_problems
 from roll.rewards.build import build_rubrics
 
 
 def check_rlvr(config: RLVRConfig) -> list[str]:
-    """Check what :func:`roll.config.load` cannot. Imports ``algorithm_modules`` and ``reward_modules``.
+    """Check what :func:`roll.config.load` cannot. Imports the modules that it names.
 
     Returns:
         What has no effect, one sentence each.
@@ -22,11 +22,12 @@ def check_rlvr(config: RLVRConfig) -> list[str]:
         ConfigError: Lists every problem.
     """
     require_runnable(config)
-    problems = list(module_problems(config, ("algorithm_modules", "reward_modules")))
+    problems = list(module_problems(config, ("algorithm_modules", "reward_modules", "tracker_modules")))
     problems = problems or [
         *algorithm_problems(config),
         *strategy_problems(config),
         *worker_problems(config),
+        *tracker_problems(config),
         *_verifier_problems(config),
     ]
     if problems:
