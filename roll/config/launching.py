@@ -18,7 +18,7 @@ from omegaconf.errors import OmegaConfBaseException
 from roll.config.agentic import AgenticConfig
 from roll.config.composing import is_primary, quoted, upsert
 from roll.config.errors import ConfigError, ConfigWarning, RunError
-from roll.config.loading import PIPELINES, kind_of, check
+from roll.config.loading import PIPELINES, check, kind_of
 from roll.config.pipeline import PipelineConfig
 from roll.config.process import prepare_process
 from roll.config.sources import composed_files

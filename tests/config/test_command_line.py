@@ -148,3 +148,12 @@ def test_what_libraries_log_is_not_shown_as_hydras(folder: Path) -> None:
     assert done.stderr == "a thing\n" and "request" not in done.stdout
     done = start(folder, "--config-name", "sokoban", "--multirun", "seed=1,2", "output_dir=here")
     assert "Launching 2 jobs" in done.stdout and "HYDRA" not in done.stdout + done.stderr
+
+
+@pytest.mark.parametrize(
+    ("program", "names"), [("start_rlvr_pipeline.py", "rlvr_math"), ("start_evaluation.py", "eval_math")]
+)
+def test_the_other_programs_offer_their_own_configurations(program: str, names: str) -> None:
+    words = [sys.executable, str(EXAMPLES.parent / program), "--help"]
+    done = subprocess.run(words, capture_output=True, text=True)
+    assert f"Configurations in config: {names}.\n" in done.stdout, done.stderr
