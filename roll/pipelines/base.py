@@ -257,6 +257,7 @@ class Pipeline(ABC, Generic[Config]):
                 title=self.config.exp_name,
                 step=step,
                 token_text=self.core.token_text,
+                of=list(_trajectories(groups)),
             )
         self.log.evaluation(step, prefixed(metrics, "val"))
 

@@ -67,6 +67,7 @@ def _store(config: EvaluationConfig, groups: Sequence[TrajectoryGroup], metrics:
         title=config.exp_name,
         step=0,
         token_text=text.token_text,
+        of=trajectories,
     )
 
 

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from roll.trajectories.store import read_origin, read_trajectories
-from roll.viewer.page import INDEX_FROM_PAGE, trajectory_page_path, write_index, write_trajectory_page
+from roll.viewer.pages import write_index, write_step
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -19,7 +19,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("path", type=Path, help="a trajectory parquet file, or a directory that holds some")
     parser.add_argument("--out", type=Path, help="directory for the pages (default: pages/ beside the file)")
     parser.add_argument("--phase", choices=("train", "val", "all"), help="default: val where there is any, else train")
-    parser.add_argument("--limit", type=int, default=32, help="pages per file, 0 for all (default: %(default)s)")
+    parser.add_argument("--limit", type=int, default=32, help="pages in all, 0 for every one (default: %(default)s)")
     options = parser.parse_args(arguments)
     try:
         files = find_files(options.path, options.phase)
@@ -63,21 +63,29 @@ def find_files(path: Path, phase: str | None) -> list[Path]:
 
 
 def make_pages(files: Sequence[Path], directory: Path, limit: int) -> tuple[Path, int, int]:
-    """Write the pages of all files.
+    """Write pages of the trajectories in files, equally many of each file; of more files than pages, of the newest.
+
+    Args:
+        files: Trajectory files, in the order of their steps.
+        directory: Where pages go.
+        limit: Pages in all; 0 for a page of every trajectory.
 
     Returns:
-        The index, the number of pages written, and of trajectories left out by ``limit`` (0: no limit).
+        The index, the number of pages written, and of trajectories left out by ``limit``.
     """
     written = skipped = 0
     run = ""
-    for file in files:
+    for number, file in enumerate(files):
         origin = read_origin(file)
         run = origin.run or run
         trajectories = read_trajectories(file)
-        shown = trajectories[:limit] if limit > 0 else trajectories
-        for trajectory in shown:
-            path = trajectory_page_path(directory, trajectory, step=origin.step)
-            write_trajectory_page(trajectory, path, title=run, step=origin.step, index_link=INDEX_FROM_PAGE)
+        # What earlier files did not use up is shared among the rest.
+        share = -(-(limit - written) // (len(files) - number)) if limit else len(trajectories)
+        if limit and len(files) - number > limit - written:
+            share = 0
+        shown = trajectories[:share]
+        if shown:
+            write_step(shown, directory, title=run, step=origin.step, of=trajectories)
         written += len(shown)
         skipped += len(trajectories) - len(shown)
     return write_index(directory, title=run or "Trajectories"), written, skipped

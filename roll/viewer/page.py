@@ -1,4 +1,4 @@
-"""Review pages: one self-contained HTML file per trajectory, and an index over all of them.
+"""The review page of one trajectory: a self-contained HTML file.
 
 The pages need no network and no server, and what a model wrote is only ever text in them: the template escapes
 everything, scripts hold no data, and a content security policy forbids loading anything.
@@ -11,25 +11,23 @@ import json
 import math
 import os
 import re
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable
 from dataclasses import asdict, dataclass
 from functools import lru_cache
 from pathlib import Path
-from urllib.parse import quote
 
 import jinja2
 
 from roll.trajectories.model import Trajectory, Turn
 from roll.viewer.frames import Frame, make_frame
 
-INDEX_FROM_PAGE = "../index.html"
-"""Address of the index as seen from a page at :func:`trajectory_page_path`."""
-
 TokenText = Callable[[int], str]
 """Turns a token id into what a person should see for it."""
 
 _META = re.compile(r'<meta name="roll:trajectory" content="([^"]*)">')
 _HEAD_CHARACTERS = 8192
+_EXCERPT = 160
+"""Characters of a prompt that the index shows."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,6 +44,7 @@ class PageInfo:
         score: Its score, ``None`` if never scored.
         success: Whether it was solved.
         turns: Number of turns.
+        prompt: The beginning of what was asked, where an answer is graded; empty for a game.
     """
 
     tag: str
@@ -57,6 +56,40 @@ class PageInfo:
     score: float | None
     success: bool
     turns: int
+    prompt: str = ""
+
+    @property
+    def verdict(self) -> str:
+        """``good``, ``bad`` (it broke) or empty (not solved): never the sign of a reward, which a format may earn."""
+        broken = self.status.startswith("error") or self.status == "aborted"
+        return "good" if self.success else "bad" if broken else ""
+
+
+@dataclass(frozen=True, slots=True)
+class Link:
+    """A page beside this one: where it is, and what it is about."""
+
+    address: str
+    info: PageInfo
+
+
+@dataclass(frozen=True, slots=True)
+class Neighbours:
+    """Where a reader can go from a page.
+
+    Attributes:
+        index: Relative address of the index.
+        group: Relative address of the page that shows the members of its group side by side.
+        members: The members of its group that have pages, itself included.
+        previous: The page before it in the index.
+        following: The page after it.
+    """
+
+    index: str | None = None
+    group: str | None = None
+    members: tuple[Link, ...] = ()
+    previous: Link | None = None
+    following: Link | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,7 +115,17 @@ class TurnView:
 def trajectory_page_path(directory: str | Path, trajectory: Trajectory, *, step: int) -> Path:
     """Return where the page of a trajectory belongs: ``<directory>/step=000010/SimpleSokoban-17-0.html``."""
     name = f"{trajectory.tag}-{trajectory.group_id}-{trajectory.episode}"
-    return Path(directory) / f"step={step:06d}" / f"{re.sub(r'[^A-Za-z0-9._=-]+', '-', name)}.html"
+    return Path(directory) / f"step={step:06d}" / f"{_safe(name)}.html"
+
+
+def group_page_path(directory: str | Path, trajectory: Trajectory, *, step: int) -> Path:
+    """Return where the page of its group belongs: ``<directory>/step=000010/SimpleSokoban-17.group.html``."""
+    return Path(directory) / f"step={step:06d}" / f"{_safe(f'{trajectory.tag}-{trajectory.group_id}')}.group.html"
+
+
+def is_answer(trajectory: Trajectory) -> bool:
+    """Whether it answers a prompt and is graded, instead of acting in an environment."""
+    return bool(trajectory.turns) and all(turn.action == "" for turn in trajectory.turns)
 
 
 def write_trajectory_page(
@@ -92,7 +135,7 @@ def write_trajectory_page(
     title: str,
     step: int,
     token_text: TokenText | None = None,
-    index_link: str | None = None,
+    neighbours: Neighbours = Neighbours(),
 ) -> Path:
     """Write the page of one trajectory.
 
@@ -102,84 +145,30 @@ def write_trajectory_page(
         title: Name of the run or evaluation.
         step: Training step.
         token_text: Gives each sampled token's text; without it responses are shown whole, without probabilities.
-        index_link: Relative address of the index, for a link back to it.
+        neighbours: Where a reader can go from here.
 
     Returns:
         The path written.
     """
     path = Path(path)
-    info = _info(trajectory, step)
-    rendered = _template("trajectory.html.jinja").render(
+    info = page_info(trajectory, step)
+    rendered = template("trajectory.html.jinja").render(
         title=title,
-        index_link=index_link,
+        neighbours=neighbours,
+        answer=is_answer(trajectory),
         info=info,
         meta=json.dumps(asdict(info)),
         trajectory=trajectory,
         turns=_turn_views(trajectory, token_text),
         final_frame=make_frame(trajectory.final_frame or trajectory.final_observation),
     )
-    _write(path, rendered)
+    write_whole(path, rendered)
     return path
 
 
-def write_pages(
-    trajectories: Sequence[Trajectory],
-    directory: str | Path,
-    *,
-    title: str,
-    step: int,
-    token_text: TokenText | None = None,
-) -> Path:
-    """Write the pages of one evaluation under ``directory`` and bring its index up to date.
-
-    Returns:
-        The path of the index.
-    """
-    for trajectory in trajectories:
-        path = trajectory_page_path(directory, trajectory, step=step)
-        write_trajectory_page(
-            trajectory, path, title=title, step=step, token_text=token_text, index_link=INDEX_FROM_PAGE
-        )
-    return write_index(directory, title=title)
-
-
-def write_index(directory: str | Path, *, title: str = "Trajectories") -> Path:
-    """Write ``index.html``: one row per level, one column per evaluation, each cell the page of that episode.
-
-    The pages are found below ``directory`` and read for what they say of themselves, so an index can be made again at
-    any time, also after pages were added or deleted by hand.
-
-    Returns:
-        The path of the index.
-    """
-    directory = Path(directory)
-    pages: dict[tuple[str, str, int, int], dict[int, tuple[PageInfo, str]]] = {}
-    for path in sorted(directory.rglob("*.html")):
-        info = _read_info(path)
-        if info is not None:
-            link = quote(path.relative_to(directory).as_posix())
-            pages.setdefault((info.tag, info.group_id, info.seed, info.episode), {})[info.step] = (info, link)
-    steps = sorted({step for cells in pages.values() for step in cells})
-    columns = [_column(step, [cells[step][0] for cells in pages.values() if step in cells]) for step in steps]
-    rows = sorted(pages.items(), key=lambda item: (item[0][0], _natural(item[0][1]), item[0][2], item[0][3]))
-    rendered = _template("index.html.jinja").render(title=title, columns=columns, rows=rows)
-    _write(directory / "index.html", rendered)
-    return directory / "index.html"
-
-
-def _column(step: int, infos: Sequence[PageInfo]) -> dict[str, float]:
-    """Return the head of one column of the index."""
-    scores = [info.score for info in infos if info.score is not None]
-    return {
-        "step": step,
-        "pages": len(infos),
-        "success": sum(info.success for info in infos) / len(infos),
-        "score": sum(scores) / len(scores) if scores else math.nan,
-    }
-
-
-def _info(trajectory: Trajectory, step: int) -> PageInfo:
+def page_info(trajectory: Trajectory, step: int) -> PageInfo:
     """Return what the index shows of a trajectory."""
+    asked = trajectory.messages[-1].get("content", "") if trajectory.messages and is_answer(trajectory) else ""
     return PageInfo(
         tag=trajectory.tag,
         group_id=trajectory.group_id,
@@ -190,10 +179,11 @@ def _info(trajectory: Trajectory, step: int) -> PageInfo:
         score=trajectory.score,
         success=trajectory.success,
         turns=len(trajectory.turns),
+        prompt=" ".join(asked.split())[:_EXCERPT],
     )
 
 
-def _read_info(path: Path) -> PageInfo | None:
+def read_info(path: Path) -> PageInfo | None:
     """Return what a page says of itself, ``None`` where it is not a trajectory page."""
     with path.open(encoding="utf-8") as file:
         found = _META.search(file.read(_HEAD_CHARACTERS))
@@ -229,14 +219,12 @@ def _token_views(turn: Turn, token_text: TokenText) -> Iterable[TokenView]:
         yield TokenView(token_text(token_id), round(max(0.0, surprise), 2), hint)
 
 
-def _natural(text: str) -> list[tuple[int, int, str]]:
-    """Return a sort key by which ``"g10"`` comes after ``"g9"``."""
-    parts = re.findall(r"\d+|\D+", text)
-    return [(0, int(part), "") if part.isdecimal() else (1, 0, part) for part in parts]
+def _safe(name: str) -> str:
+    return re.sub(r"[^A-Za-z0-9._=-]+", "-", name)
 
 
 @lru_cache
-def _template(name: str) -> jinja2.Template:
+def template(name: str) -> jinja2.Template:
     """Return a template of this package. Everything is escaped, whatever the file is called."""
     environment = jinja2.Environment(
         loader=jinja2.PackageLoader("roll.viewer", ""),
@@ -248,7 +236,7 @@ def _template(name: str) -> jinja2.Template:
     return environment.get_template(name)
 
 
-def _write(path: Path, content: str) -> None:
+def write_whole(path: Path, content: str) -> None:
     """Write a file whole or not at all."""
     path.parent.mkdir(parents=True, exist_ok=True)
     temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")

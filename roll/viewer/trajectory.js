@@ -1,4 +1,3 @@
-"use strict";
 (() => {
   const frames = [...document.querySelectorAll(".frame")];
   const turns = [...document.querySelectorAll(".turn")];
@@ -36,6 +35,8 @@
     timer = setInterval(() => { show(current + 1); if (current === last) stop(); }, 700);
   };
   const go = (index) => { stop(); show(index); };
+  const all = document.getElementById("all");
+  const toggleAll = () => { all.setAttribute("aria-pressed", String(document.body.classList.toggle("whole"))); };
   const fromHash = () => {
     const found = /^#turn=(\d+)$/.exec(location.hash);
     stop();
@@ -47,13 +48,15 @@
   document.getElementById("next").addEventListener("click", () => go(current + 1));
   document.getElementById("last").addEventListener("click", () => go(last));
   play.addEventListener("click", toggle);
+  all.addEventListener("click", toggleAll);
   slider.addEventListener("input", () => go(Number(slider.value)));
   chips.forEach((chip, i) => chip.addEventListener("click", () => go(i)));
   addEventListener("hashchange", fromHash);
   addEventListener("keydown", (event) => {
     if (event.altKey || event.ctrlKey || event.metaKey) return;
     const moves = { ArrowLeft: current - 1, ArrowRight: current + 1, Home: 0, End: last };
-    if (event.key in moves) { event.preventDefault(); go(moves[event.key]); }
+    if (event.key === "a") toggleAll();
+    else if (event.key in moves) { event.preventDefault(); go(moves[event.key]); }
     else if (event.key === " " && !(event.target instanceof HTMLButtonElement) && event.target.tagName !== "SUMMARY") {
       event.preventDefault();
       toggle();

@@ -12,7 +12,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from roll.trajectories.model import Status
+from roll.trajectories.model import Status, Trajectory
 from roll.trajectories.store import trajectory_path, write_trajectories
 from roll.viewer import trajectory_page_path, write_index, write_pages, write_trajectory_page
 from roll.viewer.__main__ import main
@@ -175,10 +175,10 @@ def test_index_has_a_row_per_level_and_a_column_per_evaluation(tmp_path: Path) -
     links = [attributes["href"] for tag, attributes in Document(source).tags if tag == "a"]
     assert len(links) == 12 and all((tmp_path / unquote(link or "")).is_file() for link in links)
     text = " ".join(Document(source).text.split())
-    assert "step 0 25% of 4 step 10 50% of 4 step 20 100% of 4" in text
+    assert "step 0 25.0% of 4 step 10 50.0% of 4 step 20 100.0% of 4" in text
     rows = re.findall(r"val-\d+", text)
     assert rows == ["val-0", "val-1", "val-2", "val-10"]  # in the order of numbers
-    assert "val-0 · seed 1000 -1.0 -1.0 ✓ 10.8" in text
+    assert "val-0 · seed 1000 step 0-1.0 step 10-1.0 step 20✓ 10.8" in text
 
 
 def test_index_follows_pages_that_are_deleted(tmp_path: Path) -> None:
@@ -197,7 +197,7 @@ def test_command_makes_pages_from_a_run_directory(tmp_path: Path, capsys: pytest
         rows = [make_trajectory(group) for group in range(3)]
         write_trajectories(trajectory_path(tmp_path, step, "val"), rows, step=step, phase="val", run="my run")
         write_trajectories(trajectory_path(tmp_path, step, "train"), rows, step=step, phase="train", run="my run")
-    assert main([str(tmp_path), "--out", str(tmp_path / "out"), "--limit", "2"]) == 0
+    assert main([str(tmp_path), "--out", str(tmp_path / "out"), "--limit", "4"]) == 0
     said = capsys.readouterr()
     assert said.out.strip() == str(tmp_path / "out" / "index.html") and "2 more" in said.err
     pages = {path.relative_to(tmp_path / "out").as_posix() for path in (tmp_path / "out").rglob("*-*.html")}
@@ -267,3 +267,97 @@ def test_boards_of_the_page_are_the_frames_of_the_turns(tmp_path: Path) -> None:
     document = Document(page_source(tmp_path))
     tiles = [tag for tag, attributes in document.tags if attributes.get("class") in ("wall", "floor", "thing")]
     assert len(tiles) == sum(len(board.replace("\n", "")) for board in BOARDS)
+
+
+def answer(group: int, episode: int, *, right: bool) -> Trajectory:
+    """Return a graded response to a prompt; a wrong one still earned something for its format."""
+    turn = make_trajectory().turns[0]
+    turn.action, turn.reward, turn.reward_parts = "", 1.1 if right else 0.1, {"math": float(right), "format": 0.1}
+    return make_trajectory(
+        group,
+        episode=episode,
+        tag="arithmetic",
+        turns=[turn],
+        score=turn.reward,
+        metrics={"success": float(right)},
+        final_observation="right answer: 42",
+        final_frame=None,
+        messages=[{"role": "user", "content": f"What is 6 times\n{group}?"}],
+    )
+
+
+def test_an_answer_is_shown_with_prompt_right_answer_and_verdict_and_without_a_player(tmp_path: Path) -> None:
+    document = Document(page_source(tmp_path, answer(7, 0, right=False)))
+    text = " ".join(document.text.split())
+    assert "What is 6 times 7?" in text and "Right answer 42" in text
+    assert any(tag == "details" and "open" in attributes for tag, attributes in document.tags)
+    assert document.count("dd", "class", "pill") == 1 and document.count("dd", "class", "good") == 0
+    assert document.count("figure") == document.count("input") == 0
+
+
+def test_the_index_shows_prompts_and_judges_answers_by_being_right(tmp_path: Path) -> None:
+    index = write_pages([answer(7, 0, right=False), answer(8, 0, right=True)], tmp_path, title="r", step=0)
+    document = Document(index.read_text(encoding="utf-8"))
+    text = " ".join(document.text.split())
+    assert "One row per prompt" in text and "What is 6 times 7?" in text
+    assert document.count("a", "class", "good") == 1
+
+
+def test_the_index_gives_the_figures_of_all_episodes_where_only_some_have_pages(tmp_path: Path) -> None:
+    everything = [make_trajectory(group, success=group < 3) for group in range(8)]
+    index = write_pages(everything[:2], tmp_path, title="r", step=4, of=everything)
+    assert "37.5% of 8, 2 shown" in index.read_text(encoding="utf-8")
+    again = write_index(tmp_path, title="r").read_text(encoding="utf-8")
+    assert "37.5% of 8, 2 shown" in again
+
+
+def test_pages_lead_to_their_neighbours_and_to_their_group(tmp_path: Path) -> None:
+    members = [answer(group, episode, right=episode == 1) for group in (7, 8) for episode in (0, 1)]
+    write_pages(members, tmp_path, title="r", step=0)
+
+    def links(path: Path) -> dict[str, str]:
+        tags = Document(path.read_text(encoding="utf-8")).tags
+        found = {a["id"]: unquote(a["href"] or "") for tag, a in tags if tag == "a" and a.get("id")}
+        assert all((path.parent / address).is_file() for address in found.values())
+        return {name or "": address for name, address in found.items()}
+
+    first, second, third = (trajectory_page_path(tmp_path, member, step=0) for member in members[:3])
+    assert "previous-page" not in links(first) and links(first)["following-page"] == second.name
+    assert links(second)["previous-page"] == first.name and links(second)["following-page"] == third.name
+    group = first.parent / links(first)["group"]
+    assert group == second.parent / links(second)["group"] != third.parent / links(third)["group"]
+    side_by_side = Document(group.read_text(encoding="utf-8"))
+    assert side_by_side.count("section", "class", "card") == 2 and "2 answers to one prompt" in side_by_side.text
+    assert HOSTILE not in group.read_text(encoding="utf-8")
+
+
+@pytest.mark.parametrize(("limit", "expected"), [(1, [0, 0, 1]), (4, [1, 1, 2]), (7, [2, 2, 3]), (0, [3, 3, 3])])
+def test_limit_counts_pages_in_all_and_prefers_the_newest(tmp_path: Path, limit: int, expected: list[int]) -> None:
+    for step in (0, 10, 20):
+        rows = [make_trajectory(group) for group in range(3)]
+        write_trajectories(trajectory_path(tmp_path, step, "train"), rows, step=step, phase="train", run="r")
+    assert main([str(tmp_path), "--phase", "train", "--out", str(tmp_path / "out"), "--limit", str(limit)]) == 0
+    counts = [len(list((tmp_path / "out" / f"step=0000{step:02d}").glob("*-0.html"))) for step in (0, 10, 20)]
+    assert sorted(counts) == expected and sum(counts) == (limit or 9)
+
+
+def test_browser_filters_the_index_and_shows_the_whole_conversation(
+    tmp_path: Path, browse: Callable[[str], str]
+) -> None:
+    index = write_pages([answer(7, 0, right=False), answer(8, 0, right=True)], tmp_path, title="r", step=0)
+    script = """<script>
+      const box = document.getElementById("search"); box.value = "times 8"; box.dispatchEvent(new Event("input"));
+    </script></body>"""
+    index.write_text(index.read_text(encoding="utf-8").replace("</body>", script), encoding="utf-8")
+    document = browse(index.as_uri())
+    assert "1 of 2 rows" in document and len(re.findall(r"<tr[^>]* hidden", document)) == 1
+    page = write_trajectory_page(make_trajectory(), tmp_path / "p.html", title="r", step=1)
+    seen = browse_with(
+        page,
+        browse,
+        """
+        const visible = () => noted.push([...document.querySelectorAll(".turn")].filter((e) => e.offsetParent).length);
+        visible(); key("a"); visible(); click("all"); visible(); finish();
+        """,
+    )
+    assert seen == ["1", "3", "1"]
