@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from typing import Annotated, Any, Final, Literal
 
-from pydantic import Field, model_validator
+from pydantic import Field, FiniteFloat, model_validator
 
 from roll.config.base import ConfigModel, NameList
 from roll.config.errors import Problem
@@ -28,7 +28,11 @@ DOMAIN_VERIFIERS: Final[Mapping[str, str]] = {
 class VerifierConfig(ConfigModel):
     """One verifier of a domain."""
 
-    weight: float = Field(1.0, description="What its score is multiplied with. 0 reports it without rewarding it.")
+    weight: float = Field(
+        1.0,
+        allow_inf_nan=False,
+        description="What its score is multiplied with. 0 reports it without rewarding it.",
+    )
     options: dict[str, Any] = Field(default_factory=dict, description="Options of the verifier.")
 
     @model_validator(mode="before")
@@ -62,7 +66,7 @@ class RewardConfig(WorkerConfig):
         "correct. Empty: the one that belongs to the domain's name (`math_rule`, `code_sandbox`, …).",
     )
     verifier_function: NameList | None = Field(None, description="The same as a list of names, with `verifier_weight`.")
-    verifier_weight: list[float] | None = Field(None, description="The weights of `verifier_function`.")
+    verifier_weight: list[FiniteFloat] | None = Field(None, description="The weights of `verifier_function`.")
     verifier_parallel: Positive = Field(4, description="Responses graded at the same time in this domain.")
     verifier_timeout: Annotated[float, Field(gt=0)] = Field(30.0, description="Seconds that one verdict may take.")
     success_threshold: float = Field(1.0, description="Score of the first verifier from which a response is correct.")
@@ -108,7 +112,9 @@ class RLVRConfig(PipelineConfig):
         default_factory=dict, description="Domains by name: which rows belong to each, and how they are graded."
     )
     custom_reward_function: CustomClass | None = Field(
-        None, description="A reward function of your own; it grades every domain that names no verifier."
+        None,
+        description="A reward function of your own. It grades every domain that names no verifier, and those that "
+        "name it: `verifiers: {compute_score: 1.0, format: 0.1}`.",
     )
     reward_modules: NameList = Field(
         default_factory=list, description="Python modules to import that register verifiers of your own."

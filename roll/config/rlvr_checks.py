@@ -24,6 +24,7 @@ def rlvr_problems(config: RLVRConfig) -> Iterator[Problem]:
     """Yield the contradictions that only an RLVR pipeline can have."""
     yield from _data_problems(config)
     yield from _domain_problems(config)
+    yield from _custom_function_problems(config)
     size = config.num_return_sequences_in_group
     yield from group_of_one_problems(config, "num_return_sequences_in_group", size, "the responses to one prompt")
     yield from _length_problems(config, "actor_infer.generating_args", config.actor_infer.generating_args)
@@ -41,6 +42,7 @@ def evaluation_problems(config: EvaluationConfig) -> Iterator[Problem]:
         )
     yield from _validation_problems(config)
     yield from _domain_problems(config)
+    yield from _custom_function_problems(config)
     yield from _length_problems(config, "validation.generating_args", config.val_generating)
 
 
@@ -138,6 +140,22 @@ def _verifier_problems(config: RLVRConfig, domain: str, reward: RewardConfig) ->
             f"{path}.verifiers",
             f"domain {domain} has no verifier{hint}.",
             f"name one: {path}.verifiers: {{math: 1.0}}.",
+        )
+
+
+def _custom_function_problems(config: RLVRConfig) -> Iterator[Problem]:
+    """A reward function that no domain uses."""
+    custom = config.custom_reward_function
+    named = [reward.verifiers or reward.verifier_function for reward in config.rewards.values()]
+    if custom is None or not all(named) or any(custom.name in names for names in named if names):
+        return
+    if named:
+        domain = next(iter(config.rewards))
+        yield Problem(
+            "custom_reward_function",
+            f"no domain is graded by {custom.name}: each names its verifiers.",
+            f"name it there (rewards.{domain}.verifiers: {{{custom.name}: 1.0}}), or remove the verifiers.",
+            custom.name,
         )
 
 

@@ -19,6 +19,7 @@ import numpy as np
 
 from roll.config.errors import nearest
 from roll.data.errors import DataError, Unit
+from roll.data.json_text import parse_json
 from roll.data.report import FileCounts, LoadReport
 
 if TYPE_CHECKING:
@@ -121,10 +122,14 @@ def _read_json(path: Path, name: str, report: LoadReport, max_rows: int | None) 
 
 def _read_array(path: Path, name: str, report: LoadReport, max_rows: int | None) -> DataFile:
     try:
-        rows = json.loads(path.read_text(encoding="utf-8-sig"))
+        rows = parse_json(path.read_text(encoding="utf-8-sig"))
     except json.JSONDecodeError as error:
         what = f"not valid JSON: {error.msg} (column {error.colno})."
         raise DataError(what, "correct it there.", file=name, line=error.lineno) from error
+    except UnicodeDecodeError:
+        raise
+    except ValueError as error:
+        raise DataError(f"not usable JSON: {error}.", "correct it there.", file=name) from error
     collected = _JsonRows(name, "row", report)
     for number, row in enumerate(rows[:max_rows], start=1):
         collected.add(row, json.dumps(row, ensure_ascii=False), number)
@@ -144,13 +149,16 @@ def _read_lines(path: Path, name: str, report: LoadReport, max_rows: int | None)
             seen += 1
             try:
                 text = raw.decode("utf-8").strip()
-                row = json.loads(text)
+                row = parse_json(text)
             except UnicodeDecodeError as error:
                 what = f"not valid UTF-8 (byte {error.start} of the line)."
                 report.bad_row(what, "convert the file to UTF-8.", file=name, line=number, unit="line")
             except json.JSONDecodeError as error:
                 what = f"not valid JSON: {error.msg} (column {error.colno})."
                 report.bad_row(what, _ONE_PER_LINE, file=name, line=number, unit="line")
+            except ValueError as error:
+                what = f"not usable JSON: {error}."
+                report.bad_row(what, "correct the line.", file=name, line=number, unit="line")
             else:
                 collected.add(row, text, number)
     return collected.finish()

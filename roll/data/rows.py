@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -10,6 +11,7 @@ from typing import Any
 from roll.config.errors import FixableError, choose_from
 from roll.config.worker import DataArgs
 from roll.data.errors import DataError
+from roll.data.json_text import parse_json
 
 Messages = list[dict[str, str]]
 
@@ -88,7 +90,7 @@ def lookup(row: Mapping[str, Any], path: str) -> Any:
     for key in path.split("."):
         if isinstance(value, str) and value.lstrip().startswith("{"):
             try:
-                value = json.loads(value)
+                value = parse_json(value)
             except ValueError:
                 return None
         if not isinstance(value, Mapping):
@@ -135,7 +137,7 @@ def _messages(content: Any, column: str) -> Messages:
     expected = f"{column!r} must be a list of {{role, content}}, or that as JSON text."
     if isinstance(content, str):
         try:
-            content = json.loads(content)
+            content = parse_json(content)
         except ValueError as error:
             raise FixableError(f"{column!r} is text that is not valid JSON: {error}.", expected) from None
     if not isinstance(content, list) or not content:
@@ -161,9 +163,11 @@ def _message(item: Any, place: str) -> dict[str, str]:
 
 
 def as_text(value: Any) -> str | None:
-    """Return a value of a row as the text a data file would have."""
+    """Return a value of a row as the text a data file would have; ``None`` for NaN, which tables write for nothing."""
     if value is None or isinstance(value, str):
         return value
+    if isinstance(value, float) and math.isnan(value):
+        return None
     # JSON spells numbers, booleans and lists as a data file does; dates and decimals have a spelling of their own.
     plain = isinstance(value, int | float | list | dict)
     return json.dumps(value, ensure_ascii=False, default=str) if plain else str(value)

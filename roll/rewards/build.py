@@ -81,6 +81,9 @@ def _terms(
             Problem(path, f"no verifier belongs to the domain {domain!r}.", "name some: `verifiers: {math: 1.0}`.")
         )
     for name, verifier in configured.items():
+        if config.custom_reward_function is not None and name == config.custom_reward_function.name:
+            terms.extend(_custom_term(path, name, verifier, custom, problems))
+            continue
         try:
             made = make_verifier(name, verifier.options, resources)
         except UnknownVerifierError as error:
@@ -90,6 +93,16 @@ def _terms(
         else:
             terms.append(Term(name, verifier.weight, made))
     return terms
+
+
+def _custom_term(
+    path: str, name: str, verifier: VerifierConfig, custom: Verifier | None, problems: list[Problem]
+) -> list[Term]:
+    """Return the function of ``custom_reward_function`` as one of several verifiers."""
+    if verifier.options:
+        fix = "write them as custom_reward_function.kwargs."
+        problems.append(Problem(f"{path}.verifiers.{name}.options", f"{name} has its options elsewhere.", fix))
+    return [] if custom is None else [Term(name, verifier.weight, custom)]
 
 
 def _import_modules(config: RLVRConfig, problems: list[Problem]) -> None:

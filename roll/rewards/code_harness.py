@@ -7,15 +7,25 @@ read before the solution starts.
 
 from __future__ import annotations
 
+import ast
+import functools
 import json
 import os
 import sys
 from decimal import Decimal
 from fractions import Fraction
-from types import ModuleType
+from types import FunctionType, GeneratorType, ModuleType
 from typing import Any
 
 REPORT = 3
+_MADE_IN_PYTHON = 1 << 9
+"""Flag of classes that a program made (Py_TPFLAGS_HEAPTYPE)."""
+_HARMLESS = {
+    "__annotations__", "__dict__", "__doc__", "__firstlineno__", "__getnewargs__", "__init__", "__match_args__",
+    "__module__", "__new__", "__orig_bases__", "__parameters__", "__qualname__", "__replace__", "__repr__", "__slots__",
+    "__static_attributes__", "__str__", "__weakref__",
+}  # fmt: skip
+"""Special names of a class that have no part in comparing its objects."""
 
 
 def main(names: dict[str, Any]) -> None:
@@ -65,13 +75,72 @@ def _function(module: ModuleType, name: str) -> Any:
 
 def _check(module: ModuleType, source: str, kind: str) -> None:
     """Run a test; it passed if this returns."""
+    namespace = _guarded(module, source)
     if kind == "pytest":
         _run_pytest(source)
         return
-    namespace = module.__dict__
     exec(compile(source, "test.py", "exec"), namespace)
     if kind == "functions":
         _run_test_functions(namespace)
+
+
+def _guarded(module: ModuleType, test: str) -> dict[str, Any]:
+    """Return what a test sees of a solution: its names, with functions that return plain values.
+
+    An object of the solution's own may call itself equal to everything. It only passes where the test makes such
+    objects itself.
+    """
+    tree = ast.parse(test)
+    bound = {node.arg for node in ast.walk(tree) if isinstance(node, ast.arg)}
+    named = {node.id for node in ast.walk(tree) if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Load)}
+    seen = ModuleType("solution")
+    sys.modules["solution"] = seen
+    for name, value in list(module.__dict__.items()):
+        seen.__dict__[name] = _returning_plain(value, named - bound) if isinstance(value, FunctionType) else value
+    return seen.__dict__
+
+
+def _returning_plain(function: Any, classes: set[str]) -> Any:
+    @functools.wraps(function)
+    def call(*arguments: Any, **keywords: Any) -> Any:
+        return _plain(function(*arguments, **keywords), classes)
+
+    return call
+
+
+def _plain(value: Any, classes: set[str]) -> Any:
+    """Return a value of the solution; raises TypeError if it is, or holds, an object of a class of its own."""
+    kind = type(value)
+    if kind in (list, tuple, set, frozenset):
+        for item in value:
+            _plain(item, classes)
+    elif kind is dict:
+        for item in (*value.keys(), *value.values()):
+            _plain(item, classes)
+    elif kind is FunctionType:
+        return _returning_plain(value, classes)
+    elif kind is GeneratorType:
+        return (_plain(item, classes) for item in value)
+    elif kind.__name__ not in classes and not _is_harmless(kind):
+        raise TypeError(f"the solution returned a value of its own type {kind.__name__}")
+    return value
+
+
+def _is_harmless(kind: type) -> bool:
+    """Whether objects of a class behave as Python's own: no method of the solution is called to compare them."""
+    return all(_is_known(each) or not _methods(each) - _HARMLESS for each in kind.__mro__)
+
+
+def _is_known(kind: type) -> bool:
+    """Whether a class is one of Python's or of a library."""
+    home = sys.modules.get(kind.__module__)
+    return not kind.__flags__ & _MADE_IN_PYTHON or (
+        kind.__module__ != "solution" and getattr(home, kind.__name__, None) is kind
+    )
+
+
+def _methods(kind: type) -> set[str]:
+    return {name for name in vars(kind) if name.startswith("__")}
 
 
 def _run_test_functions(namespace: dict[str, Any]) -> None:

@@ -60,6 +60,15 @@ def test_a_sound_configuration_has_a_plan_of_prompts_and_responses() -> None:
             "rewards.math_rule.query_filter_config.filter_args.low",
             "threshold_down, threshold_up",
         ),
+        (
+            {
+                "rewards": {"math_rule": {"verifiers": {"math": 1.0}}},
+                "custom_reward_function": {"path": "f.py", "name": "compute_score"},
+            },
+            "custom_reward_function",
+            "no domain is graded by compute_score",
+        ),
+        ({"rewards": {"math_rule": {"verifiers": {"math": float("nan")}}}}, "math_rule.verifiers.math", "finite"),
         ({"actor_train": {}}, "actor_train.data_args.file_name", "no prompts to train on"),
         ({"validation": {}}, "validation.data_args.file_name", "needs prompts"),
         (

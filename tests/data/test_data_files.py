@@ -106,6 +106,13 @@ BAD_LINES = {
     "no object": ("[1, 2]", "must be a JSON object, not list"),
     "no prompt": ('{"ground_truth": "1"}', "'prompt' is missing"),
     "empty prompt": ('{"prompt": "  "}', "'prompt' is empty"),
+    "deep brackets": (
+        '{"prompt": "x", "ground_truth": ' + "[" * 200_000 + "]" * 200_000 + "}",
+        "brackets are too deep",
+    ),
+    "a huge number": ('{"prompt": "x", "ground_truth": ' + "9" * 10_000 + "}", "10000 digits; write it as text"),
+    "a key twice": ('{"prompt": "x", "ground_truth": "1", "ground_truth": "2"}', "'ground_truth' stands twice"),
+    "no number": ('{"prompt": "x", "ground_truth": NaN}', "NaN is no number of JSON"),
     "number for a prompt": ('{"prompt": 5}', "'prompt' is int, not text"),
 }
 
@@ -141,6 +148,19 @@ def test_a_broken_array_is_named_by_line_even_where_rows_are_skipped(tmp_path: P
     path.write_text('[\n{"prompt": "x"},\n{"prompt" "y"}\n]')
     with pytest.raises(DataError, match="a.json, line 3: not valid JSON"):
         load({"file_name": path, "on_bad_row": "skip"})
+
+
+def test_an_array_that_says_two_things_is_an_error_that_names_the_file(tmp_path: Path) -> None:
+    path = tmp_path / "a.json"
+    path.write_text('[{"prompt": "x", "prompt": "y"}]')
+    with pytest.raises(DataError, match="a.json: not usable JSON: the key 'prompt' stands twice"):
+        load({"file_name": path})
+
+
+def test_nan_in_a_table_is_no_ground_truth(tmp_path: Path) -> None:
+    rows = [{"prompt": "x", "ground_truth": 1.5}, {"prompt": "y", "ground_truth": float("nan")}]
+    data = load({"file_name": write_as(tmp_path, ".parquet", rows)})
+    assert [prompt.ground_truth for prompt in data.table] == ["1.5", None]
 
 
 def test_bad_rows_of_tables_are_named_by_row(tmp_path: Path) -> None:

@@ -86,6 +86,16 @@ def test_a_function_of_ones_own_grades_the_domains_that_name_no_verifier(rewards
     assert (right.score, wrong.score) == (1.25, 0.25)
 
 
+def test_a_function_of_ones_own_is_one_verifier_among_others_under_its_name(rewards_file: Path) -> None:
+    custom = {"path": str(rewards_file), "name": "compute_score"}
+    rewards = {"own": {"verifiers": {"compute_score": 0.5, "format": {"weight": 0.1, "options": {"pattern": ".*"}}}}}
+    (grade,) = grades(build_rubrics(config(rewards=rewards, custom_reward_function=custom))["own"], asked("42", "42"))
+    assert grade.parts == {"compute_score": 0.5, "format": 0.1}
+    rewards = {"own": {"verifiers": {"compute_score": {"options": {"bonus": 1}}}}}
+    with pytest.raises(ConfigError, match="custom_reward_function.kwargs"):
+        build_rubrics(config(rewards=rewards, custom_reward_function=custom))
+
+
 def test_a_function_of_ones_own_needs_no_domains(rewards_file: Path) -> None:
     rubrics = build_rubrics(config(custom_reward_function={"path": str(rewards_file), "name": "compute_score"}))
     assert list(rubrics) == [""]

@@ -226,6 +226,65 @@ def test_endless_program_does_not_delay_others() -> None:
     assert [verdict.score for verdict in asyncio.run(both())] == [0.0, 1.0, 1.0, 1.0, 1.0, 1.0]
 
 
+YES = (
+    "class Yes{base}:\n    def __eq__(self, other): return True\n"
+    "    __ne__ = __lt__ = __le__ = lambda self, other: True\n"
+    "    __hash__ = object.__hash__\n    def __sub__(self, other): return self\n    def __abs__(self): return self\n"
+)
+HUMANEVAL = (
+    "def check(candidate):\n    assert candidate(1, 2) == 3\n    assert abs(candidate(1, 2) - 3) < 1e-6\n\ncheck(add)"
+)
+
+
+@pytest.mark.parametrize(
+    ("program", "passes"),
+    [
+        (ADD, True),
+        ("from fractions import Fraction\n" + ADD.replace("a + b", "Fraction(a) + b"), True),
+        (ADD.replace("a + b", "a + b + 1"), False),
+        (YES.format(base="") + ADD.replace("a + b", "Yes()"), False),
+        (YES.format(base="(int)") + ADD.replace("a + b", "Yes()"), False),
+        (YES.format(base="") + "Yes.__module__ = 'json'\n" + ADD.replace("a + b", "Yes()"), False),
+        (YES.format(base="") + "Yes.__name__ = 'candidate'\n" + ADD.replace("a + b", "Yes()"), False),
+    ],
+)
+def test_a_check_of_a_candidate_is_not_fooled_by_an_object_that_equals_everything(program: str, passes: bool) -> None:
+    assert score(program, {"test_cases": [{"assert_code": HUMANEVAL}]}) == float(passes)
+    listed = {"test_cases": [{"assert_code": "def check(candidate):\n    assert candidate() == [3]\ncheck(many)"}]}
+    assert score(program + "\ndef many():\n    return [add(1, 2)]", listed) == float(passes)
+    functions = {
+        "case_type": "pytest",
+        "test_cases": ["from solution import add\ndef test_it():\n    assert add(1, 2) == 3"],
+    }
+    assert score(program, functions) == float(passes)
+
+
+POINT = "from collections import namedtuple\nP = namedtuple('P', 'x y')\ndef f(): return P(1, 2)"
+NODE = """class Node:
+    def __init__(self, v): self.v = v
+    def __eq__(self, o): return self.v == o.v
+def f(): return Node(1)
+"""
+COUNTER = "class S:\n    def __init__(self): self.n = 0\n    def add(self): self.n += 1; return self\n"
+
+
+@pytest.mark.parametrize(
+    ("program", "test"),
+    [
+        (POINT, "list(f()) == [1, 2] and f() == (1, 2)"),
+        (NODE, "f() == Node(1)"),
+        ("def f():\n    yield from (1, 2)", "sum(f()) == 3 and True"),
+        ("def f():\n    return lambda x: x + 1", "f()(1) == 2 and True"),
+        ("import re\ndef f(): return re.match('a', 'a')", "f().group() == 'a' and True"),
+        ("from collections import Counter\ndef f(): return Counter('aab')", "f() == {'a': 2, 'b': 1} and True"),
+        ("def f(n):\n    return 1 if n < 2 else n * f(n - 1)", "f(5) == 120 and f.__name__ == 'f'"),
+        (COUNTER, "S().add().add().n == 2"),
+    ],
+)
+def test_values_that_are_not_plain_pass_where_they_may(program: str, test: str) -> None:
+    assert score(program, {"test_cases": [{"assert_code": f"value = 1\nassert {test}"}]}) == 1.0
+
+
 def test_common_names_are_imported_unless_turned_off() -> None:
     program = "def add(a: Optional[List[int]], b) -> int:\n    return math.prod(deque([a, b]))"
     assert score(program, CALL) == 1.0
