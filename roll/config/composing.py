@@ -8,6 +8,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Final
 
+import yaml
 from omegaconf import DictConfig, OmegaConf
 
 from roll.config.errors import ConfigError, Problem
@@ -55,7 +56,7 @@ def compose(name: str | Path, overrides: Sequence[str] = ()) -> tuple[DictConfig
             # A file without _self_ overrides its defaults, which is what the guide's own files rely on.
             warnings.filterwarnings("ignore", message=".*Defaults list is missing `_self_`.*")
             return hydra.compose(path.name, changes), path
-    except (HydraException, OSError) as error:
+    except (HydraException, OSError, yaml.YAMLError, UnicodeDecodeError) as error:
         message = " ".join(str(error).split())
         raise ConfigError([Problem(str(name), message, "correct the file or the overrides.")]) from error
 

@@ -27,5 +27,5 @@ class Origins:
         heads = (".".join(path[:depth]) for depth in range(len(path), 0, -1))
         other = next((self.written[head] for head in heads if head in self.written), None)
         if other is None:
-            return self.sources.locate(path) or "from Python"
-        return f"{self.sources.locate(other.split('.')) or 'from Python'} as {other}"
+            return self.sources.origin(path) or "from Python"
+        return f"{self.sources.origin(other.split('.')) or 'from Python'} as {other}"

@@ -11,6 +11,8 @@ from pathlib import Path
 
 import yaml
 
+from roll.config.composing import shipped_configs
+
 Lines = dict[tuple[str, ...], int]
 
 
@@ -44,6 +46,14 @@ class Sources:
         files = [(_shown(path), _lines(path)) for path in (primary, *_chosen(primary, overrides), *others)]
         return cls(files, overrides, _shown(Path(source)), by)
 
+    def origin(self, path: Sequence[str]) -> str | None:
+        """Return what :meth:`locate` does without the value, which may be long, or a secret."""
+        place = self.locate(path)
+        if place is None or not place.startswith(f"{self._by}: "):
+            return place
+        key = place.removeprefix(f"{self._by}: ").lstrip("+~").partition("=")[0]
+        return self._by if key == ".".join(path) else f"{self._by}: {key}"
+
     def locate(self, path: Sequence[str]) -> str | None:
         """Return where the key at ``path`` was written, or where the closest part above it was."""
         for depth in range(len(path), 0, -1):
@@ -68,8 +78,9 @@ def composed_files(primary: Path, seen: frozenset[Path] = frozenset()) -> Iterat
     yield primary
     for entry in reversed(_defaults(primary)):
         name = entry.partition("@")[0].strip().removeprefix("/")
-        path = (primary.parent / name).with_name(Path(name).name.removesuffix(".yaml") + ".yaml")
-        if path.is_file() and path.resolve() not in seen:
+        file = f"{name.removesuffix('.yaml')}.yaml"
+        path = next((path for folder in _folders(primary) if (path := folder / file).is_file()), None)
+        if path is not None and path.resolve() not in seen:
             yield from composed_files(path, seen | {path.resolve()})
 
 
@@ -93,13 +104,18 @@ def _names(item: yaml.Node) -> Iterator[str]:
                 yield f"{group.value.split()[-1]}/{option.value}"
 
 
+def _folders(primary: Path) -> tuple[Path, Path]:
+    return primary.parent, shipped_configs()
+
+
 def _chosen(primary: Path, overrides: Sequence[str]) -> Iterator[Path]:
     """Yield the files that overrides choose: ``actor_train/strategy=deepspeed_zero2``."""
     for override in overrides:
         group, equals, option = override.lstrip("+").partition("=")
-        path = primary.parent / group / f"{option}.yaml"
-        if equals and "/" in group and path.is_file():
-            yield path
+        for folder in _folders(primary) if equals and "/" in group else ():
+            if (folder / group / f"{option}.yaml").is_file():
+                yield folder / group / f"{option}.yaml"
+                break
 
 
 def _lines(path: Path) -> Lines:

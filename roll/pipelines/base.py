@@ -26,11 +26,20 @@ from roll.pipelines.folders import folders, make_room, own_folders
 from roll.pipelines.learner import Learner, Lesson
 from roll.pipelines.metrics import generation_metrics, prefixed, rollout_metrics
 from roll.pipelines.process import run_to_end, settle_process
+from roll.pipelines.record import RunRecord
 from roll.pipelines.roles.models import to_its_end
 from roll.pipelines.roles.weight_check import WeightCheckError
 from roll.pipelines.run_log import RunLog, checkpoint_state, is_due, resume, summarize
 from roll.pipelines.storage import StorageError, refusals_end_the_run
-from roll.pipelines.terminal import algorithm_warnings, headline, introduce, one_line, quiet_transformers, say
+from roll.pipelines.terminal import (
+    algorithm_warnings,
+    headline,
+    introduce,
+    one_line,
+    quiet_transformers,
+    say,
+    say_differences,
+)
 from roll.schedulers.rollout import RolloutError
 from roll.tracking import Progress, RunSummary, make_progress
 from roll.trajectories.model import Trajectory, TrajectoryGroup
@@ -202,9 +211,13 @@ class Pipeline(ABC, Generic[Config]):
             aside = make_room(config, self.saved)
             if aside is not None:
                 say(config, f"An earlier run was there: it is in {shown(aside)} now.")
+            self.record = RunRecord.of(config, self.saved)
+            self.record.write(config.output_dir)
+            say_differences(config, self.record)
             title, about = config.exp_name, headline(config, self.plan)
             self.progress.start(config.max_steps, title, about, first_step=first)
         self.log = RunLog(config, self.progress, state)
+        self.log.trackers.log_config(self.record.keys, self.record.text)
 
     async def train(self, step: int) -> None:
         """One step: sample, make a batch, learn from it, publish the new weights, report."""
@@ -269,6 +282,7 @@ class Pipeline(ABC, Generic[Config]):
             state = checkpoint_state(config, self.log, {**self.learner.state(), **self.state()})
             root, keep = config.checkpoint_path, config.checkpoint_config.keep
             with new_checkpoint(root, step, state, keep=keep) as folder:
+                self.record.write(folder)
                 async with self.core.turns.for_models():
                     await self.learner.save(folder)
         self.saved, self.recoveries = folder_of(root, step), 0

@@ -16,6 +16,7 @@ from roll.pipelines.core import build_sampler
 from roll.pipelines.folders import EVALUATION, folders, make_room, own_folders
 from roll.pipelines.preflight.rlvr import check_evaluation
 from roll.pipelines.process import run_to_end, settle_process
+from roll.pipelines.record import RunRecord
 from roll.pipelines.rlvr_metrics import evaluation_metrics
 from roll.pipelines.rlvr_parts import eval_prompts, prompt_scheduler, start_graders
 from roll.pipelines.storage import refusals_end_the_run
@@ -56,6 +57,7 @@ def run_evaluation(config: EvaluationConfig) -> dict[str, float]:
 def _store(config: EvaluationConfig, groups: Sequence[TrajectoryGroup], metrics: dict[str, float], text: Text) -> None:
     """Write figures, trajectories and pages where an earlier run may have been."""
     make_room(config, None)
+    RunRecord.of(config).write(config.output_dir)
     trajectories = [member for group in groups for member in group.trajectories]
     write_trajectories(
         trajectory_path(config.output_dir, 0, "val"), trajectories, step=0, phase="val", run=config.exp_name

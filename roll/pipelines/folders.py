@@ -9,6 +9,7 @@ from pathlib import Path
 
 from roll.config import ConfigError, PipelineConfig, Problem
 from roll.pipelines.checkpoint import list_checkpoints
+from roll.pipelines.record import CONFIG, RECORD
 from roll.pipelines.run_lock import FolderInUseError, hold, require_writable
 from roll.pipelines.storage import reason_of
 
@@ -87,6 +88,8 @@ def make_room(config: PipelineConfig, begun_from: Path | None) -> Path | None:
         config.render_path,
         config.output_dir / TRAJECTORIES,
         config.output_dir / EVALUATION,
+        config.output_dir / CONFIG,
+        config.output_dir / RECORD,
     )
     left = [path for path in inside if _holds_something(path) and _is_below(path, config.output_dir)]
     moved = _move(left, config.output_dir)

@@ -18,6 +18,7 @@ from roll.config import BatchPlan, PipelineConfig
 from roll.models.quiet import quiet_deepspeed
 from roll.pipelines.command import shown
 from roll.pipelines.folders import TRAJECTORIES
+from roll.pipelines.record import RunRecord
 from roll.tracking import Progress
 
 
@@ -26,6 +27,15 @@ def say(config: PipelineConfig, text: str) -> None:
     if config.progress != "none":
         sys.stdout.write(f"{text}\n")
         sys.stdout.flush()
+
+
+def say_differences(config: PipelineConfig, record: RunRecord) -> None:
+    """Say how the configuration differs from that of the checkpoint that the run continues from."""
+    if record.continued_from is not None:
+        found = record.differences(record.continued_from)
+        if found:
+            listed = "".join(f"\n  {line}" for line in found)
+            say(config, f"The checkpoint was made with other settings, now changed:{listed}")
 
 
 def introduce(config: PipelineConfig, batch_plan: BatchPlan, warnings_found: Sequence[str]) -> None:

@@ -60,13 +60,18 @@ class TensorboardTracker:
         self.path = Path(log_dir)
         # TensorBoard hides what files of the same directory hold for later steps: the part of a killed run that is
         # done again, or all of an earlier run.
-        purge = 0 if resume_step is None else resume_step + 1
+        purge = self._first_step = 0 if resume_step is None else resume_step + 1
         self._writer = SummaryWriter(str(self.path), purge_step=purge, flush_secs=flush_secs)
 
     def log(self, metrics: Mapping[str, float], step: int) -> None:
         """Write one scalar per metric."""
         for name, value in metrics.items():
             self._writer.add_scalar(name, float(value), step)
+
+    def log_config(self, config: Mapping[str, Any], text: str) -> None:
+        """Write it as text, which TensorBoard shows as Markdown: four spaces make it a listing."""
+        self._writer.add_text("config", "".join(f"    {line}\n" for line in text.splitlines()), self._first_step)
+        self._writer.flush()
 
     def close(self) -> None:
         """Write out what is buffered."""

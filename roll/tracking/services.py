@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import importlib
 import math
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from types import ModuleType
 from typing import Any
 
 from roll.tracking.tracker import register_tracker
+
+_MLFLOW_PARAMETERS = 100  # of one request
+_MLFLOW_LENGTH = 500  # of a value; the oldest stores cut no later
 
 
 def _import(package: str, name: str) -> ModuleType:
@@ -47,6 +50,10 @@ class WandbTracker:
         """Log one record."""
         self._run.log({**metrics, "step": step})
 
+    def log_config(self, config: Mapping[str, Any], text: str) -> None:
+        """Make it the configuration of the run; a run that resumes may have changed it."""
+        self._run.config.update(dict(config), allow_val_change=True)
+
     def close(self) -> None:
         """Finish the run."""
         self._run.finish()
@@ -80,6 +87,16 @@ class MlflowTracker:
         finite = {_mlflow_name(name): float(value) for name, value in metrics.items() if math.isfinite(value)}
         self._mlflow.log_metrics(finite, step=step)
 
+    def log_config(self, config: Mapping[str, Any], text: str) -> None:
+        """Store the file, and each key as a parameter; MLflow lets nobody change those of a run that is continued."""
+        self._mlflow.log_text(text, "config.yaml")
+        active = self._mlflow.active_run()
+        known = set() if active is None else self._mlflow.get_run(active.info.run_id).data.params.keys()
+        values = {_mlflow_name(key): str(value)[:_MLFLOW_LENGTH] for key, value in _flat(config)}
+        new = [(key, value) for key, value in values.items() if key not in known]
+        for first in range(0, len(new), _MLFLOW_PARAMETERS):
+            self._mlflow.log_params(dict(new[first : first + _MLFLOW_PARAMETERS]))
+
     def close(self) -> None:
         """End the run."""
         self._mlflow.end_run()
@@ -104,9 +121,22 @@ class SwanlabTracker:
         """Log one record."""
         self._swanlab.log({name: float(value) for name, value in metrics.items()}, step=step)
 
+    def log_config(self, config: Mapping[str, Any], text: str) -> None:
+        """Make it the configuration of the run."""
+        self._swanlab.config.update(dict(config))
+
     def close(self) -> None:
         """Finish the run."""
         self._swanlab.finish()
+
+
+def _flat(config: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, Any]]:
+    """Yield the values of nested sections with their key paths."""
+    for key, value in config.items():
+        if isinstance(value, Mapping) and value:
+            yield from _flat(value, f"{prefix}{key}.")
+        else:
+            yield f"{prefix}{key}", value
 
 
 def _mlflow_name(name: str) -> str:

@@ -27,6 +27,20 @@ class Tracker(Protocol):
         ...
 
 
+@runtime_checkable
+class ConfigTracker(Protocol):
+    """A tracker that also keeps what the run was configured with; others need no such method."""
+
+    def log_config(self, config: Mapping[str, Any], text: str) -> None:
+        """Record the configuration, once before the first metrics.
+
+        Args:
+            config: Every key in nested sections, as plain values.
+            text: The same as YAML, with where each key came from, the command and the versions.
+        """
+        ...
+
+
 TrackerFactory = Callable[..., Tracker]
 _Factory = TypeVar("_Factory", bound=TrackerFactory)
 
@@ -78,6 +92,12 @@ class CompositeTracker:
         """Log to every tracker, in the order of ``track_with``."""
         for tracker in self.trackers:
             tracker.log(metrics, step)
+
+    def log_config(self, config: Mapping[str, Any], text: str) -> None:
+        """Hand the configuration to every tracker that takes it; see :class:`ConfigTracker`."""
+        for tracker in self.trackers:
+            if isinstance(tracker, ConfigTracker):
+                tracker.log_config(config, text)
 
     def close(self) -> None:
         """Close every tracker, also when one of them fails; the first failure is raised at the end."""

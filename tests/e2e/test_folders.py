@@ -26,7 +26,13 @@ def test_a_second_run_moves_the_first_aside(tmp_path: Path, capsys: pytest.Captu
     assert f"An earlier run was there: it is in {out}.1 now." in capsys.readouterr().out
     moved = tmp_path / "out.1"
     assert rows(moved) == first_rows and same(train_state(moved, 1), first_state)
-    assert sorted(path.name for path in moved.iterdir()) == ["checkpoints", "logs", "trajectories"]
+    assert sorted(path.name for path in moved.iterdir()) == [
+        "checkpoints",
+        "config.yaml",
+        "logs",
+        "run.json",
+        "trajectories",
+    ]
     assert not same(train_state(out, 1)["model"], first_state["model"])
     assert len(rows(out)) == 1 and (out / "notes.txt").read_text() == "mine"
 
