@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -11,6 +12,7 @@ import pytest
 from roll.config import AgenticConfig, ConfigError, EvaluationConfig, RLVRConfig, load
 from roll.config.composing import primary_names, shipped_configs, shipped_data
 
+ROOT = Path(__file__).resolve().parents[2]
 KINDS = {"rlvr_math": RLVRConfig, "eval_math": EvaluationConfig}
 
 
@@ -72,3 +74,16 @@ def test_loading_by_name_imports_neither_torch_nor_ray() -> None:
     script = "import sys; from roll.config import load; load('sokoban'); print({'torch', 'ray'} & set(sys.modules))"
     done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True)
     assert done.stdout.strip() == "set()"
+
+
+def test_the_checkpoints_that_the_pages_name_are_there_after_a_run() -> None:
+    pages = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
+    text = "".join(page.read_text(encoding="utf-8") for page in pages)
+    text += "".join(path.read_text(encoding="utf-8") for path in shipped_configs().glob("*.yaml"))
+    named = set(re.findall(r"output/(\w+)/checkpoints/step=(\d+)", text))
+    shipped = {load(name).output_dir.name: load(name) for name in primary_names([shipped_configs()])}
+    checked = [(shipped[run], int(step)) for run, step in named if run in shipped]
+    assert checked
+    for config, step in checked:
+        saved = sorted({*range(config.save_steps, config.max_steps, config.save_steps), config.max_steps})
+        assert step in saved[-config.checkpoint_config.keep :], (config.exp_name, step)
