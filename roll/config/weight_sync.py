@@ -31,6 +31,11 @@ class WeightSyncConfig(ConfigModel):
         description="Largest difference of a log-prob that `verify` lets pass. null: 0.001 where both compute in fp32, "
         "0.5 with bf16 or fp16, any where the engine is quantised.",
     )
+    compare_tensors: bool = Field(
+        False,
+        description="With `verify`: compare every tensor too, at every update. Finds changes that are lost in the "
+        "rounding of an answer, and reads all weights once more on both sides.",
+    )
     directory: Annotated[Path, Field(strict=False)] | None = Field(
         None, description="Folder that trainer and engines both see, for `method: checkpoint`."
     )

@@ -189,6 +189,25 @@ def test_a_log_prob_that_is_no_number_is_found() -> None:
     assert "The engine cannot say which tensors differ." in found(check)
 
 
+def test_a_change_that_no_answer_shows_is_found_by_comparing_tensors() -> None:
+    trainer, engines = toy_pair()
+    before = trainer.weights()
+    trainer.step(1, size=1e-5)
+    after = trainer.weights()
+    name = "model.layers.1.self_attn.q_proj.weight"
+    lost = {**after, name: before[name]}
+    for compare, tensors, expected in (
+        (False, lost, ""),
+        (True, after, ""),
+        (True, lost, f"1 differ, layer by layer: {name}"),
+    ):
+        check = check_of(trainer, engines, probes(VOCABULARY), tolerance=1e-3, compare_tensors=compare)
+        run_async(publish(check, engines, 1, tensors))
+        assert bool(found(check)) == bool(expected)
+        assert expected in found(check)
+    assert "does not have the trainer's weights" in found(check)
+
+
 def test_where_the_trainer_sleeps_the_comparison_waits_for_it() -> None:
     trainer, engines = toy_pair()
     before = trainer.weights()
@@ -196,8 +215,11 @@ def test_where_the_trainer_sleeps_the_comparison_waits_for_it() -> None:
     check = check_of(trainer, engines, probes(VOCABULARY), trainer_sleeps=True)
     assert run_async(publish(check, engines, 1, before)) == {}
     assert found(check) == ""
+    # By then the engine has given its device, and its weights, away.
+    run_async(engines.update(2, trainer.weights()))
     assert run_async(check.late())[DIFFERENCE] > FULL_PRECISION
     assert "does not answer" in found(check)
+    assert "Of 24 tensors, 24 differ" in found(check)
 
 
 def test_probes_fit_short_sequences_and_are_the_same_at_every_check() -> None:

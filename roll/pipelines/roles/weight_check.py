@@ -15,7 +15,7 @@ from roll.config import PipelineConfig
 from roll.distributed.weight_sync.probes import Answer, Probes, batch_of, differences
 from roll.schedulers.replicas import GenerationClient, ReplicaDown
 from roll.strategies.base import Completion, GenerationRequest
-from roll.strategies.fingerprints import Fingerprints, deviations
+from roll.strategies.fingerprints import Deviation, Fingerprints, deviations
 
 DIFFERENCE: Final = "weight_sync/probe_difference"
 
@@ -68,6 +68,7 @@ class CheckOptions:
         tolerance: Most that a log-prob may differ; ``None`` leaves differences alone.
         exact: Whether trainer and engines compute in fp32.
         wire_dtype: Type in which weights travel; ``None`` for that which they have.
+        compare_tensors: Whether to compare all tensors each time, not only to say which of them differ.
         trainer_sleeps: Whether the trainer's weights are not on its devices while engines work. Then the answers wait
             for the next update.
     """
@@ -76,6 +77,7 @@ class CheckOptions:
     tolerance: float | None
     exact: bool = True
     wire_dtype: torch.dtype | None = None
+    compare_tensors: bool = False
     trainer_sleeps: bool = False
 
 
@@ -97,6 +99,7 @@ class WeightCheck:
         self._trainer = trainer
         self._options = options
         self._answers: list[Answer] = []
+        self._engine_tensors: dict[int, Fingerprints | None] = {}
         self._version = 0
         self._failure: WeightCheckError | None = None
 
@@ -131,7 +134,12 @@ class WeightCheck:
         for _, client, request in asked:
             if request.session is not None:
                 await client.release(request.session)
-        return {} if self._options.trainer_sleeps else await self.late()
+        if not self._options.trainer_sleeps:
+            return await self.late()
+        # When the trainer's weights are back, the engines' are gone.
+        ranks = {answer.engine for answer in self._answers}
+        self._engine_tensors = {rank: await self._engines.fingerprints(rank) for rank in sorted(ranks)}
+        return {}
 
     async def late(self) -> dict[str, float]:
         """Compare answers that nobody has compared yet; returns as :meth:`run`."""
@@ -139,10 +147,11 @@ class WeightCheck:
         if not answers:
             return {}
         worst = differences(answers, await self._trainer.compute_log_probs(batch_of(answers)))
+        sent = await self._sent() if self._options.compare_tensors else None
         for rank, difference in worst.items():
             reason = self._reason([answer for answer in answers if answer.engine == rank], difference)
-            if reason is not None and self._failure is None:
-                self._failure = WeightCheckError(await self._describe(rank, reason))
+            if reason is not None or sent is not None:
+                await self._compare(rank, reason, sent or await self._sent())
         return {DIFFERENCE: max(worst.values())}
 
     def require(self) -> None:
@@ -168,27 +177,35 @@ class WeightCheck:
             return f"it kept its prefix cache, and answered from {cached} tokens in it ({gap})"
         return f"{gap}, where {tolerance:g} is tolerated" if differs else None
 
-    async def _describe(self, rank: int, reason: str) -> str:
-        sent = await self._trainer.fingerprints(self._options.wire_dtype)
-        has = await self._engines.fingerprints(rank)
-        return (
-            f"After the weights of step {self._version}, engine {rank} does not answer as the trainer does: {reason}. "
-            f"{self._compare(sent, has)} The trainer's own weights are not touched by this. If the engine is meant to "
-            "compute otherwise (quantised, for example), set weight_sync.tolerance; weight_sync.verify=false checks "
-            "nothing."
+    async def _sent(self) -> Fingerprints:
+        return await self._trainer.fingerprints(self._options.wire_dtype)
+
+    async def _compare(self, rank: int, reason: str | None, sent: Fingerprints) -> None:
+        """Compare the tensors of an engine, whose answers are wrong for a reason, or right; note what is wrong."""
+        held = self._engine_tensors
+        has = held[rank] if rank in held else await self._engines.fingerprints(rank)
+        found, compared = deviations(sent, has or {}, _TENSOR_TOLERANCE[self._options.exact])
+        if self._failure is not None or (reason is None and not found):
+            return
+        answers = f"does not answer as the trainer does: {reason}" if reason else "does not have the trainer's weights"
+        self._failure = WeightCheckError(
+            f"After the weights of step {self._version}, engine {rank} {answers}. {_named(found, compared)} "
+            "The trainer's own weights are not touched by this. If the engine is meant to compute otherwise "
+            "(quantised, for example), set weight_sync.tolerance; weight_sync.verify=false checks nothing."
         )
 
-    def _compare(self, sent: Fingerprints, has: Fingerprints | None) -> str:
-        if not has:
-            return "The engine cannot say which tensors differ."
-        found, compared = deviations(sent, has, _TENSOR_TOLERANCE[self._options.exact])
-        if not found:
-            return (
-                f"All {compared} tensors that can be compared are the same in both: the engine has the weights, and "
-                "computes something else from them."
-            )
-        shown = ", ".join(map(str, found[:_SHOWN])) + (f" and {len(found) - _SHOWN} more" if found[_SHOWN:] else "")
-        return f"Of {compared} tensors, {len(found)} differ, layer by layer: {shown}."
+
+def _named(found: Sequence[Deviation], compared: int) -> str:
+    """Return a sentence about the tensors that differ."""
+    if not compared:
+        return "The engine cannot say which tensors differ."
+    if not found:
+        return (
+            f"All {compared} tensors that can be compared are the same in both: the engine has the weights, and "
+            "computes something else from them."
+        )
+    shown = ", ".join(map(str, found[:_SHOWN])) + (f" and {len(found) - _SHOWN} more" if found[_SHOWN:] else "")
+    return f"Of {compared} tensors, {len(found)} differ, layer by layer: {shown}."
 
 
 def check_options(
@@ -209,7 +226,7 @@ def check_options(
         tolerance = FULL_PRECISION if exact else HALF_PRECISION
     temperature = infer.generating_args.temperature
     probes = Probes.of(token_ids, config.sequence_length, temperature) if sync.verify else Probes()
-    return CheckOptions(probes, tolerance, exact, wire_dtype, shared)
+    return CheckOptions(probes, tolerance, exact, wire_dtype, sync.compare_tensors, shared)
 
 
 def _is_quantised(strategy_config: Mapping[str, Any] | None) -> bool:
