@@ -20,6 +20,7 @@ from roll.config.composing import is_primary, quoted, upsert
 from roll.config.errors import ConfigError, ConfigWarning, RunError
 from roll.config.loading import PIPELINES, check, kind_of
 from roll.config.pipeline import PipelineConfig
+from roll.config.plain_text import plain_text
 from roll.config.process import prepare_process
 from roll.config.sources import composed_files
 
@@ -276,7 +277,7 @@ def _folder(given: str | None, own: Path) -> Path:
 
 
 def _leave(code: int, message: str) -> NoReturn:
-    sys.stderr.write(f"{message}\n")
+    sys.stderr.write(f"{plain_text(message)}\n")
     raise SystemExit(code)
 
 

@@ -15,6 +15,7 @@ from transformers.utils import logging as transformers_logging
 
 from roll.algorithms.groups import AlgorithmWarning
 from roll.config import BatchPlan, PipelineConfig
+from roll.config.plain_text import plain_text
 from roll.models.quiet import quiet_deepspeed
 from roll.pipelines.command import shown
 from roll.pipelines.folders import TRAJECTORIES
@@ -97,10 +98,11 @@ def show_evaluation(config: PipelineConfig, metrics: Mapping[str, float], stored
     for name in names:
         table.add_column(name, justify="right")
     for source in sources:
-        table.add_row(source, *(f"{metrics[f'{source}/{name}']:.1%}" for name in names))
+        table.add_row(plain_text(source), *(f"{metrics[f'{source}/{name}']:.1%}" for name in names))
     if len(sources) != 1:
         table.add_row("all", *(f"{metrics[name]:.1%}" for name in names), style="bold")
-    console = Console(force_jupyter=False)  # lines, not a box of HTML each, in a notebook
+    # Sources have the names that a data file gives them. In a notebook: lines, not a box of HTML each.
+    console = Console(markup=False, force_jupyter=False)
     console.print(table)
     if metrics.get("errors"):
         console.print(f"{metrics['errors']:.0f} responses could not be graded and are left out.")

@@ -13,6 +13,7 @@ from typing import Any, Literal, TextIO
 from rich.console import Console
 from rich.live import Live
 
+from roll.config.plain_text import plain_text
 from roll.tracking.captured_output import CapturedOutput
 from roll.tracking.dashboard_view import DashboardView, RunState, draw
 from roll.tracking.progress import LineProgress, NullProgress, Progress
@@ -109,7 +110,7 @@ class LiveDashboard(Progress):
 
     def warning(self, message: str) -> None:
         """Show it on the last line."""
-        self.state.message = message
+        self.state.message = plain_text(message)
 
     def finish(self, summary: RunSummary) -> None:
         """Give the terminal back, leave the last picture on it and print the summary."""

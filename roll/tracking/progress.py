@@ -25,6 +25,8 @@ from contextlib import contextmanager
 from types import TracebackType
 from typing import TYPE_CHECKING, Self, TextIO
 
+from roll.config.plain_text import plain_text
+
 if TYPE_CHECKING:
     from roll.tracking.summary import RunSummary
 
@@ -156,7 +158,7 @@ class LineProgress(Progress):
 
     def warning(self, message: str) -> None:
         """Write one line."""
-        self._write(f"warning: {message}")
+        self._write(f"warning: {plain_text(message)}")
 
     def finish(self, summary: RunSummary) -> None:
         """Write the summary."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 
@@ -131,3 +132,25 @@ def test_a_checkpoint_is_converted(sokoban: Seen) -> None:
         assert terminal.finish() == 0, terminal.left_behind
         terminal.assert_given_back()
         assert terminal.left_behind == "Written: converted"
+
+
+HOSTILE = """
+from roll.envs import Outcome, TextEnv, register_env
+
+@register_env("hostile", max_steps=2)
+class Hostile(TextEnv):
+    def start(self):
+        raise RuntimeError("\\x1b[2J\\x1b]0;mine\\x07\\x1b[?1049h\\x1b[?25l")
+
+    def act(self, action):
+        return Outcome("never")
+"""
+
+
+@pytest.mark.parametrize("kind", ["xterm-256color", "dumb"])
+def test_what_an_environment_raises_is_shown_and_not_obeyed(kind: str, tmp_path: Path) -> None:
+    (tmp_path / "hostile.py").write_text(HOSTILE)
+    environments = ("env_modules=hostile", "train_env_manager.tags=[hostile]", "val_env_manager.tags=[hostile]")
+    seen = run_to_its_end("agentic", tmp_path, *environments, rows=24, columns=80, TERM=kind)
+    assert seen.status == 3 and "\\x1b[2J\\x1b]0;mine\\x07" in seen.left.replace("\n", "")
+    assert b"\x1b[2J" not in seen.written and b"mine\x07" not in seen.written

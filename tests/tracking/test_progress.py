@@ -240,3 +240,11 @@ def test_a_run_that_does_not_train_has_no_steps() -> None:
     state = RunState("eval_math", "2 prompts", 0, stage=("eval", 0.0), rollout=(1, 4, 0))
     text = "\n".join(plain(state, 80, 24))
     assert "25%" in text and "1/4" in text and not [word for word in ("step", "reward", "tokens") if word in text]
+
+
+def test_control_codes_in_a_warning_are_shown_and_not_obeyed() -> None:
+    out, live = io.StringIO(), LiveDashboard(Console(file=Terminal(), force_terminal=True))
+    for progress in (LineProgress(out), live):
+        progress.warning("the game said \x1b[2J\x1b]0;mine\x07")
+    assert out.getvalue() == "warning: the game said \\x1b[2J\\x1b]0;mine\\x07\n"
+    assert "said \\x1b[2J" in plain(live.state, 80, 24)[-1] and "\x1b" not in "".join(plain(live.state, 80, 24))
