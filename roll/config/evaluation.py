@@ -25,6 +25,18 @@ class EvaluationConfig(RLVRConfig):
         "prompts are looked up in the validation files, or a data file with a column `response` or `responses`.",
     )
 
+    @property
+    def chat_template_key(self) -> str:
+        """The key that names the chat template: that of the validation data, else that of training."""
+        own = self.validation is not None and self.validation.data_args.template is not None
+        return "validation.data_args.template" if own else super().chat_template_key
+
+    @property
+    def chat_template(self) -> str | None:
+        """The chat template; ``None`` for the one of the tokenizer."""
+        chosen = self.val_data_args.template
+        return None if chosen == "native" else chosen
+
     def problems(self) -> Iterator[Problem]:
         """Yield what stands in the way of evaluating."""
         from roll.config.rlvr_checks import evaluation_problems

@@ -222,6 +222,17 @@ class PipelineConfig(AlgorithmConfig):
             if worker is not None:
                 yield name, worker
 
+    @property
+    def chat_template_key(self) -> str:
+        """The key that names the chat template of every conversation with the policy."""
+        return "actor_train.data_args.template"
+
+    @property
+    def chat_template(self) -> str | None:
+        """The chat template; ``None`` for the one of the tokenizer."""
+        chosen = self.actor_train.data_args.template
+        return None if chosen == "native" else chosen
+
     def model_path(self, role: str) -> str:
         """Return the path or hub id of the model that ``role`` loads."""
         worker: WorkerConfig | None = getattr(self, role)

@@ -56,6 +56,13 @@ def _data_problems(config: RLVRConfig) -> Iterator[Problem]:
             data.file_name,
         )
     yield from _validation_problems(config)
+    if config.validation is not None and config.val_data_args.template not in (None, "native", config.chat_template):
+        yield Problem(
+            "validation.data_args.template",
+            f"the policy learns conversations of another template ({config.chat_template or 'native'}).",
+            "remove it: evaluations use actor_train.data_args.template.",
+            config.val_data_args.template,
+        )
     shares = data.domain_interleave_probs
     if shares is not None:
         for domain in shares:

@@ -76,7 +76,9 @@ class DataArgs(ConfigModel):
     """The data set of a role."""
 
     template: str | None = Field(
-        None, description="Chat template; `native` or null is the tokenizer's own, else a Jinja template or its file."
+        None,
+        description="Chat template of the policy: `chatml`, `qwen2_5`, `qwen2-vl`, `qwen3`, `llama3`, `plain`, "
+        "`user_assistant`, a Jinja template or its file; `native` or null is the tokenizer's own.",
     )
     file_name: NameList | None = Field(None, description="Data file or files: JSON, JSONL, CSV or parquet.")
     prompt: str | None = Field(None, description="Column with the prompt. Excludes `messages`.")

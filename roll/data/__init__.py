@@ -5,7 +5,6 @@ from roll.data.errors import DataError
 from roll.data.loading import load_prompts, validation_prompts
 from roll.data.prompts import Prompt, PromptSource
 from roll.data.table import PromptTable
-from roll.data.templates import with_template
 
 __all__ = [
     "DataError",
@@ -15,5 +14,4 @@ __all__ = [
     "PromptTable",
     "load_prompts",
     "validation_prompts",
-    "with_template",
 ]

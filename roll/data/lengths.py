@@ -5,8 +5,6 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Final, Literal
 
-from jinja2 import TemplateError
-
 from roll.config.errors import FixableError
 from roll.data.rows import Messages
 
@@ -147,12 +145,8 @@ class LengthLimit:
         """
         roles = tuple(message["role"] for message in messages)
         if roles not in self._scaffolding:
-            try:
-                # Not empty: templates may leave out empty messages.
-                self._scaffolding[roles] = len(self._encode([{"role": role, "content": "x"} for role in roles]))
-            except (TemplateError, ValueError) as error:
-                what = f"the chat template refuses a conversation of the roles {', '.join(roles)}: {error}"
-                raise FixableError(what, "change the messages, or set another `template`.") from error
+            # Not empty: templates may leave out empty messages.
+            self._scaffolding[roles] = len(self._encode([{"role": role, "content": "x"} for role in roles]))
         return self._scaffolding[roles]
 
 

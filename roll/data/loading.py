@@ -158,6 +158,7 @@ class _Check:
                 self._report.bad_row(error.message, error.fix, file=rows.name, line=rows.place(index), unit=rows.unit)
 
     def _row(self, place: tuple[int, int], rows: Source, reader: RowReader, row: Mapping[str, Any]) -> None:
+        canonical = _canonical(row)
         parsed = reader.read(row)
         domain = self._tag_domains.get(parsed.tag)
         if domain is None:
@@ -180,7 +181,7 @@ class _Check:
         counts.kept += 1
         self._members[domain].append(len(self._places))
         self._places.append(place)
-        self._digests[domain].update(_canonical(row))
+        self._digests[domain].update(canonical)
 
     def finish(self, sources: Sequence[ReadSource]) -> PromptTable:
         """Return the usable prompts.
@@ -215,5 +216,18 @@ class _Check:
 
 
 def _canonical(row: Mapping[str, Any]) -> bytes:
-    """Return the row as bytes that depend on its values alone."""
-    return json.dumps(row, sort_keys=True, ensure_ascii=True, default=str).encode()
+    """Return the row as bytes that depend on its values alone.
+
+    Raises:
+        FixableError: If it holds text that cannot be written.
+    """
+    written = json.dumps(row, sort_keys=True, ensure_ascii=True, default=str).encode()
+    if b"\\ud" in written:  # a character beyond the first 65,536, or half of the pair that such a one is written as
+        for column, value in row.items():
+            try:
+                json.dumps({column: value}, ensure_ascii=False, default=str).encode()
+            except UnicodeEncodeError:
+                what = f"{ascii(column)} holds half of a surrogate pair, which is no character: no file can hold it."
+                fix = "write the character itself, or both halves of the \\u escape."
+                raise FixableError(what, fix) from None
+    return written

@@ -151,8 +151,16 @@ class Renderer(Protocol):
         """Return the whole conversation with generation prompt."""
         ...
 
-    def next_ids(self, completion_ids: Sequence[int], new_messages: Sequence[Mapping[str, str]]) -> list[int] | None:
-        """Return the tokens that follow prompt and completion, or ``None`` to render the conversation anew."""
+    def next_ids(
+        self,
+        completion_ids: Sequence[int],
+        new_messages: Sequence[Mapping[str, str]],
+        history: Sequence[Mapping[str, str]] | None = None,
+    ) -> list[int] | None:
+        """Return the tokens that follow prompt and completion, or ``None`` to render the conversation anew.
+
+        ``history`` is the conversation before; it is given once a conversation was rendered anew.
+        """
         ...
 
     def decode(self, ids: Sequence[int]) -> str:

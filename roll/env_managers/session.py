@@ -126,7 +126,7 @@ class EnvSession:
         if not isinstance(info, Mapping):
             raise EnvFailure(f"reset() must return info as a dict, got {_short(info)}")
         instruction = _guarded("instruction", lambda: getattr(self._env, "instruction", ""))
-        return EnvStart(observation, str(instruction), self._frame())
+        return EnvStart(observation, _writable("instruction", str(instruction)), self._frame())
 
     def _step(self, response: str, last: bool) -> EnvStep:
         returned = _guarded("step()", lambda: self._env.step(response))
@@ -145,7 +145,7 @@ class EnvSession:
             reward=number,
             terminated=bool(terminated),
             truncated=bool(truncated),
-            action=None if action is None else str(action),
+            action=None if action is None else _writable("info['action']", str(action)),
             reward_parts=_reward_parts(info.get("reward_parts"), number),
             metrics=_numbers("metrics", info.get("metrics")),
             metrics_agg=_aggregations(info.get("metrics_agg")),
@@ -158,7 +158,8 @@ class EnvSession:
     def _frame(self) -> str | None:
         if not self._record_frames or getattr(self._env, "render_mode", None) is None:
             return None
-        return _guarded("render()", lambda: _frame_text(self._env.render()))
+        frame = _guarded("render()", lambda: _frame_text(self._env.render()))
+        return None if frame is None else _writable("render()", frame)
 
     def _close(self) -> None:
         if self._closed or self._env is None:
@@ -192,6 +193,21 @@ def _short(value: object) -> str:
 def _check_text(call: str, observation: object) -> None:
     if not isinstance(observation, str):
         raise EnvFailure(f"{call} must return the observation as text, got {_short(observation)}")
+    _writable(f"the observation of {call}", observation)
+
+
+def _writable(what: str, text: str) -> str:
+    """Return text that has tokens and that files can hold: Python also makes text of halves of surrogate pairs."""
+    if not text.isascii():
+        try:
+            text.encode()
+        except UnicodeEncodeError as error:
+            around = text[max(0, error.start - 20) : error.end + 20]
+            raise EnvFailure(
+                f"{what} holds half of a surrogate pair, which no encoding can write: {around!r}; decode bytes with "
+                "errors='replace'"
+            ) from error
+    return text
 
 
 def _number(name: str, value: object) -> float:
@@ -207,7 +223,10 @@ def _numbers(name: str, values: object) -> dict[str, float]:
         return {}
     if not isinstance(values, Mapping):
         raise EnvFailure(f"info[{name!r}] must be a dict, got {_short(values)}")
-    return {str(key): _number(f"info[{name!r}][{key!r}]", value) for key, value in values.items()}
+    return {
+        _writable(f"a key of info[{name!r}]", str(key)): _number(f"info[{name!r}][{key!r}]", value)
+        for key, value in values.items()
+    }
 
 
 def _reward_parts(values: object, reward: float) -> dict[str, float]:

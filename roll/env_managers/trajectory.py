@@ -23,6 +23,7 @@ from roll.env_managers.records import (
 from roll.env_managers.session import EnvFailure, EnvSession, EnvStep
 from roll.env_managers.templates import Templates
 from roll.env_managers.threads import CallTimeoutError, EnvThreads
+from roll.rendering.errors import ConversationError
 from roll.trajectories.model import Status, Trajectory, Turn
 
 T = TypeVar("T")
@@ -110,6 +111,7 @@ class _Episode:
         self._added: list[int] = []
         self._prompt: list[int] = []
         self._forked = False
+        self._has_forked = False
         self._metrics_agg: dict[str, str] = {}
         self._response = ""
 
@@ -119,7 +121,7 @@ class _Episode:
             await self._start()
             while trajectory.status is Status.RUNNING:
                 await self._turn()
-        except EnvFailure as failure:
+        except (EnvFailure, ConversationError) as failure:
             self._fail(Status.ERROR_ENV, str(failure))
         finally:
             # A no-op for an environment that was closed; after a failure, a time-out or a cancellation it closes it.
@@ -248,11 +250,12 @@ class _Episode:
         """Make the next turn's prompt: the previous tokens and a bridge, or the whole conversation rendered anew."""
         turns = self._trajectory.turns
         user = self._user_message(len(turns))
-        self._messages.append({"role": "assistant", "content": self._response})
-        self._messages.append(user)
-        bridge = self._manager.renderer.next_ids(completion.token_ids, [user])
+        history = self._messages if self._has_forked else None
+        bridge = self._manager.renderer.next_ids(completion.token_ids, [user], history)
+        self._messages += [{"role": "assistant", "content": self._response}, user]
         self._forked = bridge is None
         if bridge is None:
+            self._has_forked = True
             self._added = self._manager.renderer.render_ids(self._messages)
             self._prompt = list(self._added)
             return
@@ -314,7 +317,8 @@ class _Episode:
 
     def _fail(self, status: Status, reason: str) -> None:
         self._trajectory.status = status
-        self._trajectory.error = self._place(reason)
+        # What an environment says may hold halves of surrogate pairs, which no file can.
+        self._trajectory.error = self._place(reason).encode(errors="backslashreplace").decode()
 
     def _place(self, reason: str) -> str:
         spec = self._spec

@@ -8,7 +8,7 @@ from typing import Any
 from roll.config import AgenticConfig
 from roll.config.batch_plan import rollout_plan
 from roll.distributed import Cluster
-from roll.pipelines.agentic_parts import TRAIN, VAL, Environments, build_ahead, start_environments
+from roll.pipelines.agentic_parts import TRAIN, VAL, Environments, build_ahead, require_turns, start_environments
 from roll.pipelines.ahead import spares
 from roll.pipelines.algorithm_options import needs_baselines
 from roll.pipelines.base import Pipeline, Rollout, run_pipeline
@@ -45,7 +45,7 @@ class AgenticPipeline(Pipeline[AgenticConfig]):
     async def assemble(self, cluster: Cluster) -> None:
         """Start models, engines and environments."""
         config = self.config
-        self.core = await build_core(config, load_text(config), cluster)
+        self.core = await build_core(config, require_turns(config, load_text(config)), cluster)
         self.learner = Learner(config, self.core, self.progress, config.train_env_manager.sample_mode)
         self.environments = await start_environments(config, self.core, TRAIN)
         self.val_environments = await start_environments(config, self.core, VAL) if config.eval_steps else None

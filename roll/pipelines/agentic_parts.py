@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from contextlib import suppress
 
-from roll.config import AgenticConfig
+from roll.config import AgenticConfig, ConfigError, Problem
 from roll.config.batch_plan import rollout_plan
 from roll.distributed import WorkerDiedError, WorkerSpec
 from roll.env_managers.records import EpisodeSpec
@@ -18,8 +18,26 @@ from roll.schedulers.group_streams import GroupStreams
 from roll.schedulers.rollout import RolloutScheduler, endless_specs
 from roll.trajectories.model import Trajectory
 from roll.workers.classes import worker_class
+from roll.workers.loading import Text
 
 TRAIN, VAL = "train_env_manager", "val_env_manager"
+
+
+def require_turns(config: AgenticConfig, text: Text) -> Text:
+    """Return ``text`` if its chat template can hold conversations of several turns.
+
+    Raises:
+        ConfigError: If it cannot.
+    """
+    if text.renderer.turn_problem is None:
+        return text
+    key, value = (
+        ("pretrain", config.pretrain)
+        if config.chat_template is None
+        else (config.chat_template_key, config.chat_template)
+    )
+    fix = "games have turns: name another template by actor_train.data_args.template (chatml, user_assistant, a file)."
+    raise ConfigError([Problem(key, f"no second turn can be played: {text.renderer.turn_problem}.", fix, value)])
 
 
 class Environments:

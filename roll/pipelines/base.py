@@ -208,6 +208,8 @@ class Pipeline(ABC, Generic[Config]):
                 say(config, f"No checkpoint in {config.checkpoint_path} to resume from: starting anew.")
             if 0 < config.max_steps <= first:
                 say(config, f"{self.saved} is complete: set max_steps above {first} to train on.")
+            if self.core.renderer.folds_system:
+                say(config, "The chat template takes no system message: the first message of the user says it too.")
             aside = make_room(config, self.saved)
             if aside is not None:
                 say(config, f"An earlier run was there: it is in {shown(aside)} now.")

@@ -15,13 +15,11 @@ from roll.data.dataset import PromptDataset
 from roll.data.errors import DataError
 from roll.data.loading import load_prompts, validation_prompts
 from roll.data.prompts import Prompt
-from roll.data.templates import with_template
 from roll.distributed import WorkerSpec
 from roll.pipelines.ahead import Ahead, spares, stream_options
 from roll.pipelines.algorithm_options import needs_baselines
 from roll.pipelines.core import Core, Sampler
 from roll.pipelines.roles.pool import WorkerPool
-from roll.rendering.chat import ChatRenderer
 from roll.rewards.base import Grade, RewardRequest
 from roll.rewards.concurrency import ConcurrencyLimit
 from roll.schedulers.group_stream import GroupStream
@@ -100,7 +98,7 @@ def load_data(config: RLVRConfig, text: Text) -> RlvrData:
         ConfigError: If they cannot be used.
     """
     data = config.actor_train.data_args
-    tokens = tokenisation(config, text, data, config.actor_infer.generating_args)
+    tokens = tokenisation(config, text, config.actor_infer.generating_args)
     try:
         train = load_prompts(data, domain_tags(config), seed=config.seed, **tokens)
     except DataError as error:
@@ -115,7 +113,7 @@ def eval_prompts(config: RLVRConfig, data: DataArgs, text: Text) -> Sequence[Pro
         ConfigError: If they cannot be used.
     """
     try:
-        return validation_prompts(data, domain_tags(config), **tokenisation(config, text, data, config.val_generating))
+        return validation_prompts(data, domain_tags(config), **tokenisation(config, text, config.val_generating))
     except DataError as error:
         raise data_problem("validation.data_args", error) from error
 
@@ -246,14 +244,11 @@ def prompt_scheduler(
     )
 
 
-def tokenisation(config: RLVRConfig, text: Text, data: DataArgs, generating: GeneratingArgs) -> dict[str, Any]:
+def tokenisation(config: RLVRConfig, text: Text, generating: GeneratingArgs) -> dict[str, Any]:
     """Return how a data set turns text into tokens and back, and how long a prompt may be."""
     room = config.sequence_length - generating.max_new_tokens
-    renderer = text.renderer
-    if data.template not in (None, "native"):
-        renderer = ChatRenderer(with_template(text.tokenizer, data.template))
     return {
-        "encode": renderer.initial_ids,
+        "encode": text.renderer.initial_ids,
         "encode_text": lambda content: text.tokenizer.encode(content, add_special_tokens=False),
         "decode": text.tokenizer.decode,
         "prompt_length": config.prompt_length or room,

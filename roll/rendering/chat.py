@@ -8,20 +8,14 @@ the model's own chat template, and only used where the template itself would hav
 from __future__ import annotations
 
 import functools
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any, Literal
 
-from jinja2 import TemplateError
-
 from roll.rendering.encoding import THINKING_TAGS, PromptEncoder
+from roll.rendering.errors import ChatTemplateError, ConversationError
+from roll.rendering.probes import OBSERVATIONS, REPLIES, REPLY, SYSTEM, USER, histories, new_messages
 
 Message = Mapping[str, str]
-
-_REPLY = "Aq7reply"
-_USER: dict[str, str] = {"role": "user", "content": "Uq7first"}
-_SYSTEM: dict[str, str] = {"role": "system", "content": "Sq7rules"}
-_OBSERVATIONS = ("#.@ $", "  indented\n\nlines \n", "{x} {{ y }} [INST] <b>&amp; {% z %} <answer>", "")
-_REPLIES = (_REPLY, "<think>\nplan\n</think>\n\n<answer>Up</answer>", " padded \n", "")
 
 # Boards come back, in the other episodes of a group and when an action changes nothing; long texts seldom do.
 _CACHED_BRIDGES = 512
@@ -34,6 +28,9 @@ class ChatRenderer:
     Attributes:
         stop_token_ids: Tokens that end an assistant's turn: the one the template writes there, then the tokenizer's
             end of sequence, then those given.
+        folds_system: Whether the template takes no system message. What it would say is then put before the first
+            message of the user, with an empty line between.
+        turn_problem: Why no conversation can have a second turn of the user; ``None`` where it can.
         bridge_problem: Why conversations with this template can never be extended in place; ``None`` where they can
             (a single turn may still need a new rendering, see :meth:`next_ids`).
     """
@@ -59,36 +56,116 @@ class ChatRenderer:
             stop_token_ids: Further tokens that end a turn.
 
         Raises:
-            ValueError: If the tokenizer has no chat template or the template cannot render a user message.
+            ChatTemplateError: If the tokenizer has no chat template, or the template cannot show what the user says, or
+                writes control tokens into what the assistant says.
         """
         if not getattr(tokenizer, "chat_template", None):
-            raise ValueError(
-                f"{type(tokenizer).__name__} has no chat template, so messages cannot become a prompt: use an instruct "
-                "model, or set tokenizer.chat_template."
+            raise ChatTemplateError(
+                f"{type(tokenizer).__name__} has no chat template, so messages cannot become a prompt.",
+                "use an instruct model, or name a template: actor_train.data_args.template=user_assistant for a base "
+                "model, chatml, qwen2_5, llama3, or a file of your own.",
             )
         self._tokenizer = tokenizer
         self._keep = history == "keep"
         self._kwargs = dict(template_kwargs or {})
         if enable_thinking is not None:
             self._kwargs["enable_thinking"] = enable_thinking
+        self.folds_system = False
         self._base = self._probe_base()
         self._base_text = self._render(self._base)
-        scaffolding = self._render([*self._base, {"role": "assistant", "content": _REPLY}, _USER], generate=False)
-        self._encoder = PromptEncoder(tokenizer, scaffolding)
-        self._close_id = self._find_close()
+        if USER["content"] not in self._base_text:
+            raise _unusable("it never shows what the user says; it may be for messages of text and pictures")
+        self.folds_system = not self._shows_system()
+        self.turn_problem, after = self._probe_turn()
+        self._encoder = PromptEncoder(tokenizer, after or self._base_text)
+        self._close_id = self._find_close(after)
         eos = getattr(tokenizer, "eos_token_id", None)
         stops = [self._close_id, eos, *stop_token_ids]
         self.stop_token_ids: tuple[int, ...] = tuple(dict.fromkeys(stop for stop in stops if stop is not None))
-        self.bridge_problem: str | None = self._verify()
-        self._recent_bridge = functools.lru_cache(_CACHED_BRIDGES)(self._bridge)
+        # What follows a reply, by the roles of the messages; checked when such messages come for the first time.
+        self._recent_problem = functools.cache(self._check_turn)
+        self._recent_bridge = functools.lru_cache(_CACHED_BRIDGES)(self._bridge_of_items)
+        problem = self._check_tokens()
+        self.bridge_problem: str | None = self.turn_problem or problem or self._recent_problem(("user",))
 
     def render_ids(self, messages: Sequence[Message]) -> list[int]:
         """Return the whole conversation and the generation prompt as token ids.
 
         Control tokens spelled out in a message become ordinary text tokens; ``<think>`` tags of assistant messages are
         kept because templates act on them.
+
+        Raises:
+            ConversationError: If the template refuses such a conversation, or a message has no tokens.
         """
-        guarded = [
+        return self._encoder.encode(self._render(self._guarded(messages)))
+
+    def initial_ids(self, messages: Sequence[Message]) -> list[int]:
+        """Return the first prompt of an episode, generation prompt included."""
+        return self.render_ids(messages)
+
+    def next_ids(
+        self,
+        completion_ids: Sequence[int],
+        new_messages: Sequence[Message],
+        history: Sequence[Message] | None = None,
+    ) -> list[int] | None:
+        """Return the tokens to append after the previous prompt and ``completion_ids``.
+
+        Args:
+            completion_ids: What was sampled, with or without a stop token at the end.
+            new_messages: What follows it; no assistant messages.
+            history: The conversation before it. Needed once a turn was rendered anew: what the template kept then
+                (thinking between calls of tools) it may still drop later.
+
+        Returns:
+            The rest of the assistant's turn (its closing token if it was not sampled), the new messages and the
+            generation prompt. ``None`` if the template would have written the assistant's turn in another way (thinking
+            stripped, text trimmed), or writes such messages in a way that depends on what came before: render the whole
+            conversation anew and start a new training sample.
+        """
+        if self.bridge_problem is not None:
+            return None
+        if history is not None and not self._keep:
+            return self._bridge(tuple(completion_ids), [dict(message) for message in new_messages], history)
+        length = len(completion_ids) + sum(len(message["content"]) for message in new_messages)
+        find = self._bridge_of_items if length > _CACHED_LENGTH else self._recent_bridge
+        bridge = find(tuple(completion_ids), tuple(tuple(message.items()) for message in new_messages))
+        return None if bridge is None else list(bridge)
+
+    def _bridge_of_items(
+        self, completion_ids: tuple[int, ...], new_messages: tuple[tuple[tuple[str, str], ...], ...]
+    ) -> list[int] | None:
+        """Return what :meth:`next_ids` does without a history, of arguments that can be looked up."""
+        return self._bridge(completion_ids, [dict(message) for message in new_messages])
+
+    def _bridge(
+        self,
+        completion_ids: tuple[int, ...],
+        new_messages: Sequence[Message],
+        history: Sequence[Message] | None = None,
+    ) -> list[int] | None:
+        """Return what :meth:`next_ids` does."""
+        ended = bool(completion_ids) and completion_ids[-1] in self.stop_token_ids
+        if ended and completion_ids[-1] != self._close_id and not self._keep:
+            return None
+        guarded, reply = self._guarded(new_messages), self.decode(completion_ids)
+        try:
+            if history is not None:
+                text = self._text_after(self._guarded(history), reply, guarded)
+            elif self._recent_problem(tuple(message["role"] for message in guarded)) is None:
+                text = self._bridge_text(reply, guarded)
+            else:
+                text = None
+        except ConversationError:
+            return None
+        if text is None:
+            return None
+        ids = self._encoder.encode(text)
+        return ids[1:] if ended else ids
+
+    def _guarded(self, messages: Sequence[Message]) -> list[dict[str, str]]:
+        """Return messages whose contents cannot become control tokens."""
+        return [
             {
                 **message,
                 "content": self._encoder.guard(
@@ -97,47 +174,6 @@ class ChatRenderer:
             }
             for message in messages
         ]
-        return self._encoder.encode(self._render(guarded))
-
-    def initial_ids(self, messages: Sequence[Message]) -> list[int]:
-        """Return the first prompt of an episode, generation prompt included."""
-        return self.render_ids(messages)
-
-    def next_ids(self, completion_ids: Sequence[int], new_messages: Sequence[Message]) -> list[int] | None:
-        """Return the tokens to append after the previous prompt and ``completion_ids``.
-
-        Args:
-            completion_ids: What was sampled, with or without a stop token at the end.
-            new_messages: What follows it; no assistant messages.
-
-        Returns:
-            The rest of the assistant's turn (its closing token if it was not sampled), the new messages and the
-            generation prompt. ``None`` if the template would have written the assistant's turn in another way (thinking
-            stripped, text trimmed): render the whole conversation anew and start a new training sample.
-        """
-        if self.bridge_problem is not None:
-            return None
-        length = len(completion_ids) + sum(len(message["content"]) for message in new_messages)
-        find = self._bridge if length > _CACHED_LENGTH else self._recent_bridge
-        bridge = find(tuple(completion_ids), tuple(tuple(message.items()) for message in new_messages))
-        return None if bridge is None else list(bridge)
-
-    def _bridge(
-        self, completion_ids: tuple[int, ...], new_messages: tuple[tuple[tuple[str, str], ...], ...]
-    ) -> list[int] | None:
-        """Return what :meth:`next_ids` does, of arguments that can be looked up."""
-        ended = bool(completion_ids) and completion_ids[-1] in self.stop_token_ids
-        if ended and completion_ids[-1] != self._close_id and not self._keep:
-            return None
-        guarded = [
-            {name: self._encoder.guard(value) if name == "content" else value for name, value in message}
-            for message in new_messages
-        ]
-        text = self._bridge_text(self.decode(completion_ids), guarded)
-        if text is None:
-            return None
-        ids = self._encoder.encode(text)
-        return ids[1:] if ended else ids
 
     def decode(self, ids: Sequence[int]) -> str:
         """Return the text of sampled tokens without the stop token at their end."""
@@ -146,89 +182,159 @@ class ChatRenderer:
         return self._encoder.decode(ids)
 
     def _render(self, messages: Sequence[Message], generate: bool = True) -> str:
-        text = self._tokenizer.apply_chat_template(
-            messages, tokenize=False, add_generation_prompt=generate, **self._kwargs
-        )
+        """Return the template's text.
+
+        Raises:
+            ConversationError: If the template refuses the messages, or breaks on them.
+        """
+        if self.folds_system:
+            messages = folded(messages)
+        try:
+            text = self._tokenizer.apply_chat_template(
+                messages, tokenize=False, add_generation_prompt=generate, **self._kwargs
+            )
+        except Exception as error:  # a template is a program that comes with a model
+            raise ConversationError.of(messages, error) from error
         return str(text)
 
     def _bridge_text(self, reply: str, new_messages: Sequence[Message]) -> str | None:
         """Return the template's text after ``reply``, or ``None`` if it does not leave what came before as it was.
 
         One short conversation is rendered, whatever the length of the real one; that this is enough is what
-        :meth:`_verify` establishes.
+        :meth:`_check_turn` establishes.
         """
         if self._keep:
-            text = self._render([*self._base, {"role": "assistant", "content": _REPLY}, *new_messages])
-            start = text.find(_REPLY)
-            return text[start + len(_REPLY) :] if start >= 0 else None
-        text = self._render([*self._base, {"role": "assistant", "content": reply}, *new_messages])
-        before = self._base_text + reply
-        if not text.startswith(before):
+            text = self._render([*self._base, {"role": "assistant", "content": REPLY}, *new_messages])
+            start = text.find(REPLY)
+            return text[start + len(REPLY) :] if start >= 0 else None
+        turn = [*self._base, {"role": "assistant", "content": reply}, *new_messages]
+        text = self._render(turn)
+        rest = self._rest(text, self._base_text + reply)
+        if rest is None:
             # Templates may write today's date at the top; it can change during a run.
             self._base_text = self._render(self._base)
-            before = self._base_text + reply
-            if not text.startswith(before):
+            rest = self._rest(text, self._base_text + reply)
+            if rest is None:
                 return None
+        # Thinking that stays while results of tools come in may be dropped when the user speaks again.
+        later = self._render([*turn, {"role": "assistant", "content": REPLY}, USER])
+        return rest if later.startswith(text) else None
+
+    def _text_after(self, history: Sequence[Message], reply: str, new_messages: Sequence[Message]) -> str | None:
+        """Return what :meth:`_bridge_text` does, from renderings of the whole conversation."""
+        text = self._render([*history, {"role": "assistant", "content": reply}, *new_messages])
+        return self._rest(text, self._render(history) + reply)
+
+    def _rest(self, text: str, before: str) -> str | None:
+        """Return the end of ``text`` if it begins with ``before`` and goes on with the token that ends a turn."""
+        if not text.startswith(before):
+            return None
         rest = text[len(before) :]
         # An empty reply may be left out by a template together with its turn.
         return rest if self._encoder.control_at_start(rest) == self._close_id else None
 
     def _probe_base(self) -> list[dict[str, str]]:
         """Return the shortest conversation that the template accepts."""
-        try:
-            self._render([_USER])
-        except TemplateError:
+        for base in ([USER], [SYSTEM, USER]):
             try:
-                self._render([_SYSTEM, _USER])
-            except TemplateError as error:
-                raise ValueError(f"The chat template cannot render a user message: {error}") from error
-            return [_SYSTEM, _USER]
-        return [_USER]
+                self._render(base)
+            except ConversationError as error:
+                problem = error
+            else:
+                return base
+        raise _unusable(f"it cannot render a message of the user: {problem.message}") from problem
 
-    def _find_close(self) -> int | None:
-        text = self._render([*self._base, {"role": "assistant", "content": _REPLY}, _USER])
-        start = text.find(_REPLY)
-        return self._encoder.control_at_start(text[start + len(_REPLY) :]) if start >= 0 else None
+    def _shows_system(self) -> bool:
+        try:
+            return SYSTEM["content"] in self._render([SYSTEM, USER])
+        except ConversationError:
+            return False
 
-    def _verify(self) -> str | None:
-        """Check the bridge against whole renderings of probe conversations; return what is wrong, if anything."""
+    def _probe_turn(self) -> tuple[str | None, str | None]:
+        """Return why there can be no second turn of the user, and the text of a conversation with one."""
+        try:
+            return None, self._render([*self._base, {"role": "assistant", "content": REPLY}, USER])
+        except ConversationError as error:
+            return error.message, None
+
+    def _find_close(self, after: str | None) -> int | None:
+        """Return the control token that ends an assistant's turn in ``after``, the probe conversation of two turns.
+
+        Raises:
+            ChatTemplateError: If control tokens stand in the assistant's turn before its text: a model writes them
+                itself, and messages of plain text cannot carry them.
+        """
+        if after is None or REPLY not in after:
+            return None
+        before, _, rest = after.partition(REPLY)
+        asked, controls = self._encoder.controls(self._base_text), self._encoder.controls(before)
+        if controls[: len(asked)] == asked and len(controls) > len(asked):
+            raise _unusable(f"it writes {controls[-1]} inside an assistant's turn, which plain text cannot carry")
+        return self._encoder.control_at_start(rest)
+
+    def _check_tokens(self) -> str | None:
+        """Return why this tokenizer, or the end of a turn, does not let conversations be extended."""
+        turns = [history for head in self._heads() for history in histories(head, ("user",))]
+        samples = self._heads() if self.turn_problem is not None else turns
+        if not self._encoder.check_piecewise([self._render(messages) for messages in samples]):
+            return "the tokenizer encodes a text differently when it is cut at control tokens"
         if self._close_id is None:
             return "the template does not end an assistant's turn with a control token right after its text"
-        if not self._encoder.check_piecewise([self._render(history) for history, _ in self._probes()]):
-            return "the tokenizer encodes a text differently when it is cut at control tokens"
-        for history, replies in self._probes():
-            prompt = self._render(history)
-            for reply in replies:
-                for observation in _OBSERVATIONS:
-                    new = {"role": "user", "content": observation}
-                    bridge = self._bridge_text(reply, [new])
-                    if bridge is None:
-                        if reply == _REPLY:
-                            return "the template writes an assistant's turn in the history unlike its generation prompt"
-                        continue
-                    whole = self._render([*history, {"role": "assistant", "content": reply}, new])
-                    if not (whole.endswith(reply + bridge) if self._keep else whole == prompt + reply + bridge):
-                        return (
-                            f"the template's text for a turn depends on more than that turn ({len(history)} messages)"
-                        )
         return None
 
-    def _probes(self) -> Iterator[tuple[list[dict[str, str]], tuple[str, ...]]]:
-        """Yield conversations of one to three user turns, with and without system message, and replies to try."""
-        replies = (_REPLY,) if self._keep else _REPLIES
-        heads: list[list[dict[str, str]]] = [self._base]
-        if self._base == [_USER] and self._accepts([_SYSTEM, _USER]):
-            heads.append([_SYSTEM, _USER])
-        for head in heads:
-            history = list(head)
-            yield history, replies
-            for past in (_REPLIES[0], _REPLIES[1]):
-                history = [*history, {"role": "assistant", "content": past}, {"role": "user", "content": "next {0}"}]
-                yield history, replies
+    def _check_turn(self, roles: tuple[str, ...]) -> str | None:
+        """Compare bridges to messages of ``roles`` with whole renderings of probe conversations.
 
-    def _accepts(self, messages: Sequence[Message]) -> bool:
+        Other roles than the user's are also followed by turns of the user.
+
+        Returns:
+            What is wrong, if anything.
+        """
         try:
-            self._render(messages)
-        except TemplateError:
-            return False
-        return True
+            for head in self._heads():
+                for history in histories(head, roles):
+                    for turn in dict.fromkeys((roles, ("user",))):
+                        problem = self._compare(history, turn)
+                        if problem is not None:
+                            return problem
+        except ConversationError as error:
+            return error.message
+        return None
+
+    def _compare(self, history: Sequence[Message], roles: tuple[str, ...]) -> str | None:
+        """Return how extending ``history`` by a reply and messages differs from rendering it all, if it does."""
+        prompt = self._render(history)
+        for reply in (REPLY,) if self._keep else REPLIES:
+            for observation in OBSERVATIONS:
+                new = new_messages(roles, observation)
+                bridge = self._bridge_text(reply, new)
+                if bridge is None:
+                    if reply == REPLY:
+                        return "the template writes an assistant's turn in the history unlike its generation prompt"
+                    continue
+                whole = self._render([*history, {"role": "assistant", "content": reply}, *new])
+                if not (whole.endswith(reply + bridge) if self._keep else whole == prompt + reply + bridge):
+                    return f"the template's text for a turn depends on more than that turn ({len(history)} messages)"
+        return None
+
+    def _heads(self) -> list[list[dict[str, str]]]:
+        """Return what conversations begin with."""
+        with_system = self._base == [USER] and not self.folds_system
+        return [self._base, [SYSTEM, USER]] if with_system else [self._base]
+
+
+def folded(messages: Sequence[Message]) -> Sequence[Message]:
+    """Return a conversation without its system message, which the first message of the user says instead."""
+    if not messages or messages[0]["role"] != "system":
+        return messages
+    system, rest = messages[0]["content"], messages[1:]
+    if not rest or rest[0]["role"] != "user":
+        return [{"role": "user", "content": system}, *rest]
+    return [{**rest[0], "content": f"{system}\n\n{rest[0]['content']}"}, *rest[1:]]
+
+
+def _unusable(reason: str) -> ChatTemplateError:
+    return ChatTemplateError(
+        f"the chat template cannot be used: {reason}.",
+        "name another one by actor_train.data_args.template: chatml, qwen2_5, llama3, user_assistant, or a file.",
+    )

@@ -16,6 +16,8 @@ import re
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
+from roll.rendering.errors import ConversationError
+
 THINKING_TAGS = frozenset({"<think>", "</think>"})
 """Tags that templates look for in an assistant's text; they structure a message, not the conversation."""
 
@@ -109,8 +111,16 @@ class PromptEncoder:
         match = self._control_pattern.match(text)
         return None if match is None else self.control_ids[match.group().strip()]
 
+    def controls(self, text: str) -> list[str]:
+        """Return the control tokens that rendered text is written with, in order."""
+        return [match.group().strip() for match in self._control_pattern.finditer(text)]
+
     def encode(self, text: str) -> list[int]:
-        """Return the ids of rendered text whose contents were guarded; no BOS or EOS is added."""
+        """Return the ids of rendered text whose contents were guarded; no BOS or EOS is added.
+
+        Raises:
+            ConversationError: If the text holds half of a surrogate pair, which no encoding can write.
+        """
         if not self._piecewise:
             return self._native(text)
         ids: list[int] = []
@@ -143,7 +153,10 @@ class PromptEncoder:
         plain = _GUARDED.sub(self._unguard, chunk) if _ESCAPE in chunk else chunk
         if self._backend is None:
             return list(self._tokenizer.encode(plain, add_special_tokens=False, split_special_tokens=True))
-        ids: list[int] = self._backend.encode(plain, add_special_tokens=False).ids
+        try:
+            ids: list[int] = self._backend.encode(plain, add_special_tokens=False).ids
+        except TypeError as error:
+            raise _without_tokens(plain) from error
         return ids
 
     def _unguard(self, match: re.Match[str]) -> str:
@@ -151,7 +164,19 @@ class PromptEncoder:
         return self._names[index] if 0 <= index < len(self._names) else match.group(1)
 
     def _native(self, text: str) -> list[int]:
-        return list(self._tokenizer.encode(text, add_special_tokens=False))
+        try:
+            return list(self._tokenizer.encode(text, add_special_tokens=False))
+        except TypeError as error:
+            raise _without_tokens(text) from error
+
+
+def _without_tokens(text: str) -> ConversationError:
+    place = next((index for index, character in enumerate(text) if "\ud800" <= character <= "\udfff"), 0)
+    around = text[max(0, place - 20) : place + 20]
+    return ConversationError(
+        f"the text {around!r} holds half of a surrogate pair, which no encoding can write.",
+        "decode bytes with errors='replace', and write characters instead of \\ud800 escapes.",
+    )
 
 
 def _control_pattern(tokens: Mapping[str, Any], prefix: str) -> re.Pattern[str]:

@@ -14,7 +14,7 @@ from roll.models.critic import load_critic
 from roll.models.errors import ModelNotFoundError
 from roll.models.finding import resolve_pretrain
 from roll.models.loading import load_model, load_tokenizer
-from roll.rendering.chat import ChatRenderer
+from roll.rendering import ChatRenderer, ChatTemplateError, with_template
 from roll.strategies.scoring import Prediction
 
 ATTENTION = {"auto": None, "eager": "eager", "sdpa": "sdpa", "fa2": "flash_attention_2"}
@@ -43,14 +43,21 @@ class Text:
 
 
 def load_text(config: PipelineConfig) -> Text:
-    """Load the policy's tokenizer.
+    """Load the policy's tokenizer, with the chat template that the configuration names.
 
     Raises:
-        ConfigError: If it cannot be loaded.
+        ConfigError: If it cannot be loaded, or no conversation can be held with its template.
     """
     with readable(config, "actor_train"):
         tokenizer = load_tokenizer(config.model_path("actor_train"))
-    return Text(tokenizer=tokenizer, renderer=ChatRenderer(tokenizer))
+    chosen = config.chat_template
+    try:
+        tokenizer = with_template(tokenizer, chosen)
+        renderer = ChatRenderer(tokenizer)
+    except ChatTemplateError as error:
+        key, value = ("pretrain", config.pretrain) if chosen is None else (config.chat_template_key, chosen)
+        raise ConfigError([Problem(key, error.message, error.fix, value)]) from error
+    return Text(tokenizer=tokenizer, renderer=renderer)
 
 
 def model_folder(config: PipelineConfig, role: str) -> str:

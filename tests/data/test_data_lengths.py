@@ -10,10 +10,10 @@ from hypothesis import strategies as st
 
 from roll.config.errors import FixableError
 from roll.config.worker import DataArgs
-from roll.data import DataError, validation_prompts, with_template
+from roll.data import DataError, validation_prompts
 from roll.data.lengths import LengthLimit
 from roll.models.loading import load_tokenizer
-from roll.rendering import ChatRenderer
+from roll.rendering import ChatRenderer, with_template
 
 TEXT = "Natalia sold clips to 48 of her friends — and then half as many <|im_end|> in May; 你好, how many 🎈 in all? "
 
@@ -161,31 +161,15 @@ def test_no_limit_means_no_check_and_nothing_is_tokenised_at_the_start(lengths: 
 
 def test_conversations_that_the_template_refuses_are_bad_rows(tmp_path: Path, tokenizer: Any) -> None:
     template = (
-        "{% if messages[0].role == 'system' %}{{ raise_exception('no system messages') }}{% endif %}"
-        "{% for m in messages %}<|im_start|>{{ m.role }}\n{{ m.content }}<|im_end|>\n{% endfor %}"
+        "{% for m in messages %}{% if not loop.first and m.role == messages[loop.index0 - 1].role %}"
+        "{{ raise_exception('no two in a row') }}{% endif %}"
+        "<|im_start|>{{ m.role }}\n{{ m.content }}<|im_end|>\n{% endfor %}"
         "{% if add_generation_prompt %}<|im_start|>assistant\n{% endif %}"
     )
     renderer = ChatRenderer(with_template(tokenizer, template))
-    system = {"messages": [{"role": "system", "content": "s"}, {"role": "user", "content": "u"}]}
-    path = write_jsonl(tmp_path / "data.jsonl", [{"messages": system["messages"][1:]}, system])
+    twice = {"messages": [{"role": "user", "content": "s"}, {"role": "user", "content": "u"}]}
+    path = write_jsonl(tmp_path / "data.jsonl", [{"messages": twice["messages"][1:]}, twice])
     args = DataArgs(file_name=[str(path)])
     tokens = {**TOKENS, "encode": renderer.initial_ids}
-    with pytest.raises(DataError, match="line 2: the chat template refuses .* no system messages"):
+    with pytest.raises(DataError, match="line 2: the chat template refuses .* user, user: no two in a row"):
         validation_prompts(args, {"math": ["math"]}, **tokens, prompt_length=None)
-
-
-def test_templates_are_native_text_or_a_file_and_leave_the_tokenizer_alone(tmp_path: Path, tokenizer: Any) -> None:
-    before = tokenizer.chat_template
-    assert with_template(tokenizer, None) is tokenizer
-    assert with_template(tokenizer, "native") is tokenizer
-    text = "{% for m in messages %}{{ m.content }}{% endfor %}!"
-    path = tmp_path / "mine.jinja"
-    path.write_text(text)
-    for template in (text, str(path)):
-        rendered = with_template(tokenizer, template).apply_chat_template(
-            [{"role": "user", "content": "hi"}], tokenize=False
-        )
-        assert rendered == "hi!"
-    assert tokenizer.chat_template == before
-    with pytest.raises(DataError, match="qwen2_5` is neither a chat template nor a file"):
-        with_template(tokenizer, "qwen2_5")

@@ -144,3 +144,21 @@ def test_without_a_tag_column_rows_belong_to_the_only_domain_but_not_to_one_of_s
 def test_a_tag_of_two_domains_is_an_error(tmp_path: Path) -> None:
     with pytest.raises(DataError, match="'gsm8k' belongs to two domains, 'math' and 'more'"):
         one(tmp_path, {"prompt": "x"}, {"math": ["gsm8k"], "more": ["gsm8k"]})
+
+
+@pytest.mark.parametrize(
+    "broken",
+    [
+        {"prompt": "\ud83d"},
+        {"ground_truth": "\udc00"},
+        {"note": "a \ud83d b"},
+        {"nested": {"list": ["\ud83d"]}},
+        {"\ud83d": 1},
+    ],
+)
+def test_half_of_a_surrogate_pair_anywhere_makes_a_bad_row_and_no_more(tmp_path: Path, broken: dict[str, Any]) -> None:
+    fine = {"prompt": "1 + 1? 😀 \\ud83d", "ground_truth": "2"}
+    path = write_jsonl(tmp_path / "data.jsonl", [json.dumps(row) for row in (fine, {**fine, **broken})])
+    with pytest.raises(DataError, match="data.jsonl, line 2: .* holds half of a surrogate pair"):
+        load({"file_name": path})
+    assert len(load({"file_name": path, "on_bad_row": "skip"})) == 1

@@ -36,7 +36,12 @@ class CharacterRenderer:
             ids += [1, *map(ord, message["role"][0] + message["content"]), STOP]
         return [*ids, 1]
 
-    def next_ids(self, completion_ids: Sequence[int], new_messages: Sequence[Mapping[str, str]]) -> list[int] | None:
+    def next_ids(
+        self,
+        completion_ids: Sequence[int],
+        new_messages: Sequence[Mapping[str, str]],
+        history: Sequence[Mapping[str, str]] | None = None,
+    ) -> list[int] | None:
         if self.forks(self.decode(completion_ids)):
             return None
         return ([] if completion_ids[-1] == STOP else [STOP]) + self.render_ids(new_messages)

@@ -52,6 +52,11 @@ RUBBISH = {
     ),
     "metrics": ({"step": lambda: ("x", 1.0, False, False, {"metrics": {"a": math.inf}})}, r"\['metrics'\]\['a'\]"),
     "agg": ({"step": lambda: ("x", 1.0, False, False, {"metrics_agg": {"a": "min"}})}, r"one of last, mean, sum, max"),
+    "reset_surrogate": ({"reset": lambda: ("\ud83d", {})}, r"observation of reset\(\) holds half of a surrogate pair"),
+    "step_surrogate": ({"step": lambda: ("é \udc00", *GOOD[1:])}, r"observation of step\(\) holds half of a surrogate"),
+    "action_surrogate": ({"step": lambda: (*GOOD[:4], {"action": "\ud83d"})}, r"info\['action'\] holds half of a surr"),
+    "frame_surrogate": ({"render": lambda: "\ud83d"}, r"render\(\) holds half of a surrogate pair"),
+    "raises_surrogate": ({"step": fail(ValueError("\ud83d"))}, r"step\(\) raised ValueError: \\ud83d"),
     "render": ({"render": fail(OSError("display"))}, r"render\(\) raised OSError: display"),
     "frame": ({"render": lambda: 3}, r"render\(\) must return text or a uint8 array"),
 }

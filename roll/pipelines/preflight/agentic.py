@@ -14,6 +14,7 @@ from roll.pipelines.preflight.common import (
     module_problems,
     sentence,
     strategy_problems,
+    template_problems,
     tracker_problems,
     worker_problems,
 )
@@ -39,6 +40,7 @@ def check_agentic(config: AgenticConfig) -> list[str]:
         *strategy_problems(config),
         *worker_problems(config),
         *tracker_problems(config),
+        *template_problems(config),
     ]
     if problems:
         raise ConfigError(problems)

@@ -14,6 +14,8 @@ from roll.config import ConfigError, PipelineConfig, Problem
 from roll.config.strategies import ROLE_ABILITY, Ability
 from roll.config.worker import WorkerConfig
 from roll.distributed import plan_placement
+from roll.rendering import ChatTemplateError
+from roll.rendering.templates import template_text
 from roll.strategies.engine_options import PARALLEL_SIZES, divided, parts_of
 from roll.strategies.fsdp.options import FsdpOptions
 from roll.tracking.tracker import tracker_arguments
@@ -134,6 +136,17 @@ _OPTIONS: Mapping[str, Callable[[Mapping[str, Any] | None, str], object]] = {
     "sglang": _sglang_options,
 }
 """What checks the ``strategy_config`` of a family of strategies."""
+
+
+def template_problems(config: PipelineConfig) -> Iterator[Problem]:
+    """Yield a chat template that is no known one, no file, or no valid Jinja."""
+    chosen = config.chat_template
+    if chosen is None:
+        return
+    try:
+        template_text(chosen)
+    except ChatTemplateError as error:
+        yield Problem(config.chat_template_key, error.message, error.fix, chosen)
 
 
 def worker_problems(config: PipelineConfig) -> Iterator[Problem]:

@@ -8,7 +8,13 @@ from pathlib import Path
 from roll.config import ConfigError, EvaluationConfig, Problem, RLVRConfig, require_runnable
 from roll.pipelines.not_yet import keys_without_effect
 from roll.pipelines.preflight.algorithms import algorithm_problems, options_without_effect
-from roll.pipelines.preflight.common import module_problems, strategy_problems, tracker_problems, worker_problems
+from roll.pipelines.preflight.common import (
+    module_problems,
+    strategy_problems,
+    template_problems,
+    tracker_problems,
+    worker_problems,
+)
 from roll.rewards.build import build_rubrics
 
 
@@ -28,6 +34,7 @@ def check_rlvr(config: RLVRConfig) -> list[str]:
         *strategy_problems(config),
         *worker_problems(config),
         *tracker_problems(config),
+        *template_problems(config),
         *_verifier_problems(config),
     ]
     if problems:
@@ -42,7 +49,7 @@ def check_evaluation(config: EvaluationConfig) -> None:
         ConfigError: Lists every problem.
     """
     problems = list(module_problems(config, ("reward_modules",)))
-    problems = problems or list(_verifier_problems(config))
+    problems = problems or [*template_problems(config), *_verifier_problems(config)]
     if config.recorded is not None and not config.recorded.is_file():
         here = f"(looked for in {Path.cwd()})"
         problems.append(
