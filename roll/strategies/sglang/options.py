@@ -3,11 +3,17 @@
 from __future__ import annotations
 
 import inspect
+import os
 from collections.abc import Mapping
 from typing import Any, Final
 
+import torch
+
 from roll.strategies.engine_options import DTYPES, EngineArguments
 from roll.strategies.sglang.errors import SglangNotInstalledError
+
+_MARGIN: Final = 6
+"""Tokens at the end of its context that SGLang never gives a prompt and completion."""
 
 OWNED: Final[Mapping[str, str]] = {
     "model_path": "it is the policy that is trained: set pretrain or actor_infer.model_args.model_name_or_path.",
@@ -20,6 +26,7 @@ OWNED: Final[Mapping[str, str]] = {
     "weight_version": "the policy version is roll's to count: leave the key out.",
     "enable_priority_scheduling": "roll asks for it, smaller first: leave the key out.",
     "schedule_low_priority_values_first": "roll asks for it: leave the key out.",
+    "custom_sigquit_handler": "roll watches the engine's processes itself: leave the key out.",
     "dp_size": "weights cannot be updated in data-parallel replicas: give actor_infer more workers instead.",
 }
 """Engine arguments that follow from the rest of a configuration, and where to set them."""
@@ -38,9 +45,37 @@ def engine_argument_names() -> list[str]:
     return list(inspect.signature(ServerArgs).parameters)
 
 
-check_options: Final = EngineArguments(
+_ARGUMENTS: Final = EngineArguments(
     "SGLang", "sglang.srt.server_args.ServerArgs", OWNED, "context_length", engine_argument_names
-).check
+)
+
+
+def check_options(options: Mapping[str, Any] | None, **how: Any) -> dict[str, Any]:
+    """Return a ``strategy_config`` as :meth:`roll.strategies.engine_options.EngineArguments.check` does."""
+    if runs_on_cpu(options or {}):
+        # SGLang reads it when it is imported.
+        os.environ.setdefault("SGLANG_USE_CPU_ENGINE", "1")
+    return _ARGUMENTS.check(options, **how)
+
+
+def runs_on_cpu(options: Mapping[str, Any]) -> bool:
+    """Return whether an engine with these options runs on CPUs: it is told to, or there is nothing else."""
+    device = options.get("device")
+    return device == "cpu" or (device is None and not torch.accelerator.is_available())
+
+
+def cpu_defaults(max_slots: int, max_length: int) -> dict[str, Any]:
+    """Return engine arguments that a CPU needs where ``strategy_config`` says nothing."""
+    return {
+        "device": "cpu",
+        # A cache for all slots at full length, but at most half of the memory that is free: SGLang would take nearly
+        # all memory of the machine.
+        "max_total_tokens": max_slots * (max_length + _MARGIN),
+        "mem_fraction_static": 0.5,
+        # Both are about keeping a GPU busy.
+        "disable_overlap_schedule": True,
+        "skip_server_warmup": True,
+    }
 
 
 def engine_arguments(
@@ -48,9 +83,9 @@ def engine_arguments(
 ) -> dict[str, Any]:
     """Return the arguments of ``Engine``: roll's defaults, then ``options``, then what roll decides."""
     return {
-        # SGLang refuses a prompt and completion that fill the context to the last token.
-        "context_length": max_length + 1,
+        "context_length": max_length + _MARGIN,
         "log_level": "error",
+        **(cpu_defaults(max_slots, max_length) if runs_on_cpu(options) else {}),
         **options,
         "model_path": model,
         "skip_tokenizer_init": True,

@@ -46,8 +46,8 @@ class _Request:
 class SglangStrategy(ServedEngine):
     """Samples completions with SGLang's ``Engine``, whose scheduler runs in processes of its own.
 
-    Serves the event loop that first uses it, and should have a process to itself: SGLang ends all child processes of
-    its process when it shuts down.
+    Making one starts those processes and loads the model, which blocks for half a minute and more. It serves the event
+    loop that first uses it.
 
     New weights take effect between two steps. Running requests are frozen and give their cache up, weights are loaded
     inside SGLang's begin/end bracket, all that was cached is dropped, and the requests go on: their earlier tokens are
@@ -86,11 +86,11 @@ class SglangStrategy(ServedEngine):
         bucket_bytes: int = _BUCKET_BYTES,
     ) -> None:
         self.check_sizes(max_slots=max_slots, max_length=max_length, bucket_bytes=bucket_bytes)
+        options = check_options(strategy_config, max_length=max_length, path="strategy_config")
         try:
             from roll.strategies.sglang.adapter import SglangEngine
         except ImportError as error:
             raise SglangNotInstalledError(error) from error
-        options = check_options(strategy_config, max_length=max_length, path="strategy_config")
         arguments = engine_arguments(
             str(model),
             max_slots=max_slots,
@@ -249,7 +249,7 @@ class SglangStrategy(ServedEngine):
         for mine in list(self._under_way.values()):
             self._end(mine)
         self._closed = True
-        await asyncio.to_thread(self._engine.shutdown)
+        await self._engine.shutdown()
 
     def metrics(self) -> dict[str, float]:
         """Totals since the start, and the requests under way."""
@@ -319,7 +319,7 @@ class SglangStrategy(ServedEngine):
             )
         if request.request_id in self._under_way:
             raise ValueError(f"{where} is already running; request ids must be unique")
-        check_prompt(request, self.max_length)
+        check_prompt(request, self.max_length, self._engine.vocabulary)
 
     def _sampling(self, request: GenerationRequest) -> dict[str, Any]:
         sampling: SamplingParams = request.sampling
@@ -328,8 +328,9 @@ class SglangStrategy(ServedEngine):
             "max_new_tokens": min(sampling.max_new_tokens, self.max_length - len(request.prompt_ids)),
             "temperature": sampling.temperature,
             "stop_token_ids": list(sampling.stop_token_ids),
-            # What ends a completion is in the request, and it stays in the completion.
-            "ignore_eos": True,
+            # It would ignore the request's stop tokens too; see roll.strategies.sglang.processes.
+            "ignore_eos": False,
+            # What ends a completion stays in it.
             "no_stop_trim": True,
             "sampling_seed": folded - 2 * _SIGN_BIT if folded >= _SIGN_BIT else folded,
         }
