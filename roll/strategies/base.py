@@ -19,7 +19,8 @@ EXTREMES: Final = ("_max", "_min")
 class SamplingParams:
     """How tokens are drawn.
 
-    Order of application, as in vLLM and Hugging Face: logits / temperature, then top-k, then top-p, then renormalise.
+    Order of application, as in vLLM and Hugging Face: repetition penalty, logits / temperature, then top-k, then top-p,
+    then renormalise.
 
     Attributes:
         max_new_tokens: Upper bound on sampled tokens, the stop token included.
@@ -27,6 +28,10 @@ class SamplingParams:
         top_p: Keep the smallest set of tokens whose probability reaches this, in (0, 1].
         top_k: Keep the k most likely tokens; 0 or -1 keeps all.
         stop_token_ids: Sampling ends after one of these is drawn; it stays in the completion.
+        repetition_penalty: Of every token that the prompt or the completion already has, a positive logit is divided by
+            this and a negative one multiplied (Keskar et al. 2019, "CTRL"); 1 changes nothing.
+        stop_strings: Sampling ends with the token that completes one of these in the completion's text, special tokens
+            written out; it stays in the completion.
     """
 
     max_new_tokens: int = 128
@@ -34,6 +39,8 @@ class SamplingParams:
     top_p: float = 1.0
     top_k: int = 0
     stop_token_ids: tuple[int, ...] = ()
+    repetition_penalty: float = 1.0
+    stop_strings: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)

@@ -33,6 +33,11 @@ def divided(engine: str, options: Mapping[str, Any] | None, devices: int) -> dic
     return given
 
 
+def starts_with_random_weights(options: Mapping[str, Any] | None) -> bool:
+    """Return whether an engine with these options must be given weights before it answers anything."""
+    return (options or {}).get("load_format") == "dummy"
+
+
 @dataclass(frozen=True, slots=True)
 class EngineArguments:
     """What an engine can be told.

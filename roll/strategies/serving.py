@@ -37,19 +37,19 @@ class ServedEngine:
     Args:
         label: What the engine calls the weights that it has.
         version: Their policy version.
-        load_format: How the engine got them; those of ``dummy`` are random, and no request is answered with them.
+        random: Whether they are random: no request is answered with them.
     """
 
     engine_name: ClassVar[str]
     """Name of the strategy, for messages."""
 
-    def __init__(self, label: str, version: int, load_format: object) -> None:
+    def __init__(self, label: str, version: int, random: bool) -> None:
         self._label = label
         self._versions = {label: version}
         self._changing = asyncio.Lock()
         self._loop: asyncio.AbstractEventLoop | None = None
         self._closed = False
-        self._unusable = "load_format=dummy made random weights" if load_format == "dummy" else None
+        self._unusable = "load_format=dummy made random weights" if random else None
 
     @classmethod
     def check_sizes(cls, **sizes: int) -> None:

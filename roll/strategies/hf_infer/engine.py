@@ -11,8 +11,9 @@ import torch
 from roll.strategies.base import Completion, GenerationRequest
 from roll.strategies.hf_infer.model_runner import ModelRunner
 from roll.strategies.hf_infer.prefix_index import BLOCK, PrefixIndex
-from roll.strategies.hf_infer.sampling import fold_seed, sample, uniforms
+from roll.strategies.hf_infer.sampling import fold_seed, penalise, sample, uniforms
 from roll.strategies.hf_infer.slots import Slot, SlotPool, common_prefix
+from roll.strategies.stop_strings import StopStrings
 
 
 @dataclass(slots=True, eq=False)
@@ -99,10 +100,14 @@ class Engine:
         max_slots: Most sequences in the cache.
         max_prefill_tokens: Most prompt tokens per step. Running sequences take their step beside them, so a long prompt
             delays a running one by at most one such step.
+        stop_strings: Finds texts that end completions.
     """
 
-    def __init__(self, runner: ModelRunner, *, max_slots: int, max_prefill_tokens: int) -> None:
+    def __init__(
+        self, runner: ModelRunner, *, max_slots: int, max_prefill_tokens: int, stop_strings: StopStrings
+    ) -> None:
         self.runner = runner
+        self.stop_strings = stop_strings
         self.max_prefill_tokens = max_prefill_tokens
         self.version = 0
         self.counters = Counters()
@@ -148,6 +153,8 @@ class Engine:
         started = time.perf_counter()
         with torch.inference_mode():
             rows = self._rows()
+            if not rows:  # all were aborted before this step, in its thread, began
+                return []
             logits = self.runner.forward(
                 np.array([self._slot_of(sequence) for sequence, _ in rows], dtype=np.int64),
                 np.array([sequence.computed for sequence, _ in rows], dtype=np.int64),
@@ -224,6 +231,9 @@ class Engine:
         if len(rows) < logits.shape[0]:
             logits = logits.index_select(0, torch.tensor(rows, device=logits.device))
         params = [sequence.request.sampling for sequence in sequences]
+        penalties = {i: p.repetition_penalty for i, p in enumerate(params) if p.repetition_penalty != 1.0}
+        if penalties:
+            logits = penalise(logits, penalties, [sequence.tokens for sequence in sequences])
         noise = uniforms(
             np.array([sequence.seed for sequence in sequences], dtype=np.uint64),
             np.array([len(sequence.logprobs) for sequence in sequences], dtype=np.uint64),
@@ -251,13 +261,20 @@ class Engine:
             oldest = self.version if sequence.versions is None else sequence.versions[0]
             sequence.versions = (oldest, self.version)
             self.counters.generated_tokens += 1
-            if token in sequence.request.sampling.stop_token_ids:
+            if token in sequence.request.sampling.stop_token_ids or self._completes_text(sequence):
                 self.end(sequence, "stop")
             elif len(sequence.tokens) >= sequence.limit:
                 self.end(sequence, "length")
             if sequence.finish_reason is not None:
                 ended.append(sequence)
         return ended
+
+    def _completes_text(self, sequence: Sequence) -> bool:
+        texts = sequence.request.sampling.stop_strings
+        if not texts:
+            return False
+        completion = sequence.tokens[len(sequence.request.prompt_ids) :]
+        return self.stop_strings.end(completion, texts, known=len(completion) - 1) is not None
 
     def drop_prefixes(self) -> None:
         """Forget all cached keys and values; running sequences compute theirs again."""

@@ -6,6 +6,8 @@ reported log-probability is that of the token under the distribution it was real
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
+
 import numpy as np
 import numpy.typing as npt
 import torch
@@ -20,7 +22,8 @@ def check_sampling(params: SamplingParams) -> None:
     """Refuse parameters that have no meaning.
 
     Raises:
-        ValueError: If ``max_new_tokens`` < 1, ``temperature`` < 0 or not finite, or ``top_p`` outside (0, 1].
+        ValueError: If ``max_new_tokens`` < 1, ``temperature`` < 0 or not finite, ``top_p`` outside (0, 1], or
+            ``repetition_penalty`` not above 0.
     """
     if params.max_new_tokens < 1:
         raise ValueError(f"sampling.max_new_tokens is {params.max_new_tokens}; it must be at least 1")
@@ -28,6 +31,8 @@ def check_sampling(params: SamplingParams) -> None:
         raise ValueError(f"sampling.temperature is {params.temperature}; it must be finite and >= 0 (0 is greedy)")
     if not 0.0 < params.top_p <= 1.0:
         raise ValueError(f"sampling.top_p is {params.top_p}; it must be in (0, 1], 1 keeps every token")
+    if not 0.0 < params.repetition_penalty < float("inf"):
+        raise ValueError(f"sampling.repetition_penalty is {params.repetition_penalty}; it must be above 0, 1 is off")
 
 
 def fold_seed(seed: int) -> int:
@@ -50,6 +55,22 @@ def uniforms(seeds: npt.NDArray[np.uint64], counters: npt.NDArray[np.uint64]) ->
     with np.errstate(over="ignore"):
         state = _mix(_mix(seeds + np.uint64(_GOLDEN)) + (counters + np.uint64(1)) * np.uint64(_GOLDEN))
     return (state >> np.uint64(11)).astype(np.float64) * 2.0**-53
+
+
+def penalise(logits: torch.Tensor, penalties: Mapping[int, float], tokens: Sequence[Sequence[int]]) -> torch.Tensor:
+    """Return logits with those of tokens that are there already made smaller, ``[n, vocabulary]``.
+
+    Args:
+        logits: ``[n, vocabulary]``.
+        penalties: Of the rows that have one: positive logits are divided by it, negative ones multiplied.
+        tokens: Of each row, what is there: prompt and completion.
+    """
+    changed = logits.float().clone()
+    for row, penalty in penalties.items():
+        seen = torch.tensor(sorted(set(tokens[row])), device=logits.device)
+        there = changed[row, seen]
+        changed[row, seen] = torch.where(there > 0, there / penalty, there * penalty)
+    return changed
 
 
 def sample(

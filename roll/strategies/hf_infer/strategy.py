@@ -18,6 +18,7 @@ from roll.strategies.hf_infer.model_runner import Layout, ModelRunner
 from roll.strategies.hf_infer.sampling import check_sampling
 from roll.strategies.parking import Parking
 from roll.strategies.serving import check_prompt
+from roll.strategies.stop_strings import Decode, StopStrings
 
 
 class Quiescence(Protocol):
@@ -55,6 +56,7 @@ class HfInferStrategy:
         in_thread: Run the forward pass in a thread, so that the event loop stays responsive. ``None``: on accelerators
             only; on CPU the hand-over costs more than it gives, and steps are short.
         layout: See :class:`ModelRunner`; ``None`` chooses.
+        decode: Of the policy's tokenizer, where requests end at texts.
 
     Raises:
         ValueError: If the sizes are not positive or the model cannot be run exactly.
@@ -71,6 +73,7 @@ class HfInferStrategy:
         activity: Quiescence | None = None,
         in_thread: bool | None = None,
         layout: Layout | None = None,
+        decode: Decode | None = None,
     ) -> None:
         for name, value in (
             ("max_slots", max_slots),
@@ -83,7 +86,10 @@ class HfInferStrategy:
             model = model.to(device)
         runner = ModelRunner(model, max_slots=max_slots, max_length=max_length, layout=layout)
         self.max_length = max_length
-        self._engine = Engine(runner, max_slots=max_slots, max_prefill_tokens=max_prefill_tokens)
+        self._stop_strings = StopStrings(decode)
+        self._engine = Engine(
+            runner, max_slots=max_slots, max_prefill_tokens=max_prefill_tokens, stop_strings=self._stop_strings
+        )
         self._activity = activity
         threaded = runner.device.type != "cpu" if in_thread is None else in_thread
         self._executor = ThreadPoolExecutor(1, thread_name_prefix="hf_infer") if threaded else None
@@ -230,6 +236,7 @@ class HfInferStrategy:
         if self._unusable is not None:
             raise RuntimeError(f"hf_infer has no valid weights: {self._unusable}; send a full update")
         check_sampling(request.sampling)
+        self._stop_strings.check(request)
         where = f"request {request.request_id!r}"
         if request.request_id in self._futures and not self._futures[request.request_id].get_loop().is_closed():
             raise ValueError(f"{where} is already running; request ids must be unique")

@@ -1,4 +1,4 @@
-"""The `sglang` engine: SGLang's own `Engine`, written to its contract; no GPU run has been made."""
+"""The `sglang` engine: SGLang's own `Engine`."""
 
 from roll.strategies.sglang.strategy import SglangStrategy
 

@@ -105,15 +105,41 @@ class SglangEngine:
         return int(self._manager.model_config.vocab_size)
 
     async def generate(
-        self, prompt_ids: list[int], sampling: Mapping[str, Any], rid: str, priority: int
+        self,
+        prompt_ids: list[int],
+        sampling: Mapping[str, Any],
+        rid: str,
+        priority: int,
+        watch: Callable[[list[int]], None] | None = None,
     ) -> Mapping[str, Any]:
-        """Return SGLang's answer: ``output_ids`` and ``meta_info``."""
-        answer: Mapping[str, Any] = await self._call(
-            self._engine.async_generate(
-                input_ids=prompt_ids, sampling_params=dict(sampling), return_logprob=True, rid=rid, priority=priority
+        """Return SGLang's answer: ``output_ids`` and ``meta_info``.
+
+        Args:
+            prompt_ids: The prompt.
+            sampling: SGLang's own sampling parameters.
+            rid: Of the request.
+            priority: Smaller first.
+            watch: Called with the completion so far, again and again.
+        """
+
+        async def ask() -> Mapping[str, Any]:
+            answer = await self._engine.async_generate(
+                input_ids=prompt_ids,
+                sampling_params=dict(sampling),
+                return_logprob=True,
+                rid=rid,
+                priority=priority,
+                stream=watch is not None,
             )
-        )
-        return answer
+            if watch is not None:
+                async for part in answer:
+                    last = part
+                    watch(part["output_ids"])
+                answer = last
+            found: Mapping[str, Any] = answer
+            return found
+
+        return await self._call(ask())
 
     def abort(self, rid: str) -> None:
         """End every request whose id begins with ``rid``."""

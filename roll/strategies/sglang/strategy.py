@@ -1,4 +1,4 @@
-"""The asyncio face of SGLang, written to its contract."""
+"""The asyncio face of SGLang: token ids in, token ids and exact log-probs out, weights that change while it runs."""
 
 from __future__ import annotations
 
@@ -6,23 +6,30 @@ import asyncio
 import time
 import uuid
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass, field, replace
+from functools import partial
 from pathlib import Path
 from typing import Any, Literal
 
 import torch
 
 from roll.strategies.base import Completion, GenerationRequest, SamplingParams, WeightUpdate
+from roll.strategies.engine_options import starts_with_random_weights
 from roll.strategies.hf_infer.sampling import check_sampling, fold_seed
+from roll.strategies.sampling_limits import check_limits
 from roll.strategies.serving import ServedEngine, check_prompt
 from roll.strategies.sglang.errors import GenerationError, SglangNotInstalledError
 from roll.strategies.sglang.options import check_options, engine_arguments
+from roll.strategies.stop_strings import Decode, StopStrings
 
 PauseMode = Literal["abort", "wait", "keep"]
 
 _BUCKET_BYTES = 256 * 1024**2
 _SIGN_BIT = 2**63
+_ABORT_AGAIN_SECONDS = 0.05
+_LAST_WORDS = 5.0
+"""Seconds that requests have to end when the engine is closed."""
 
 
 @dataclass(slots=True)
@@ -35,12 +42,18 @@ class _Request:
         inside: Whether SGLang has it; while the engine is paused requests wait outside.
         aborted: Set when it is to end.
         gone: Set when it has ended.
+        ending: Makes it end.
+        known: So many of its tokens were searched for texts that end it.
+        end: So many tokens it has up to such a text.
     """
 
     rid: str = field(default_factory=lambda: uuid.uuid4().hex)
     inside: bool = False
     aborted: asyncio.Event = field(default_factory=asyncio.Event)
     gone: asyncio.Event = field(default_factory=asyncio.Event)
+    ending: asyncio.Task[None] | None = None
+    known: int = 0
+    end: int | None = None
 
 
 class SglangStrategy(ServedEngine):
@@ -64,6 +77,7 @@ class SglangStrategy(ServedEngine):
         seed: Of the engine's own random numbers.
         version: Policy version of the weights in the folder.
         bucket_bytes: Most bytes of tensors that an update hands over at once, unless a single tensor is larger.
+        decode: Of the policy's tokenizer, where requests end at texts.
 
     Raises:
         SglangNotInstalledError: If SGLang is missing.
@@ -84,6 +98,7 @@ class SglangStrategy(ServedEngine):
         seed: int = 0,
         version: int = 0,
         bucket_bytes: int = _BUCKET_BYTES,
+        decode: Decode | None = None,
     ) -> None:
         self.check_sizes(max_slots=max_slots, max_length=max_length, bucket_bytes=bucket_bytes)
         options = check_options(strategy_config, max_length=max_length, path="strategy_config")
@@ -100,10 +115,11 @@ class SglangStrategy(ServedEngine):
             version=version,
             options=options,
         )
-        super().__init__(str(version), version, options.get("load_format"))
+        super().__init__(str(version), version, starts_with_random_weights(options))
         self.max_length = max_length
         self._engine = SglangEngine(arguments)
         self._bucket_bytes = bucket_bytes
+        self._stop_strings = StopStrings(decode)
         self._under_way: dict[str, _Request] = {}
         self._open = asyncio.Event()
         self._open.set()
@@ -126,9 +142,11 @@ class SglangStrategy(ServedEngine):
             if not mine.inside:
                 return Completion([], [], "abort", (self.policy_version, self.policy_version))
             sampling = self._sampling(request)
-            answer = await self._engine.generate(request.prompt_ids, sampling, mine.rid, request.priority)
+            watch = partial(self._watch, mine, request) if request.sampling.stop_strings else None
+            answer = await self._engine.generate(request.prompt_ids, sampling, mine.rid, request.priority, watch)
         except asyncio.CancelledError:
-            self._engine.abort(mine.rid)
+            if mine.inside:
+                self._engine.abort(mine.rid)
             raise
         except Exception as error:
             raise GenerationError(
@@ -139,7 +157,7 @@ class SglangStrategy(ServedEngine):
             mine.gone.set()
         if self._unusable is not None:
             raise GenerationError(f"sglang: request {request.request_id!r} was ended: {self._unusable}")
-        return self._completion(request, answer)
+        return self._completion(request, answer, mine.end)
 
     async def generate_samples(self, request: GenerationRequest, samples: int) -> list[Completion]:
         """Return several completions of one prompt; each is a request with an id and a seed of its own.
@@ -246,9 +264,15 @@ class SglangStrategy(ServedEngine):
         """End all requests and the engine's processes. Closing twice is harmless."""
         if self._closed:
             return
-        for mine in list(self._under_way.values()):
+        under_way = list(self._under_way.values())
+        for mine in under_way:
             self._end(mine)
         self._closed = True
+        # Their callers take the results before the engine is gone.
+        with suppress(TimeoutError):
+            async with asyncio.timeout(_LAST_WORDS):
+                for mine in under_way:
+                    await mine.gone.wait()
         await self._engine.shutdown()
 
     def metrics(self) -> dict[str, float]:
@@ -273,9 +297,17 @@ class SglangStrategy(ServedEngine):
         mine.inside = not mine.aborted.is_set()
 
     def _end(self, mine: _Request) -> None:
-        mine.aborted.set()
-        if mine.inside:
+        if not mine.aborted.is_set():
+            mine.aborted.set()
+            if mine.inside:
+                mine.ending = asyncio.create_task(self._insist(mine))
+
+    async def _insist(self, mine: _Request) -> None:
+        """Abort a request until it is gone: an abort that overtakes its request inside SGLang is forgotten."""
+        while not mine.gone.is_set():
             self._engine.abort(mine.rid)
+            with suppress(TimeoutError):
+                await asyncio.wait_for(mine.gone.wait(), _ABORT_AGAIN_SECONDS)
 
     @asynccontextmanager
     async def _frozen(self) -> AsyncIterator[None]:
@@ -312,11 +344,8 @@ class SglangStrategy(ServedEngine):
         self._check_usable()
         sampling, where = request.sampling, f"request {request.request_id!r}"
         check_sampling(sampling)
-        if sampling.temperature and (sampling.top_k > 0 or sampling.top_p < 1.0):
-            raise ValueError(
-                f"{where}: sglang reports log-probs before top-k and top-p, so they would not be those of the "
-                "distribution drawn from; set top_k=0 and top_p=1, or use strategy vllm"
-            )
+        self._stop_strings.check(request)
+        check_limits("sglang", request.request_id, sampling)
         if request.request_id in self._under_way:
             raise ValueError(f"{where} is already running; request ids must be unique")
         check_prompt(request, self.max_length, self._engine.vocabulary)
@@ -335,7 +364,15 @@ class SglangStrategy(ServedEngine):
             "sampling_seed": folded - 2 * _SIGN_BIT if folded >= _SIGN_BIT else folded,
         }
 
-    def _completion(self, request: GenerationRequest, answer: Mapping[str, Any]) -> Completion:
+    def _watch(self, mine: _Request, request: GenerationRequest, tokens: list[int]) -> None:
+        """End a request whose completion has one of its texts."""
+        if mine.end is None:
+            mine.end = self._stop_strings.end(tokens, request.sampling.stop_strings, mine.known)
+            mine.known = len(tokens)
+            if mine.end is not None:
+                self._end(mine)
+
+    def _completion(self, request: GenerationRequest, answer: Mapping[str, Any], end: int | None) -> Completion:
         tokens, meta = list(answer["output_ids"]), answer["meta_info"]
         entries = meta.get("output_token_logprobs") or []
         if [entry[1] for entry in entries] != tokens:
@@ -343,7 +380,14 @@ class SglangStrategy(ServedEngine):
         reason = meta["finish_reason"]["type"] if meta.get("finish_reason") else None
         if reason not in ("stop", "length", "abort"):
             raise GenerationError(f"sglang ended request {request.request_id!r} with {meta.get('finish_reason')}")
-        spans = [span["version"] for span in meta.get("weight_versions") or [] if span["end"] > span["start"]]
+        if end is not None:
+            # What was sampled before the engine heard of the end is not part of the completion.
+            tokens, entries, reason = tokens[:end], entries[:end], "stop"
+        spans = [
+            span["version"]
+            for span in meta.get("weight_versions") or []
+            if span["end"] > span["start"] and span["start"] < len(tokens)
+        ]
         labels = spans or [meta.get("weight_version", self._label)]
         versions = [self._versions.get(label, self.policy_version) for label in labels]
         cached = int(meta.get("cached_tokens") or 0)

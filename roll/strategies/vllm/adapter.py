@@ -165,20 +165,22 @@ def _checked_sampling(sampling: SamplingParams, samples: int) -> EngineSampling:
         top_k=max(sampling.top_k, 0),
         max_tokens=sampling.max_new_tokens,
         stop_token_ids=list(sampling.stop_token_ids),
+        repetition_penalty=sampling.repetition_penalty,
         # The model's own end-of-sequence token means nothing here: what ends a completion is in the request.
         ignore_eos=True,
         seed=0,
         logprobs=0,
         flat_logprobs=True,
         detokenize=False,
-        output_kind=RequestOutputKind.FINAL_ONLY,
+        # To find texts, tokens are read while they come.
+        output_kind=RequestOutputKind.CUMULATIVE if sampling.stop_strings else RequestOutputKind.FINAL_ONLY,
         # Copied for every request; what vLLM adds to it is the same for all.
         skip_clone=True,
     )
 
 
 def completion_of(
-    output: CompletionOutput, cached_tokens: int | None, versions: Mapping[str, int], newest: int
+    output: CompletionOutput, cached_tokens: int | None, versions: Mapping[str, int], newest: int, count: int | None
 ) -> Completion:
     """Return vLLM's result as a completion.
 
@@ -187,6 +189,7 @@ def completion_of(
         cached_tokens: Prompt tokens that were not computed.
         versions: Version of each label that the engine has had.
         newest: Version to report where no token was sampled.
+        count: The completion ends after so many tokens, because of a text; ``None`` if no text ends it.
 
     Raises:
         GenerationError: If the engine ended the request in a way that is no completion.
@@ -194,13 +197,20 @@ def completion_of(
     if output.finish_reason not in ("stop", "length", "abort"):
         raise GenerationError(f"vllm ended a request with {output.finish_reason!r} ({output.stop_reason})")
     tokens = list(output.token_ids)
+    reason = output.finish_reason if count is None else "stop"
     # Of one list for all tokens: with only the chosen token's log-prob asked for, one entry each.
     log_probs = list(output.logprobs.logprobs) if isinstance(output.logprobs, FlatLogprobs) else []
     if len(log_probs) != len(tokens):
         raise GenerationError(f"vllm returned {len(log_probs)} log-probs for {len(tokens)} tokens")
-    spans = [versions[span.version] for span in output.weight_versions or [] if span.end > span.start]
+    # What was sampled before the engine heard of the end is not part of the completion.
+    tokens, log_probs = tokens[:count], log_probs[:count]
+    spans = [
+        versions[span.version]
+        for span in output.weight_versions or []
+        if span.end > span.start and span.start < len(tokens)
+    ]
     version = (min(spans), max(spans)) if spans else (newest, newest)
-    return Completion(tokens, log_probs, output.finish_reason, version, cached_tokens or 0)
+    return Completion(tokens, log_probs, reason, version, cached_tokens or 0)
 
 
 def model_folder(model: str | Path) -> str:

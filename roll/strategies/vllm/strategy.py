@@ -12,9 +12,12 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, TypeVar
 
 from roll.strategies.base import Completion, GenerationRequest, WeightUpdate
+from roll.strategies.engine_options import starts_with_random_weights
 from roll.strategies.fingerprints import Fingerprints
 from roll.strategies.hf_infer.sampling import check_sampling
+from roll.strategies.sampling_limits import check_limits
 from roll.strategies.serving import ServedEngine, check_prompt
+from roll.strategies.stop_strings import Decode, StopStrings
 from roll.strategies.vllm.buckets import DEFAULT_BUCKET_BYTES, buckets_of
 from roll.strategies.vllm.errors import GenerationError, VllmNotInstalledError, WeightLoadError
 from roll.strategies.vllm.fingerprints import join
@@ -28,11 +31,35 @@ T = TypeVar("T")
 
 PauseMode = Literal["abort", "wait", "keep"]
 
-_LOWEST_TEMPERATURE = 0.01
-_HIGHEST_TEMPERATURE = 2.0
-
 _SHUTDOWN_SECONDS = 20.0
 """How long the engine's processes may take to end before they are killed."""
+
+
+class _Ends:
+    """Where texts end the samples of a request.
+
+    Attributes:
+        counts: Tokens of the samples that have ended so, by index.
+    """
+
+    def __init__(self, stop_strings: StopStrings) -> None:
+        self.counts: dict[int, int] = {}
+        self._stop_strings = stop_strings
+        self._known: dict[int, int] = {}
+        self._told = False
+
+    def are_reached(self, outputs: Mapping[int, Any], texts: tuple[str, ...], samples: int) -> bool:
+        """Return, once, that the last of all samples has ended, some by a text."""
+        for index, output in outputs.items():
+            if index not in self.counts:
+                end = self._stop_strings.end(output.token_ids, texts, self._known.get(index, 0))
+                self._known[index] = len(output.token_ids)
+                if end is not None:
+                    self.counts[index] = end
+        over = [index for index, output in outputs.items() if index in self.counts or output.finished()]
+        first = len(over) == samples and bool(self.counts) and not self._told
+        self._told |= first
+        return first
 
 
 class VllmStrategy(ServedEngine):
@@ -57,6 +84,7 @@ class VllmStrategy(ServedEngine):
         seed: Of the engine's own random numbers; requests carry their own.
         version: Policy version of the weights in the folder.
         bucket_bytes: Most shared memory that an update of weights takes, unless a single tensor is larger.
+        decode: Of the policy's tokenizer, where requests end at texts.
 
     Raises:
         VllmNotInstalledError: If vLLM is missing.
@@ -78,6 +106,7 @@ class VllmStrategy(ServedEngine):
         seed: int = 0,
         version: int = 0,
         bucket_bytes: int = DEFAULT_BUCKET_BYTES,
+        decode: Decode | None = None,
     ) -> None:
         self.check_sizes(max_slots=max_slots, max_length=max_length, bucket_bytes=bucket_bytes)
         try:
@@ -85,7 +114,7 @@ class VllmStrategy(ServedEngine):
         except ImportError as error:
             raise VllmNotInstalledError(error) from error
         options = check_options(strategy_config, max_length=max_length, path="strategy_config")
-        super().__init__(adapter.FIRST_LABEL, version, options.get("load_format"))
+        super().__init__(adapter.FIRST_LABEL, version, starts_with_random_weights(options))
         limits = EngineLimits(adapter.model_folder(model), max_slots, max_length, dtype, seed)
         self.max_length = max_length
         self._adapter = adapter
@@ -93,6 +122,7 @@ class VllmStrategy(ServedEngine):
         self._engine: Any = adapter.start_engine(limits, options, self._counters, device)
         self._vocabulary: int = self._engine.model_config.get_vocab_size()
         self._bucket_bytes = bucket_bytes
+        self._stop_strings = StopStrings(decode)
         self._active: set[str] = set()
         self._paused = False
 
@@ -301,7 +331,9 @@ class VllmStrategy(ServedEngine):
         return self._counters.as_metrics()
 
     async def _run(self, request: GenerationRequest, samples: int) -> list[Completion]:
-        final = None
+        texts, ends = request.sampling.stop_strings, _Ends(self._stop_strings)
+        latest: dict[int, Any] = {}
+        cached = None
         stream = self._engine.generate(
             self._adapter.engine_prompt(request),
             self._adapter.engine_sampling(self._cut_to_length(request), samples),
@@ -309,14 +341,17 @@ class VllmStrategy(ServedEngine):
             priority=request.priority,
         )
         async for output in stream:
-            final = output
+            cached = output.num_cached_tokens
+            latest |= {each.index: each for each in output.outputs}
+            if texts and ends.are_reached(latest, texts, samples):
+                await self._engine.abort(request.request_id)
         if self._unusable is not None:
             raise GenerationError(f"vllm: request {request.request_id!r} was ended: {self._unusable}")
-        if final is None or len(final.outputs) != samples:
+        if len(latest) != samples:
             raise GenerationError(f"vllm returned no result for request {request.request_id!r}")
         completions = [
-            self._adapter.completion_of(output, final.num_cached_tokens, self._versions, self.policy_version)
-            for output in sorted(final.outputs, key=lambda output: output.index)
+            self._adapter.completion_of(output, cached, self._versions, self.policy_version, ends.counts.get(index))
+            for index, output in sorted(latest.items())
         ]
         for completion in completions:
             self._counters.completed(
@@ -333,13 +368,9 @@ class VllmStrategy(ServedEngine):
     def _check(self, request: GenerationRequest, samples: int) -> None:
         self._check_usable()
         check_sampling(request.sampling)
+        self._stop_strings.check(request)
         where = f"request {request.request_id!r}"
-        temperature = request.sampling.temperature
-        if temperature and not _LOWEST_TEMPERATURE <= temperature <= _HIGHEST_TEMPERATURE:
-            raise ValueError(
-                f"{where}: vllm samples at temperatures from {_LOWEST_TEMPERATURE} to {_HIGHEST_TEMPERATURE} (and 0, "
-                f"greedy), not at {temperature}"
-            )
+        check_limits("vllm", request.request_id, request.sampling)
         if samples < 1:
             raise ValueError(f"{where} asks for {samples} samples; it must be at least 1")
         if request.request_id in self._active:

@@ -1,8 +1,9 @@
 """A fake of SGLang: no model, no processes, but the real package's signatures and what its control calls do.
 
 Signatures, fields and choices are those of ``sglang_signatures.json``, so a call that the real package would refuse is
-refused here. What the calls do follows the package's source: updates outside of the begin/end bracket, and a cache that
-running requests hold, are answered with ``False`` and no exception; an abort ends all ids with the given beginning.
+refused here. What the calls do is what the real engine does, and both pass the tests of ``test_engine_contract*.py``:
+updates outside of the begin/end bracket, and a cache that running requests hold, are answered with ``False`` and no
+exception; an abort ends all ids with the given beginning; ``ignore_eos`` ignores stop tokens too.
 
 Its "model" is one number: each token is the one before plus that number, with log-prob ``-number``.
 """
@@ -14,6 +15,7 @@ import inspect
 import json
 import sys
 import types
+from collections.abc import AsyncIterator
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -24,6 +26,9 @@ import torch
 RECORDED = json.loads(Path(__file__).with_name("sglang_signatures.json").read_text())
 VOCABULARY = 1000
 SECONDS_PER_TOKEN = 0.001
+END_TOKEN = 308
+UNUSED_CONTEXT = 6
+"""Tokens at the end of its context that the engine never gives a prompt."""
 
 
 def signature_of(owner: str, name: str) -> inspect.Signature:
@@ -104,6 +109,7 @@ class FakeManager:
         self.refuse_load = False
         self.refuse_flush = False
         self.released: list[str] | None = None
+        self.model_config = types.SimpleNamespace(vocab_size=VOCABULARY)
 
     @recorded("TokenizerManager")
     def abort_request(self, rid: str, abort_all: bool) -> None:
@@ -178,6 +184,7 @@ class FakeEngine:
     """Stands for ``Engine``."""
 
     last: FakeEngine | None = None
+    run_scheduler_process_func: Any
 
     def __init__(self, **kwargs: Any) -> None:
         unknown = set(kwargs) - set(RECORDED["arguments"])
@@ -186,7 +193,9 @@ class FakeEngine:
         self.calls: list[str] = []
         self.sampling: list[dict[str, Any]] = []
         self.tokenizer_manager = FakeManager(kwargs["weight_version"])
-        self.closed = False
+        self.end_tokens: set[int] = set()
+        # In the real engine, in a process of its own.
+        self.run_scheduler_process_func(self)
         FakeEngine.last = self
 
     @recorded("Engine")
@@ -197,13 +206,28 @@ class FakeEngine:
         assert arguments["return_logprob"]
         self.sampling.append({**sampling, "priority": arguments["priority"]})
         prompt = tuple(arguments["input_ids"])
+        assert all(0 <= token < VOCABULARY for token in prompt), "the real engine dies"
+        longest = self.arguments["context_length"] - UNUSED_CONTEXT
+        if len(prompt) >= longest:
+            raise ValueError(f"Input length ({len(prompt)} tokens) exceeds the maximum allowed length ({longest})")
         cached = len(prompt) if prompt in manager.cached else 0
         one = manager.running[rid] = Running(list(prompt))
+        if arguments["stream"]:
+            return self._stream(rid, one, sampling, cached)
+        return [answer async for answer in self._stream(rid, one, sampling, cached)][-1]
+
+    async def _stream(
+        self, rid: str, one: Running, sampling: dict[str, Any], cached: int
+    ) -> AsyncIterator[dict[str, Any]]:
+        """Yield what there is after every token, and then everything."""
+        manager = self.tokenizer_manager
         try:
-            reason = await self._run(one, sampling)
+            async for reason in self._run(one, sampling):
+                if reason is None:
+                    yield {"output_ids": list(one.tokens), "meta_info": {"finish_reason": None}}
         finally:
             del manager.running[rid]
-        manager.cached.add(prompt)
+        manager.cached.add(tuple(one.prompt))
         spans = []
         for place, version in enumerate(one.versions):
             if spans and spans[-1]["version"] == version:
@@ -217,14 +241,16 @@ class FakeEngine:
             "weight_version": manager.version,
             "weight_versions": spans,
         }
-        return {"output_ids": one.tokens, "meta_info": meta}
+        yield {"output_ids": one.tokens, "meta_info": meta}
 
-    async def _run(self, one: Running, sampling: dict[str, Any]) -> str:
+    async def _run(self, one: Running, sampling: dict[str, Any]) -> AsyncIterator[str | None]:
+        """Yield ``None`` after every token, and at the end why it is the end."""
         manager = self.tokenizer_manager
         while len(one.tokens) < sampling["max_new_tokens"]:
             await asyncio.sleep(SECONDS_PER_TOKEN)
             if one.aborted:
-                return "abort"
+                yield "abort"
+                return
             if manager.paused:
                 continue
             one.holds_cache = True
@@ -232,9 +258,11 @@ class FakeEngine:
             one.tokens.append((last + manager.number) % VOCABULARY)
             one.log_probs.append(-float(manager.number))
             one.versions.append(manager.version)
-            if one.tokens[-1] in sampling["stop_token_ids"]:
-                return "stop"
-        return "length"
+            if not sampling["ignore_eos"] and one.tokens[-1] in {*sampling["stop_token_ids"], *self.end_tokens}:
+                yield "stop"
+                return
+            yield None
+        yield "length"
 
     @recorded("Engine")
     def _serialize_tensors_per_rank(
@@ -244,7 +272,20 @@ class FakeEngine:
 
     @recorded("Engine")
     def shutdown(self) -> None:
-        self.closed = True
+        raise AssertionError("the real engine kills all child processes of this one")
+
+
+class ModelConfig:
+    """What is asked for a model's end tokens."""
+
+    def _get_hf_eos_token_id(self) -> set[int]:
+        return {END_TOKEN}
+
+
+def run_scheduler_process(engine: FakeEngine) -> None:
+    """Stands for the main function of the engine's processes."""
+    config = sys.modules["sglang.srt.configs.model_config"].ModelConfig()
+    engine.end_tokens = config._get_hf_eos_token_id()
 
 
 def install(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -254,14 +295,22 @@ def install(monkeypatch: pytest.MonkeyPatch) -> None:
         for name in (
             "sglang",
             "sglang.srt",
+            "sglang.srt.configs",
+            "sglang.srt.configs.model_config",
             "sglang.srt.entrypoints",
             "sglang.srt.entrypoints.engine",
             "sglang.srt.managers",
             "sglang.srt.managers.io_struct",
+            "sglang.srt.managers.scheduler",
             "sglang.srt.server_args",
         )
     }
+    FakeEngine.run_scheduler_process_func = staticmethod(run_scheduler_process)
     modules["sglang.srt.entrypoints.engine"].Engine = FakeEngine  # type: ignore[attr-defined]
+    modules["sglang.srt.managers.scheduler"].run_scheduler_process = run_scheduler_process  # type: ignore[attr-defined]
+    # A class of its own for each engine, for roll changes it, in the real engine in a process of its own.
+    config = type("ModelConfig", (ModelConfig,), {})
+    modules["sglang.srt.configs.model_config"].ModelConfig = config  # type: ignore[attr-defined]
     for name in RECORDED["records"]:
         setattr(modules["sglang.srt.managers.io_struct"], name, record_class(name))
 

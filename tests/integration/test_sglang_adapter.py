@@ -1,4 +1,4 @@
-"""The SGLang adapter against a fake with the real package's signatures; no real engine runs here."""
+"""The SGLang adapter against a fake with the real package's signatures: what the contract of engines does not say."""
 
 from __future__ import annotations
 
@@ -59,7 +59,7 @@ def test_a_completion_has_ids_log_probs_and_version(case: Case) -> None:
     assert got == Completion([7, 8, 9], [-1.0, -1.0, -1.0], "stop", (0, 0), 0)
     assert case.run(case.generate("a", [5, 6], max_new_tokens=2)).cached_tokens == 2
     sent = case.engine.sampling[0]
-    assert (sent["temperature"], sent["ignore_eos"], sent["no_stop_trim"]) == (0.7, True, True)
+    assert (sent["temperature"], sent["ignore_eos"], sent["no_stop_trim"]) == (0.7, False, True)
     assert sent["priority"] == 2
     assert -(2**63) <= sent["sampling_seed"] < 2**63
     metrics = case.strategy.metrics()
@@ -261,7 +261,6 @@ def test_a_prompt_that_does_not_fit_is_refused(case: Case, prompt: list[int], me
 def test_close_ends_the_engine(case: Case) -> None:
     case.run(case.strategy.close())
     case.run(case.strategy.close())
-    assert case.engine.closed
     with pytest.raises(RuntimeError, match="closed"):
         case.run(case.generate("a", [1]))
 

@@ -1,7 +1,7 @@
 """Write down the signatures that the adapter relies on, from the real package: nothing of it is imported or run.
 
 pip download --no-deps --dest /tmp/sglang sglang==0.5.23
-python tests/strategies/sglang_signatures.py /tmp/sglang/sglang-*.whl [--check]
+python tests/integration/sglang_signatures.py /tmp/sglang/sglang-*.whl [--check]
 """
 
 from __future__ import annotations
@@ -21,10 +21,13 @@ METHODS = {
         ("sglang/srt/entrypoints/engine.py",),
         ("__init__", "async_generate", "shutdown", "_serialize_tensors_per_rank"),
     ),
+    "ModelConfig": (("sglang/srt/configs/model_config.py",), ("_get_hf_eos_token_id",)),
     "TokenizerManager": (
         ("sglang/srt/managers/tokenizer_manager.py", "sglang/srt/managers/tokenizer_control_mixin.py"),
         (
             "abort_request",
+            "auto_create_handle_loop",
+            "handle_loop",
             "pause_generation",
             "continue_generation",
             "begin_weight_update",

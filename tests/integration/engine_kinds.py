@@ -1,0 +1,59 @@
+"""All kinds of generation engines: the real ones, each started once, and what stands for one in other tests."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import pytest
+from engines import MAX_LENGTH, EngineUnderTest, HuggingFace, decode, toy_folder
+from sglang_support import RealSglang, SglangDouble, needs_sglang
+from vllm_support import needs_vllm, shared_harness
+
+from roll.models.loading import load_model
+from roll.strategies.hf_infer import HfInferStrategy
+
+KINDS = [
+    "hf_infer",
+    "hf_infer in a thread",
+    pytest.param("vllm", marks=needs_vllm),
+    pytest.param("sglang", marks=[pytest.mark.sglang, needs_sglang]),
+    "sglang's double",
+]
+
+
+def one_of(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Iterator[EngineUnderTest]:
+    """Yield the engine of the kind that a test is run with."""
+    if request.param == "sglang's double":
+        with_double = SglangDouble(monkeypatch)
+        yield with_double
+        with_double.close()
+        return
+    engine = shared_harness(request.config) if request.param == "vllm" else _shared(request)
+    if engine.says is not engine.at_first:
+        engine.run(engine.update(engine.at_first))
+    yield engine
+
+
+_started: dict[str, EngineUnderTest] = {}
+
+
+def _shared(request: pytest.FixtureRequest) -> EngineUnderTest:
+    kind = request.param
+    if kind not in _started or _started[kind].loop.is_closed():
+        _started[kind] = _STARTS[kind]()
+        request.config.add_cleanup(_started[kind].close)
+    return _started[kind]
+
+
+def _hf_infer(**options: Any) -> EngineUnderTest:
+    folder = str(toy_folder())
+    strategy = HfInferStrategy(load_model(folder), max_slots=64, max_length=MAX_LENGTH, decode=decode, **options)
+    return EngineUnderTest(strategy, HuggingFace(load_model("toy")))
+
+
+_STARTS: dict[str, Callable[[], EngineUnderTest]] = {
+    "hf_infer": _hf_infer,
+    "hf_infer in a thread": lambda: _hf_infer(in_thread=True),
+    "sglang": RealSglang,
+}
