@@ -114,8 +114,10 @@ class GeneratingArgs(ConfigModel):
     top_k: Annotated[int, Field(ge=-1)] = Field(0, description="Keep the k likeliest tokens; 0 or -1 keeps all.")
     num_beams: Positive = Field(1, description="Beams; only 1 samples from the policy.")
     num_return_sequences: Positive = Field(1, description="Responses per request.")
-    repetition_penalty: Annotated[float, Field(gt=0)] = Field(1.0, description="Penalty of repeated tokens; 1 is off.")
-    stop_strings: NameList | None = Field(None, description="Texts that end a response.")
+    repetition_penalty: Annotated[float, Field(gt=0)] = Field(
+        1.0, description="Penalty of tokens that are there already; 1 is off."
+    )
+    stop_strings: NameList | None = Field(None, description="Texts that end a response, in which they stay.")
 
 
 class StrategyArgs(ConfigModel):

@@ -41,6 +41,7 @@ from roll.pipelines.terminal import (
     say_differences,
 )
 from roll.schedulers.rollout import RolloutError
+from roll.strategies.engine_options import starts_with_random_weights
 from roll.tracking import Progress, RunSummary, make_progress
 from roll.trajectories.model import Trajectory, TrajectoryGroup
 from roll.trajectories.store import Phase, trajectory_path, write_trajectories
@@ -189,6 +190,8 @@ class Pipeline(ABC, Generic[Config]):
         config = self.config
         if state is not None and self.saved is not None:
             await self.restore(self.saved, first, state)
+        elif starts_with_random_weights(config.actor_infer.strategy_args.strategy_config):
+            await self.core.engines.publish(first)
         await self.core.turns.begin_rollout()
         if is_due(first, config.eval_steps, config.max_steps) and self.log.evaluated < first:
             await self.evaluate(first)

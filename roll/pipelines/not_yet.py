@@ -12,13 +12,10 @@ from roll.config.worker import TrainWorkerConfig
 from roll.pipelines.preflight.algorithms import was_changed
 
 _ONE_PROCESS = "cluster: local runs everything in one process"
-_SAMPLING = "hf_infer samples without beams, penalties and stop texts"
 _PACKING = "batches are made by length whatever it says (training_args.max_tokens_per_microbatch)"
 _LORA = "only roles that are trained have adapters"
 _TRAINERS_MODEL = "engines sample from the model of actor_train"
 _PROMPTS = "prompts of the agentic pipeline come from environments"
-
-_SAMPLING_KEYS: Final = ("num_beams", "repetition_penalty", "stop_strings")
 
 _OF_ROLES: Final[Mapping[str, str]] = {
     **dict.fromkeys(("use_dynamic_batching_in_train", "use_dynamic_batching_in_infer"), _PACKING),
@@ -27,11 +24,6 @@ _OF_ROLES: Final[Mapping[str, str]] = {
 
 _OF_ALL: Final[Mapping[str, str]] = {
     "is_num_return_sequences_expand": "responses to one prompt are separate requests that share its prefix",
-    **{
-        f"{section}.{key}": _SAMPLING
-        for section in ("actor_infer.generating_args", "val_generating_args")
-        for key in _SAMPLING_KEYS
-    },
 }
 
 _OF_AGENTIC: Final[Mapping[str, str]] = {
@@ -55,7 +47,6 @@ _OF_LOCAL: Final[Mapping[str, str]] = {
 
 _OF_RLVR: Final[Mapping[str, str]] = {
     "actor_infer.generating_args.num_return_sequences": "num_return_sequences_in_group says how many responses",
-    **{f"validation.generating_args.{key}": _SAMPLING for key in _SAMPLING_KEYS},
 }
 
 

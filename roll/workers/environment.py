@@ -132,6 +132,8 @@ def sampling_params(generating: GeneratingArgs) -> SamplingParams:
         temperature=generating.temperature,
         top_p=generating.top_p,
         top_k=generating.top_k,
+        repetition_penalty=generating.repetition_penalty,
+        stop_strings=tuple(generating.stop_strings or ()),
     )
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from functools import partial
 from typing import Any
 
@@ -20,7 +21,7 @@ from roll.strategies.fsdp_train import FsdpTrainStrategy
 from roll.strategies.hf_infer import HfInferStrategy
 from roll.strategies.scoring import Prediction, Scorer
 from roll.strategies.training import TrainOptions
-from roll.workers.loading import load_role_model, model_folder
+from roll.workers.loading import load_role_model, load_text, model_folder
 
 
 def train_strategy(config: PipelineConfig, role: str) -> Any:
@@ -142,7 +143,11 @@ def generation_strategy(
     """
     name, given, _ = _chosen(config.actor_infer, "actor_infer")
     require_available(name, role="actor_infer")
-    limits: dict[str, Any] = {"max_slots": config.max_running_requests, "max_length": config.sequence_length}
+    limits: dict[str, Any] = {
+        "max_slots": config.max_running_requests,
+        "max_length": config.sequence_length,
+        "decode": _decode(config),
+    }
     if name == "hf_infer":
         own = model if model is not None else load_role_model(config, "actor_train").requires_grad_(False)
         return HfInferStrategy(own, activity=activity, **limits)
@@ -161,6 +166,22 @@ def generation_strategy(
     from roll.strategies.sglang import SglangStrategy
 
     return SglangStrategy(folder, **options)
+
+
+def _decode(config: PipelineConfig) -> Callable[[list[int]], str] | None:
+    """Return what makes text of tokens, where a text ends responses.
+
+    Raises:
+        ConfigError: If the tokenizer cannot be loaded.
+    """
+    if not any(sampling.stop_strings for sampling in (config.actor_infer.generating_args, config.val_generating)):
+        return None
+    tokenizer = load_text(config).tokenizer
+
+    def decode(tokens: list[int]) -> str:
+        return str(tokenizer.decode(tokens, skip_special_tokens=False, clean_up_tokenization_spaces=False))
+
+    return decode
 
 
 def training_temperature(config: PipelineConfig) -> float:

@@ -22,13 +22,18 @@ CHANGES = {
     "old_log_probs": "recompute",
     "actor_infer.strategy_args.strategy_name": "vllm",
 }
+ENGINES = {
+    "sokoban": {},
+    # Random weights, which the trainer's must replace before anything is sampled.
+    "rlvr_math": {"actor_infer.strategy_args.strategy_config": "{load_format: dummy}"},
+}
 COMMANDS = {"sokoban": support.command, "rlvr_math": rlvr_support.command}
 
 
 @pytest.mark.parametrize("cluster", ["local", "ray"])
 @pytest.mark.parametrize("run", ["sokoban", "rlvr_math"])
 def test_the_engine_samples_with_the_weights_of_every_step(run: str, cluster: str, tmp_path: Path) -> None:
-    words = COMMANDS[run](**CHANGES, cluster=cluster, output_dir=tmp_path / "out")
+    words = COMMANDS[run](**CHANGES, **ENGINES[run], cluster=cluster, output_dir=tmp_path / "out")
     done = support.start(words, support.ROOT, timeout=300)
     assert done.returncode == 0, done.stdout + done.stderr
     rows = [json.loads(line) for line in (tmp_path / "out" / "logs" / "metrics.jsonl").read_text().splitlines()]

@@ -17,7 +17,7 @@ from roll.envs import get_tag, register_env, register_tag, unregister
 from roll.envs.sokoban import SokobanEnv
 from roll.pipelines.not_yet import keys_without_effect
 from roll.pipelines.preflight.agentic import check_agentic as check
-from roll.pipelines.preflight.common import parallel_problems, strategy_problems
+from roll.pipelines.preflight.common import parallel_problems, sampling_problems, strategy_problems
 from roll.strategies.engine_options import PARALLEL_SIZES, divided, parts_of
 from roll.workers.classes import worker_class
 from roll.workers.environment import EnvironmentWorker, manager_class, threads_of
@@ -45,17 +45,46 @@ def test_a_key_without_effect_is_named_with_the_reason_when_it_was_changed() -> 
         {
             "rpc_timeout": 5.0,
             "reward_shift": False,
-            "actor_infer": {"generating_args": {"num_beams": 4, "temperature": 0.9}},
+            "actor_infer": {"generating_args": {"num_return_sequences": 4, "temperature": 0.9}},
             "val_env_manager": {"max_env_num_per_worker": 8},
         }
     )
     said = check(config)
     assert [sentence.split(" has no effect: ")[0] for sentence in said] == [
-        "actor_infer.generating_args.num_beams",
+        "actor_infer.generating_args.num_return_sequences",
         "rpc_timeout",
         "val_env_manager.max_env_num_per_worker",
     ]
     assert "one process" in said[2]
+
+
+@pytest.mark.parametrize(
+    ("engine", "sampling", "key", "message"),
+    [
+        ("sglang", {"top_k": 5}, "top_k", "before top-k and top-p"),
+        ("sglang", {"top_p": 0.9}, "top_p", "before top-k and top-p"),
+        ("sglang", {"repetition_penalty": 1.1}, "repetition_penalty", "use strategy vllm or hf_infer"),
+        ("vllm", {"temperature": 3.0}, "temperature", "from 0.01 to 2.0"),
+        ("hf_infer", {"num_beams": 2}, "num_beams", "leave it at 1"),
+        ("hf_infer", {"stop_strings": ["ok", ""]}, "stop_strings", "empty text"),
+    ],
+)
+@pytest.mark.parametrize("section", ["actor_infer.generating_args", "val_generating_args"])
+def test_sampling_that_the_engine_cannot_do_is_said_before_anything_loads(
+    engine: str, sampling: dict[str, object], key: str, message: str, section: str
+) -> None:
+    infer: dict[str, object] = {"strategy_args": {"strategy_name": engine}}
+    tree: dict[str, object] = {"actor_infer": infer}
+    (infer if section.startswith("actor") else tree)[section.rpartition(".")[2]] = sampling
+    problems = list(sampling_problems(load(tree)))
+    assert [(problem.path, message in f"{problem.message} {problem.fix}") for problem in problems] == [
+        (f"{section}.{key}", True)
+    ]
+
+
+def test_greedy_evaluations_may_say_what_only_sampling_reads() -> None:
+    tree = {"actor_infer": {"strategy_args": {"strategy_name": "sglang"}, "generating_args": {"stop_strings": "END"}}}
+    assert list(sampling_problems(load({**tree, "val_generating_args": {"temperature": 0.0, "top_k": 5}}))) == []
 
 
 def test_keys_of_several_processes_have_an_effect_with_ray() -> None:

@@ -12,6 +12,7 @@ from roll.pipelines.not_yet import keys_without_effect
 from roll.pipelines.preflight.algorithms import algorithm_problems, options_without_effect
 from roll.pipelines.preflight.common import (
     module_problems,
+    sampling_problems,
     sentence,
     strategy_problems,
     template_problems,
@@ -38,6 +39,7 @@ def check_agentic(config: AgenticConfig) -> list[str]:
         *_tag_problems(config),
         *algorithm_problems(config),
         *strategy_problems(config),
+        *sampling_problems(config),
         *worker_problems(config),
         *tracker_problems(config),
         *template_problems(config),

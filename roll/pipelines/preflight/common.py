@@ -18,8 +18,10 @@ from roll.rendering import ChatTemplateError
 from roll.rendering.templates import template_text
 from roll.strategies.engine_options import PARALLEL_SIZES, divided, parts_of
 from roll.strategies.fsdp.options import FsdpOptions
+from roll.strategies.sampling_limits import refusals
 from roll.tracking.tracker import tracker_arguments
 from roll.workers.classes import worker_class
+from roll.workers.environment import sampling_params
 
 
 def module_problems(config: PipelineConfig, keys: Sequence[str]) -> Iterator[Problem]:
@@ -67,6 +69,27 @@ def strategy_problems(config: PipelineConfig) -> Iterator[Problem]:
             check(arguments.strategy_config, f"{role}.strategy_args.strategy_config")
         except ConfigError as error:
             yield from error.problems
+
+
+def sampling_problems(config: PipelineConfig) -> Iterator[Problem]:
+    """Yield sampling options that the engine of the run does not have."""
+    engine = config.actor_infer.strategy_args.strategy_name
+    training, evaluation = config.actor_infer.generating_args, config.val_generating
+    problems: dict[tuple[str, object], Problem] = {}
+    for section, generating in (("actor_infer.generating_args", training), ("val_generating_args", evaluation)):
+        found = [
+            (each.key, f"{each.message}.", f"{each.fix}.") for each in refusals(engine, sampling_params(generating))
+        ]
+        if "" in (generating.stop_strings or ()):
+            found.append(("stop_strings", "an empty text cannot end a response.", "leave it out."))
+        if generating.num_beams != 1:
+            message = "responses are sampled from the policy, which a search with beams is not."
+            found.append(("num_beams", message, "leave it at 1."))
+        for key, message, fix in found:
+            value = getattr(generating, key)
+            # Evaluations take over what training says: once is enough.
+            problems.setdefault((key, str(value)), Problem(f"{section}.{key}", message, fix, value))
+    yield from problems.values()
 
 
 def parallel_problems(role: str, worker: WorkerConfig) -> Iterator[Problem]:

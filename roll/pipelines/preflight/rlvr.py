@@ -10,12 +10,14 @@ from roll.pipelines.not_yet import keys_without_effect
 from roll.pipelines.preflight.algorithms import algorithm_problems, options_without_effect
 from roll.pipelines.preflight.common import (
     module_problems,
+    sampling_problems,
     strategy_problems,
     template_problems,
     tracker_problems,
     worker_problems,
 )
 from roll.rewards.build import build_rubrics
+from roll.strategies.engine_options import starts_with_random_weights
 
 
 def check_rlvr(config: RLVRConfig) -> list[str]:
@@ -32,6 +34,7 @@ def check_rlvr(config: RLVRConfig) -> list[str]:
     problems = problems or [
         *algorithm_problems(config),
         *strategy_problems(config),
+        *sampling_problems(config),
         *worker_problems(config),
         *tracker_problems(config),
         *template_problems(config),
@@ -49,7 +52,11 @@ def check_evaluation(config: EvaluationConfig) -> None:
         ConfigError: Lists every problem.
     """
     problems = list(module_problems(config, ("reward_modules",)))
-    problems = problems or [*template_problems(config), *_verifier_problems(config)]
+    problems = problems or [*sampling_problems(config), *template_problems(config), *_verifier_problems(config)]
+    if config.recorded is None and starts_with_random_weights(config.actor_infer.strategy_args.strategy_config):
+        path = "actor_infer.strategy_args.strategy_config.load_format"
+        message = "the engine starts with random weights, and nothing is trained here that would give it others."
+        problems.append(Problem(path, message, "leave it out.", "dummy"))
     if config.recorded is not None and not config.recorded.is_file():
         here = f"(looked for in {Path.cwd()})"
         problems.append(

@@ -21,9 +21,7 @@ def assign_req_to_token_pool_cpu(
 ) -> None:
     """Write down where the cache has the new tokens of each request, in place."""
     taken = 0
-    for row, start, end in zip(
-        req_pool_indices.tolist(), start_offset.tolist(), end_offset.tolist(), strict=True
-    ):
+    for row, start, end in zip(req_pool_indices.tolist(), start_offset.tolist(), end_offset.tolist(), strict=True):
         req_to_token[row, start:end] = out_cache_loc[taken : taken + end - start].to(req_to_token.dtype)
         taken += end - start
 
