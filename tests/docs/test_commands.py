@@ -103,7 +103,7 @@ def _make(words: list[str], started: list[PipelineConfig]) -> None:
     lines = [line for line in answer.stdout.splitlines() if line.startswith(".venv/bin/python examples/")]
     for line in lines:
         _start(line.split()[1:], started)
-    assert lines or words[0] in ("setup", "test", "check", "vllm", "sglang")
+    assert lines or words[0] in ("setup", "test", "check", "vllm", "sglang", "smollm")
 
 
 def _pip(words: list[str], _: list[PipelineConfig]) -> None:
