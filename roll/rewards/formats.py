@@ -15,7 +15,7 @@ STRICT_THINK_ANSWER: Final = r"<think>\n(.*?)\n</think>\n<answer>\n(.*?)\n</answ
 """The default of ``strict_format``: each tag on a line of its own, nothing before or after."""
 
 STEP_MARKER: Final = (
-    r"^\s*(?:\*\*|#+ *)?(?:Step \d+|\d+[.)](?=\s)|[-*](?=\s)|First,|Second,|Third,|Next,|Then,|Finally,)"
+    r"^[ \t]*(?:\*\*|#+ *)?(?:Step \d+|\d+[.)](?=\s)|[-*](?=\s)|First,|Second,|Third,|Next,|Then,|Finally,)"
 )
 """The default of ``step``: a marker at the start of a line."""
 

@@ -72,7 +72,7 @@ _FUNCTIONS: Final = frozenset(
 _SPELLED: Final = {"infinity": r"\infty", "inf": r"\infty", "percent": "%", "percentage": "%", "pct": "%"}
 _SHORT_WORDS: Final = frozenset(
     "is of to it as at be by we so no if an on in or am pm cm mm km kg mg ml ft mi hr lb oz sq mph kph hrs lbs yr yrs "
-    "kmh kw nm gb mb dr mr st nd rd th cts pts".split()
+    "kmh kw nm gb mb dr mr st nd rd th cts pts vs".split()
 )
 
 

@@ -23,6 +23,9 @@ _AFTER_A_LETTER: Final = frozenset(
 )
 """Words in lower case that follow the letter A, and not the article."""
 
+_BLANK_LINES = re.compile(r"\n\s++")
+_BLANKS = re.compile(r"[^\S\n]++")
+_NEXT_WORD = re.compile(r" +([a-z]+)")
 _PARENTHESISED = re.compile(r"\(([A-Z])\)")
 
 
@@ -79,7 +82,8 @@ def chosen_letter(request: RewardRequest, letters: str, texts: Mapping[str, str]
         letters: Letters in use.
         texts: Texts of the choices by letter; may be empty.
     """
-    text = after_thinking(request.response)
+    # Runs of blank space would be tried from each of their places; line ends stay, for the last line.
+    text = _BLANK_LINES.sub("\n", _BLANKS.sub(" ", after_thinking(request.response)))
     marked = marked_answer(text, cut_off=request.finish_reason == "length")
     if marked is not None:
         return _letter(marked, letters, texts) or _stated(marked, letters)
@@ -113,7 +117,7 @@ def _is_choice(match: re.Match[str]) -> bool:
     bare = match["bare"]
     if bare is None or not bare.isupper():
         return bare is None
-    following = re.match(r" +([a-z]+)", match.string[match.end() :])
+    following = _NEXT_WORD.match(match.string, match.end())
     return bare not in "AI" or following is None or following[1] in _AFTER_A_LETTER
 
 

@@ -116,24 +116,33 @@ NUMBERS = st.one_of(
     st.sampled_from([r"\sqrt{2}", r"2\pi", "x+1", "1,234", "50\\%", "x^2", r"\frac{x}{2}", "(1,2)", "[0,1]", "A"]),
 )
 KEPT_APART = [
-    " or ", ", ", " and ", "; ", r" \text{ or } ", r"\text{ and }", " OR ", r"\lor ", r"\vee ", " | ", " oder ", "\n",
-    r"\\", r"\quad ", r"\;", "~", r" \mid ", "} \\text{or} {", " maybe ", " (or) ", ",", ";", " / or / ", "\\ ",
-    r"\mathrm{or}", r"\textit{ or }", "$ or $", "$, $", r"\) or \(", r"\ or\ ", " , or ", " & ", " vs ", " not ", "?",
+    " or ", ", ", " and ", "; ", r" \text{ or } ", r"\text{ and }", " OR ", r"\lor ", r"\vee ", " oder ", r" \mid ",
+    "} \\text{or} {", " maybe ", " (or) ", ",", ";", " / or / ", r"\mathrm{or}", r"\textit{ or }", "$ or $", "$, $",
+    r"\) or \(", " , or ", " & ", " vs ", " not ", "?", r" \ldots ", " or maybe ", ", possibly ", " = or ",
 ]  # fmt: skip
+SIDE_BY_SIDE = ["\n", r"\\", r"\quad ", r"\;", "~", "\\ ", " | ", "} {", r"\hspace{1cm}"]
 
 
 @given(
     gold=NUMBERS, wrong=st.lists(NUMBERS, min_size=1, max_size=3), apart=st.sampled_from(KEPT_APART), last=st.booleans()
 )
 @example(gold="9", wrong=["1"], apart=" or ", last=True)
-@example(gold="0", wrong=["1", "1"], apart=" | ", last=False)
-@example(gold="14", wrong=["5"], apart=r"\quad ", last=True)
 @settings(max_examples=400, deadline=None)
 def test_a_right_answer_among_wrong_ones_is_wrong(gold: str, wrong: list[str], apart: str, last: bool) -> None:
     assume(not any(compare(gold, each, 6)["equal"] for each in wrong))
     hedged = apart.join([*wrong, gold] if last else [gold, *wrong])
     assume(apart != "," or not hedged.replace(",", "").replace("-", "").isdigit())  # 1,234 and 1,5 are numbers
     assert compare(gold, hedged, 6) == {"equal": False}
+
+
+@given(gold=NUMBERS, wrong=NUMBERS, apart=st.sampled_from(SIDE_BY_SIDE), last=st.booleans())
+@example(gold="14", wrong="5", apart=r"\quad ", last=True)
+@settings(max_examples=200, deadline=None)
+def test_a_right_answer_beside_a_wrong_one_is_wrong(gold: str, wrong: str, apart: str, last: bool) -> None:
+    """A product with 1 and a sum with 0 are the value itself, and no answer to anything else."""
+    assume(not any(compare(each, wrong, 6)["equal"] for each in (gold, "0", "1", "-1")))
+    assume(not compare("0", gold, 6)["equal"])
+    assert compare(gold, apart.join([wrong, gold] if last else [gold, wrong]), 6) == {"equal": False}
 
 
 @given(values=st.lists(st.integers(-50, 50), min_size=2, max_size=5, unique=True), data=st.data())
