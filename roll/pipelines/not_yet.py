@@ -8,21 +8,51 @@ from typing import Final
 from pydantic import BaseModel
 
 from roll.config import AgenticConfig, PipelineConfig
-from roll.config.worker import TrainWorkerConfig
+from roll.config.worker import DataArgs, TrainWorkerConfig
 from roll.pipelines.preflight.algorithms import was_changed
 
 _ONE_PROCESS = "cluster: local runs everything in one process"
 _PACKING = "batches are made by length whatever it says (training_args.max_tokens_per_microbatch)"
 _LORA = "only roles that are trained have adapters"
 _TRAINERS_MODEL = "engines sample from the model of actor_train"
+_DATA = "prompts are those of actor_train.data_args"
 _PROMPTS = "prompts of the agentic pipeline come from environments"
 
 _OF_ROLES: Final[Mapping[str, str]] = {
     **dict.fromkeys(("use_dynamic_batching_in_train", "use_dynamic_batching_in_infer"), _PACKING),
+    "name": "logs and errors call a role by its key",
 }
 """Keys of every role."""
 
+_SAMPLES = "actor_infer samples"
+_TRAINS = "actor_train and critic are trained"
+_UPDATES = "only actor_infer is given new weights"
+
+_OF_ROLE: Final[Mapping[str, Mapping[str, str]]] = {
+    "actor_train": {"generating_args": _SAMPLES, "model_update_frequency": _UPDATES},
+    "actor_infer": {
+        "training_args": _TRAINS,
+        "data_args": _DATA,
+        **dict.fromkeys(("use_sequence_packing", "use_remove_padding"), "the engine lays out requests itself"),
+        "log_prob_chunk_size": "an engine has the logits of one token per request",
+    },
+    "reference": {
+        "training_args": _TRAINS,
+        "data_args": _DATA,
+        "generating_args": _SAMPLES,
+        "model_update_frequency": _UPDATES,
+    },
+    "critic": {
+        "data_args": _DATA,
+        "generating_args": _SAMPLES,
+        "model_update_frequency": _UPDATES,
+        "training_args.gradient_accumulation_steps": "it takes as many optimiser steps as actor_train",
+    },
+}
+"""Keys of single roles, whatever their engine."""
+
 _OF_ALL: Final[Mapping[str, str]] = {
+    "local_rank": "devices are given by device_mapping",
     "is_num_return_sequences_expand": "responses to one prompt are separate requests that share its prefix",
 }
 
@@ -32,7 +62,8 @@ _OF_AGENTIC: Final[Mapping[str, str]] = {
     "num_return_sequences_in_group": "the responses of a group are episodes: train_env_manager.group_size",
     "actor_infer.generating_args.num_return_sequences": "an environment takes one response per turn",
     **dict.fromkeys(("is_use_additional_prompts", "max_additional_running_prompts"), _PROMPTS),
-    **{f"actor_train.data_args.{key}": _PROMPTS for key in ("file_name", "prompt", "messages")},
+    **{f"actor_train.data_args.{key}": _PROMPTS for key in DataArgs.model_fields if key != "template"},
+    "val_env_manager.sample_mode": "episodes of evaluations are not trained on",
 }
 
 _OF_LOCAL: Final[Mapping[str, str]] = {
@@ -52,8 +83,20 @@ _OF_RLVR: Final[Mapping[str, str]] = {
 
 def keys_without_effect(config: PipelineConfig) -> Iterator[str]:
     """Yield a sentence for every key that was set to something else than its default and does nothing here."""
+    for path, reason in unread_keys(config).items():
+        *parents, key = path.split(".")
+        node: object = config
+        for parent in parents:
+            node = getattr(node, parent, None)
+        if isinstance(node, BaseModel) and was_changed(node, key) and not _says_native(getattr(node, key)):
+            yield f"{path} has no effect: {reason}"
+
+
+def unread_keys(config: PipelineConfig) -> dict[str, str]:
+    """Return the keys and sections that nothing reads in such a run, whether they were set or not, with the reason."""
     listed = {**_OF_ALL, **(_OF_AGENTIC if isinstance(config, AgenticConfig) else _OF_RLVR)}
     listed |= {f"{role}.{key}": reason for role, _ in config.roles() for key, reason in _OF_ROLES.items()}
+    listed |= {f"{role}.{key}": reason for role, keys in _OF_ROLE.items() for key, reason in keys.items()}
     listed |= {
         f"{role}.model_args.{key}": _LORA
         for role, _ in config.roles()
@@ -64,13 +107,12 @@ def keys_without_effect(config: PipelineConfig) -> Iterator[str]:
     listed |= {f"{role}.{key}": reason for role, key, reason in _scoring_keys(config)}
     if config.cluster == "local":
         listed |= {**_OF_LOCAL, **{f"{role}.system_envs": _ONE_PROCESS for role, _ in config.roles()}}
-    for path, reason in listed.items():
-        *parents, key = path.split(".")
-        node: object = config
-        for parent in parents:
-            node = getattr(node, parent, None)
-        if isinstance(node, BaseModel) and was_changed(node, key):
-            yield f"{path} has no effect: {reason}"
+    return listed
+
+
+def _says_native(section: object) -> bool:
+    """Whether a data section only says that chat templates are the tokenizer's, which the guide repeats per role."""
+    return isinstance(section, DataArgs) and section.model_copy(update={"template": None}) == DataArgs()
 
 
 def _engine_model_keys(config: PipelineConfig) -> Iterator[tuple[str, str]]:

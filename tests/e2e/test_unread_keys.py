@@ -1,0 +1,129 @@
+"""No key is silent: every key of a configuration is read by a run, or a run says that it does nothing."""
+
+from __future__ import annotations
+
+import ast
+import sys
+from collections.abc import Iterator
+from fnmatch import fnmatch
+from pathlib import Path
+from typing import Any
+
+import pytest
+from pydantic import BaseModel
+
+from roll.config.base import ConfigModel
+from roll.pipelines.agentic import run_agentic
+from roll.pipelines.not_yet import unread_keys
+from tests.e2e.support import ROOT, small_config
+
+CHECKS = ("roll.config.checks", "roll.config.batch_checks", "roll.config.base", "roll.pipelines.not_yet")
+"""Modules that look at keys without acting on them; ``roll.pipelines.preflight`` is one too."""
+
+ELSEWHERE = {
+    "*.model_args.lora_alpha": "roll/workers/factory.py",
+    "*.model_args.lora_target": "roll/workers/factory.py",
+    "*.infer_batch_size": "roll/workers/factory.py",
+    "overlong_buffer.*": "roll/pipelines/rewards.py",
+    "difficulty_low_threshold": "roll/pipelines/loss_scope.py",
+    "difficulty_high_threshold": "roll/pipelines/loss_scope.py",
+    "kl_horizon": "roll/pipelines/credit.py",
+    "straggler_timeout": "roll/pipelines/ahead.py",
+    **dict.fromkeys(
+        ("gamma", "lambd", "step_reward_gamma", "step_reward_weight", "norm_adv_by_std_in_grpo"),
+        "roll/pipelines/algorithm_options.py",
+    ),
+    "dynamic_sampling.*": "roll/pipelines/agentic.py",
+    "sampler_correction.*": "roll/config/pipeline.py",
+    "*_env_manager.max_traj_per_env": "roll/config/batch_checks.py",
+}
+"""Keys that such a run has no use for, and the module that reads them in others."""
+
+INTERPOLATED = {
+    "max_actions_per_traj",
+    "max_tokens_per_step",
+    "action_pattern",
+    "think_action_pattern",
+    "all_response_pattern",
+    "*_format_penalty",
+    "env_manager_cls",
+    "agent_system_template",
+    "agent_template",
+    "custom_env.*",
+    "deepspeed_zero*",
+    "variables",
+}
+"""Values for other keys, and tags, which reach the registry of environments as a whole."""
+
+BEFORE = {"algorithm_type", "prompt_length", "*_modules", "actor_train.data_args", "actor_train.data_args.template"}
+"""Keys that are read before the run: they fill others, or say what is imported and how conversations are written."""
+
+ONE_VALUE = {"checkpoint_config.type"}
+
+
+class Reader:
+    """Remembers which keys of a configuration were read, by their path."""
+
+    def __init__(self, config: ConfigModel) -> None:
+        self.paths: dict[int, str] = {}
+        self.keys = set(self._walk(config, ""))
+        self.read: set[str] = set()
+
+    def _walk(self, section: BaseModel, prefix: str) -> Iterator[str]:
+        self.paths[id(section)] = prefix
+        for key in type(section).model_fields:
+            yield prefix + key
+            value = section.__dict__[key]
+            inside = {f"{prefix}{key}.": value} if isinstance(value, BaseModel) else {}
+            if isinstance(value, dict):
+                inside = {f"{prefix}{key}.{name}.": item for name, item in value.items()}
+            for place, item in inside.items():
+                if isinstance(item, BaseModel):
+                    yield from self._walk(item, place)
+
+    def note(self, section: ConfigModel, key: str) -> None:
+        module = sys._getframe(2).f_globals.get("__name__", "")
+        is_check = module in CHECKS or module.startswith("roll.pipelines.preflight")
+        if module.startswith("roll.") and not is_check and key in type(section).model_fields:
+            self.read.add(self.paths.get(id(section), "?") + key)
+
+
+@pytest.fixture(scope="module")
+def reader(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Reader, dict[str, str]]]:
+    """A run of one step with a reference and a critic, which is watched."""
+    changes: dict[str, Any] = {"reference": "{}", "critic": "{}", "adv_estimator": "gae", "max_steps": 1}
+    changes |= {"use_kl_loss": "true", "kl_loss_coef": 0.1, "init_kl_coef": 0.1}
+    config = small_config(tmp_path_factory.mktemp("watched") / "out", **changes)
+    watched = Reader(config)
+
+    def read(section: ConfigModel, key: str) -> Any:
+        watched.note(section, key)
+        return object.__getattribute__(section, key)
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(ConfigModel, "__getattribute__", read, raising=False)
+        run_agentic(config)
+    yield watched, unread_keys(config)
+
+
+def test_every_key_is_read_or_said_to_do_nothing(reader: tuple[Reader, dict[str, str]]) -> None:
+    watched, listed = reader
+    assert len(watched.read) > 100
+    excused = {*ELSEWHERE, *INTERPOLATED, *BEFORE, *ONE_VALUE}
+    silent = {
+        key
+        for key in watched.keys - watched.read
+        if not any(key == path or key.startswith(f"{path}.") for path in listed)
+        and not any(fnmatch(key, pattern) for pattern in excused)
+    }
+    shown = "\n".join(sorted(silent))
+    assert not silent, f"let a module read them, or say in roll/pipelines/not_yet.py that nothing does:\n{shown}"
+
+
+@pytest.mark.parametrize(("pattern", "module"), ELSEWHERE.items())
+def test_a_key_that_is_read_elsewhere_is_read_there(pattern: str, module: str) -> None:
+    name = pattern.removesuffix(".*").rpartition(".")[2]
+    nodes = list(ast.walk(ast.parse(Path(ROOT / module).read_text(encoding="utf-8"))))
+    read = {node.attr for node in nodes if isinstance(node, ast.Attribute)}
+    # Some modules name keys, and get them by name.
+    assert name in read | {node.value for node in nodes if isinstance(node, ast.Constant)}
