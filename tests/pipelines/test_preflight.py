@@ -8,8 +8,9 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
+from hydra import compose, initialize_config_dir
 
-from roll.config import AgenticConfig, ConfigError, ConfigWarning, load
+from roll.config import AgenticConfig, ConfigError, ConfigWarning, RLVRConfig, load
 from roll.distributed.context import WorkerContext, entered
 from roll.env_managers.threads import EnvThreads
 from roll.env_managers.trajectory import TrajectoryEnvManager
@@ -17,6 +18,7 @@ from roll.envs import get_tag, register_env, register_tag, unregister
 from roll.envs.sokoban import SokobanEnv
 from roll.pipelines.not_yet import keys_without_effect
 from roll.pipelines.preflight.agentic import check_agentic as check
+from roll.pipelines.preflight.algorithms import options_without_effect
 from roll.pipelines.preflight.common import parallel_problems, sampling_problems, strategy_problems
 from roll.strategies.engine_options import PARALLEL_SIZES, divided, parts_of
 from roll.workers.classes import worker_class
@@ -270,3 +272,11 @@ class Postcard:
         check(load({**own, "track_with": "postcart"}))
     with pytest.raises(ConfigError, match="tracker_kwargs(.|\n)*none of postcard takes 'adress'"):
         check(load({**own, "track_with": "postcard", "tracker_kwargs": {"adress": "Rome"}}))
+
+
+@pytest.mark.parametrize("name", ["sokoban", "sokoban_qwen2.5_0.5b", "frozen_lake", "custom_env", "rlvr_math"])
+def test_no_shipped_configuration_sets_a_key_that_does_nothing(name: str) -> None:
+    folder = Path(__file__).resolve().parents[2] / "examples" / "config"
+    with initialize_config_dir(str(folder), version_base="1.3"):
+        config = load(compose(name), kind=RLVRConfig if name == "rlvr_math" else AgenticConfig)
+    assert [*keys_without_effect(config), *options_without_effect(config)] == []
