@@ -112,7 +112,7 @@ def unread_keys(config: PipelineConfig) -> dict[str, str]:
 
 def _says_native(section: object) -> bool:
     """Whether a data section only says that chat templates are the tokenizer's, which the guide repeats per role."""
-    return isinstance(section, DataArgs) and section.model_copy(update={"template": None}) == DataArgs()
+    return section == DataArgs(template="native")
 
 
 def _engine_model_keys(config: PipelineConfig) -> Iterator[tuple[str, str]]:

@@ -186,6 +186,9 @@ def test_every_key_without_effect_exists_and_none_belongs_to_the_algorithm(kind:
             ["infer_batch_size"],
         ),
         ({"actor_train": {"model_args": {"model_type": "qwen2"}}}, ["model_type"]),
+        ({"reference": {"data_args": {"template": "native"}}}, []),
+        ({"reference": {"data_args": {"template": "other"}, "training_args": {"learning_rate": 1.0}}}, ["", ""]),
+        ({"actor_infer": {"name": "engines", "log_prob_chunk_size": 9}}, ["name", "log_prob_chunk_size"]),
         ({"reference": {"model_args": {"disable_gradient_checkpointing": True}}}, ["disable_gradient_checkpointing"]),
     ],
 )
