@@ -388,9 +388,9 @@ TRINITY: dict[str, Case] = {
         {"pg_clip_low": 0.1, "policy_loss_options": {"tau": 2.0}},
     ),
     "algorithm.kl_loss_fn": (
-        "k2",
+        "corrected_k3",
         {},
-        {"use_kl_loss": True, "kl_penalty": "mse", "kl_loss_coef": 0.001, "needs_reference": True},
+        {"use_kl_loss": True, "kl_penalty": "low_var_kl", "kl_loss_coef": 0.001, "use_bias_correction_kl": True},
     ),
     "algorithm.kl_loss_fn_args": ({"kl_coef": 0.02}, {"algorithm.kl_loss_fn": "k2"}, {"kl_loss_coef": 0.02}),
     "algorithm.kl_penalty_fn": (

@@ -42,7 +42,9 @@ _RUNNERS = "episodes are scheduled by `max_running_requests` and the env manager
 def _kl_loss(value: Any, look: Look) -> Any:
     if value == "none":
         return Sets({"use_kl_loss": False})
-    return Sets({"use_kl_loss": True, "kl_penalty": kl_kind(value)}, {"kl_loss_coef": 0.001})
+    corrected = {"use_bias_correction_kl": True} if value == "corrected_k3" else {}
+    kind = "low_var_kl" if corrected else kl_kind(value)
+    return Sets({"use_kl_loss": True, "kl_penalty": kind, **corrected}, {"kl_loss_coef": 0.001})
 
 
 def _kl_loss_args(value: Any, look: Look) -> Any:
@@ -151,7 +153,7 @@ _ALGORITHM = (
     ),
     Row(
         f"{_ALGO}.kl_loss_fn",
-        ("use_kl_loss", "kl_penalty"),
+        ("use_kl_loss", "kl_penalty", "use_bias_correction_kl"),
         "with a reference, and with weight 0.001 unless it is set; `none` is off",
         _kl_loss,
     ),
