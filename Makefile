@@ -91,7 +91,7 @@ docs: setup  ## Regenerate the tables of configuration keys
 
 benchmarks: setup  ## Run the benchmarks (each prints ours, the peer and the ratio)
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[bench]'
-	for file in env_speed generation algorithms rlvr_vs_trl weight_sync train_step async_rollout ray_overhead; do $(BIN)/python benchmarks/$$file.py; done
+	for file in env_speed generation algorithms rlvr_vs_trl weight_sync train_step async_rollout ray_overhead waiting_envs; do $(BIN)/python benchmarks/$$file.py; done
 
 clean:  ## Remove the environment and caches (runs in output/ stay)
 	rm -rf $(VENV) $(LIGHT) $(SGLANG) .pytest_cache .ruff_cache .mypy_cache .hypothesis .import_linter_cache

@@ -31,7 +31,9 @@ class CustomEnvConfig(ConfigModel):
         description="User prompt of a turn: `{turn_idx}`, `{observation}`, `{actions_left}`, `{max_response_length}`.",
     )
     use_thread_lock: bool = Field(False, description="The environment is not thread-safe: one call at a time.")
-    max_env_step_concurrent: NonNegative = Field(0, description="Most calls at a time; 0 is no limit.")
+    max_env_step_concurrent: NonNegative = Field(
+        0, description="Most calls at a time in a worker; 0: as many as there are episodes, 4096 threads at most."
+    )
 
     def tag_mapping(self) -> dict[str, Any]:
         """Return the keys of the tag itself that were set, as plain values, for the environment registry."""

@@ -1,15 +1,18 @@
-"""The blocking side of an episode: calls into one environment, and a check of everything it returns."""
+"""Calls into one environment, which block or are awaited, and a check of everything it returns."""
 
 from __future__ import annotations
 
+import asyncio
 import base64
 import contextlib
 import io
 import math
 import threading
 import traceback
-from collections.abc import Callable, Mapping
+from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass
+from functools import partial
+from inspect import isawaitable
 from numbers import Real
 from typing import Any, TypeVar
 
@@ -49,7 +52,7 @@ class EnvStep:
 
 
 class EnvSession:
-    """Owns one environment for one episode. Every method may block; use one at a time.
+    """Owns one environment for one episode. Every method may block, or return what is to be awaited; one at a time.
 
     Environments that failed or hang are left with :meth:`abandon`: they are closed after the running call, if it ever
     returns.
@@ -71,16 +74,16 @@ class EnvSession:
         self._abandoned = False
         self._busy = threading.Lock()
 
-    def start(self) -> EnvStart:
-        """Make and reset the environment.
+    def start(self) -> EnvStart | Awaitable[EnvStart]:
+        """Make and reset the environment; where its ``reset`` is a coroutine, what is returned is to be awaited.
 
         Raises:
             EnvFailure: If that fails or what comes back is not an observation and an info.
         """
         return self._exclusive(self._start)
 
-    def step(self, response: str, last: bool) -> EnvStep:
-        """Take a step, and close the environment if the episode is over.
+    def step(self, response: str, last: bool) -> EnvStep | Awaitable[EnvStep]:
+        """Take a step, and close the environment if the episode is over; to be awaited where its ``step`` is.
 
         Args:
             response: What the policy wrote.
@@ -91,13 +94,13 @@ class EnvSession:
         """
         return self._exclusive(lambda: self._step(response, last))
 
-    def close(self) -> None:
-        """Close the environment; closing twice does nothing.
+    def close(self) -> None | Awaitable[None]:
+        """Close the environment; closing twice does nothing. To be awaited where its ``close`` is.
 
         Raises:
             EnvFailure: If it fails.
         """
-        self._exclusive(self._close)
+        return self._exclusive(self._close)
 
     def abandon(self, detach: Callable[[Callable[[], object]], None]) -> None:
         """Give the environment up: close it through ``detach`` if it is idle, else when its running call returns."""
@@ -116,9 +119,29 @@ class EnvSession:
             if self._abandoned:
                 self._close_quietly()
 
-    def _start(self) -> EnvStart:
+    async def _awaited(self, phase: str, awaitable: Awaitable[Any], then: Callable[[Any], Any]) -> Any:
+        """Await user code, and go on with what it returned."""
+        try:
+            try:
+                returned = await awaitable
+            except asyncio.CancelledError:
+                raise
+            except BaseException as error:
+                raise _failure(phase, error) from error
+            result = then(returned)
+            return await result if isawaitable(result) else result
+        finally:
+            if self._abandoned:
+                closing = self._close_quietly()
+                if closing is not None:
+                    await closing
+
+    def _start(self) -> EnvStart | Awaitable[EnvStart]:
         self._env = _guarded("making the environment", self._make_env)
         returned = _guarded("reset()", lambda: self._env.reset(seed=self._seed))
+        return self._awaited("reset()", returned, self._started) if isawaitable(returned) else self._started(returned)
+
+    def _started(self, returned: Any) -> EnvStart:
         if not isinstance(returned, tuple) or len(returned) != 2:
             raise EnvFailure(f"reset() must return (observation, info), got {_short(returned)}")
         observation, info = returned
@@ -128,8 +151,12 @@ class EnvSession:
         instruction = _guarded("instruction", lambda: getattr(self._env, "instruction", ""))
         return EnvStart(observation, _writable("instruction", str(instruction)), self._frame())
 
-    def _step(self, response: str, last: bool) -> EnvStep:
+    def _step(self, response: str, last: bool) -> EnvStep | Awaitable[EnvStep]:
         returned = _guarded("step()", lambda: self._env.step(response))
+        taken = partial(self._taken, last)
+        return self._awaited("step()", returned, taken) if isawaitable(returned) else taken(returned)
+
+    def _taken(self, last: bool, returned: Any) -> EnvStep | Awaitable[EnvStep]:
         if not isinstance(returned, tuple) or len(returned) != 5:
             raise EnvFailure(
                 f"step() must return (observation, reward, terminated, truncated, info), got {_short(returned)}"
@@ -152,7 +179,9 @@ class EnvSession:
             frame=self._frame(),
         )
         if last or step.terminated or step.truncated:
-            self._close()
+            closing = self._close()
+            if closing is not None:
+                return _after(closing, step)
         return step
 
     def _frame(self) -> str | None:
@@ -161,16 +190,29 @@ class EnvSession:
         frame = _guarded("render()", lambda: _frame_text(self._env.render()))
         return None if frame is None else _writable("render()", frame)
 
-    def _close(self) -> None:
+    def _close(self) -> Awaitable[None] | None:
         if self._closed or self._env is None:
-            return
+            return None
         self._closed = True
-        _guarded("close()", self._env.close)
+        returned = _guarded("close()", self._env.close)
+        return self._awaited("close()", returned, lambda _: None) if isawaitable(returned) else None
 
-    def _close_quietly(self) -> None:
+    def _close_quietly(self) -> Awaitable[None] | None:
         # The episode already reports what went wrong first; a second failure of the same environment adds nothing.
         with contextlib.suppress(EnvFailure), self._busy:
-            self._close()
+            closing = self._close()
+            return None if closing is None else _quietly(closing)
+        return None
+
+
+async def _after(closing: Awaitable[None], step: EnvStep) -> EnvStep:
+    await closing
+    return step
+
+
+async def _quietly(closing: Awaitable[None]) -> None:
+    with contextlib.suppress(EnvFailure):
+        await closing
 
 
 def _guarded(phase: str, function: Callable[[], T]) -> T:
@@ -180,9 +222,13 @@ def _guarded(phase: str, function: Callable[[], T]) -> T:
     except BaseException as error:
         if isinstance(error, KeyboardInterrupt) and threading.current_thread() is threading.main_thread():
             raise
-        frames = traceback.extract_tb(error.__traceback__)
-        where = f" ({frames[-1].filename}:{frames[-1].lineno} in {frames[-1].name})" if frames else ""
-        raise EnvFailure(f"{phase} raised {type(error).__name__}: {error}{where}") from error
+        raise _failure(phase, error) from error
+
+
+def _failure(phase: str, error: BaseException) -> EnvFailure:
+    frames = traceback.extract_tb(error.__traceback__)
+    where = f" ({frames[-1].filename}:{frames[-1].lineno} in {frames[-1].name})" if frames else ""
+    return EnvFailure(f"{phase} raised {type(error).__name__}: {error}{where}")
 
 
 def _short(value: object) -> str:

@@ -6,8 +6,10 @@ import asyncio
 import hashlib
 import time
 from collections.abc import Awaitable, Callable
+from inspect import isawaitable
 from typing import Any, TypeVar
 
+from roll.env_managers.event_loop import EnvEventLoop, to_its_end_within
 from roll.env_managers.metrics import aggregate_metrics
 from roll.env_managers.records import (
     Activity,
@@ -30,6 +32,8 @@ T = TypeVar("T")
 
 Generate = Callable[[GenerateCall], Awaitable[SampledTokens]]
 
+_IN_PLACE = EnvEventLoop()
+
 
 class TrajectoryEnvManager:
     """Runs episodes of one tag; any number at the same time, in one event loop.
@@ -45,7 +49,7 @@ class TrajectoryEnvManager:
         limits: EnvManagerLimits,
         templates: Templates | None = None,
         timeouts: Timeouts | None = None,
-        threads: EnvThreads | None = None,
+        threads: EnvThreads | EnvEventLoop | None = None,
         activity: Activity | None = None,
         record_frames: bool = True,
     ) -> None:
@@ -58,8 +62,9 @@ class TrajectoryEnvManager:
             limits: How long an episode may get.
             templates: What the policy is told; by default the instruction, then bare observations.
             timeouts: Seconds per phase.
-            threads: Where environments run. ``None`` runs them in the event loop, which is faster for environments that
-                only compute for microseconds, but there a step that hangs stops everything.
+            threads: Where environments run: in threads, or in the event loop where they are awaited. ``None`` calls
+                them in place, which is faster for environments that only compute for microseconds, but there a step
+                that hangs stops everything. A coroutine is awaited in the event loop in any case.
             activity: Told when an episode works outside the engine.
             record_frames: Whether turns keep what a person would look at.
         """
@@ -295,12 +300,19 @@ class _Episode:
             "instruction": self._instruction,
         }
 
-    async def _call(self, phase: str, function: Callable[[], T], timeout: float | None) -> tuple[T, float] | None:
-        """Run a blocking call; return its result and the seconds it queued, or ``None`` after a time-out."""
-        if self._manager.threads is None:
-            return function(), 0.0
+    async def _call(
+        self, phase: str, function: Callable[[], T | Awaitable[T]], timeout: float | None
+    ) -> tuple[T, float] | None:
+        """Call the environment; return the result and the seconds it queued, or ``None`` after a time-out."""
+        threads, queued = self._manager.threads, 0.0
         try:
-            return await self._manager.threads.call(function, timeout)
+            if threads is None:
+                result = function()
+            else:
+                result, queued = await threads.call(function, timeout)
+            if isawaitable(result):
+                return await to_its_end_within(result, timeout), queued
+            return result, queued
         except CallTimeoutError:
             self._fail(
                 Status.ERROR_TIMEOUT,
@@ -310,10 +322,7 @@ class _Episode:
             return None
 
     def _detach(self, function: Callable[[], object]) -> None:
-        if self._manager.threads is None:
-            function()
-        else:
-            self._manager.threads.detach(function)
+        (self._manager.threads or _IN_PLACE).detach(function)
 
     def _fail(self, status: Status, reason: str) -> None:
         self._trajectory.status = status
@@ -337,7 +346,7 @@ class _StepCall:
         self._response = response
         self._last = last
 
-    def __call__(self) -> EnvStep:
+    def __call__(self) -> EnvStep | Awaitable[EnvStep]:
         return self._session.step(self._response, self._last)
 
 

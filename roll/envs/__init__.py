@@ -18,11 +18,13 @@ from roll.envs.registry import (
     unregister,
 )
 from roll.envs.seeding import env_seed
+from roll.envs.waiting import AsyncTextEnv
 
 register_builtin(REGISTRY)
 
 __all__ = [
     "REGISTRY",
+    "AsyncTextEnv",
     "Outcome",
     "Tag",
     "TextEnv",

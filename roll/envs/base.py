@@ -161,12 +161,20 @@ class TextEnv(gymnasium.Env[str, str]):
         Returns:
             The first observation, and ``info`` with the same keys as in :meth:`step` (no action yet).
         """
+        self._seeded(seed)
+        return self._begun(self._start(options))
+
+    def _seeded(self, seed: int | None) -> None:
+        """Prepare a new episode."""
         if seed is None and self.initial_seed is not None:
             seed = self.initial_seed
         self.initial_seed = None
         super().reset(seed=seed)
         self._steps = 0
-        self._observation = self._start(options)
+
+    def _begun(self, observation: str) -> tuple[str, dict[str, Any]]:
+        """Return what :meth:`reset` does once the first observation is there."""
+        self._observation = observation
         self._running = True
         metrics = {"success": 0.0, "action_is_valid": 0.0, "action_is_effective": 0.0, "format_penalty": 0.0}
         metrics.update(self.state_metrics())
@@ -196,22 +204,30 @@ class TextEnv(gymnasium.Env[str, str]):
             TypeError: If the response is not a string.
             EnvConfigError: If a valid action earns less than :attr:`worst_reward`.
         """
+        name = self._understood(action)
+        return self._taken(name, None if name is None else self.act(name))
+
+    def _understood(self, response: str) -> str | None:
+        """Return the action of a response to a running episode."""
         if not self._running:
             raise EpisodeNotRunningError(f"{type(self).__name__}.step: no running episode; call reset() first")
-        if not isinstance(action, str):
+        if not isinstance(response, str):
             raise TypeError(
-                f"{type(self).__name__}.step takes the response as text, got {type(action).__name__}: {action!r}"
+                f"{type(self).__name__}.step takes the response as text, got {type(response).__name__}: {response!r}"
             )
-        name = self.parse_action(action)
+        return self.parse_action(response)
+
+    def _taken(self, name: str | None, outcome: Outcome | None) -> tuple[str, float, bool, bool, dict[str, Any]]:
+        """Return what :meth:`step` does after an action, or after a response without one."""
         penalty = 0.0
-        if name is None:
+        if name is None or outcome is None:
             parts = self.idle()
             if self.format_penalty:
                 parts["format"] = penalty = self.format_penalty
             terminated = success = effective = False
             extra = None
         else:
-            self._observation, parts, terminated, success, effective, extra = self.act(name)
+            self._observation, parts, terminated, success, effective, extra = outcome
             self._check_worst(name, sum(parts.values()))
         self._steps += 1
         truncated = not terminated and self.max_steps is not None and self._steps >= self.max_steps

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib
+import inspect
 import uuid
 from collections.abc import Callable, Mapping
 from functools import partial
@@ -10,6 +11,7 @@ from typing import Any
 
 from roll.config import AgenticConfig, EnvManagerConfig, GeneratingArgs
 from roll.distributed import worker_context
+from roll.env_managers.event_loop import EnvEventLoop
 from roll.env_managers.records import Activity, EnvManagerLimits, EpisodeSpec, Timeouts
 from roll.env_managers.templates import Templates
 from roll.env_managers.threads import EnvThreads
@@ -54,7 +56,7 @@ class EnvironmentWorker:
         # Several workers share the engines: their requests must not have the same names.
         prefix = f"{uuid.uuid4().hex[:8]}/" if worker_context().own_process else ""
         self._generation = GenerationScheduler(engines.clients(), timeout=config.generation_timeout, prefix=prefix)
-        self._threads = [EnvThreads()]
+        self._threads: list[EnvThreads | EnvEventLoop] = [EnvThreads()]
         # Sampled and greedy episodes share them: what a tag bears at a time counts for both together.
         threads = {name: threads_of(config, name, self._threads) for name in manager.tags}
         greedy = generating.model_copy(update={"temperature": 0.0})
@@ -142,7 +144,7 @@ def _managers(
     manager: EnvManagerConfig,
     text: Text,
     generation: GenerationScheduler,
-    threads: Mapping[str, EnvThreads | None],
+    threads: Mapping[str, EnvThreads | EnvEventLoop | None],
     generating: GeneratingArgs,
     *,
     activity: Activity | None,
@@ -166,17 +168,22 @@ def _limits(tag: Tag, manager: EnvManagerConfig, sequence_length: int, max_new_t
     return EnvManagerLimits(turns, sequence_length, max_new_tokens, tag.max_tokens_per_step)
 
 
-def threads_of(config: AgenticConfig, name: str, pools: list[EnvThreads]) -> EnvThreads | None:
+def threads_of(
+    config: AgenticConfig, name: str, pools: list[EnvThreads | EnvEventLoop]
+) -> EnvThreads | EnvEventLoop | None:
     """Return where the environments of a tag run.
 
-    That is the shared pool, or one of its own for a tag whose environments bear only so many calls at a time. It is
-    ``None``, the event loop, for quick ones that draw no pictures.
+    That is the event loop where they are awaited, else the shared pool of threads, or a pool of its own for a tag whose
+    environments bear only so many calls at a time. It is ``None``, a plain call, for quick ones that draw no pictures.
     """
     tag = config.tags().get(name)
     described = get_tag(name) if tag is None else tag
     most = 1 if described.use_thread_lock else 0 if tag is None else tag.max_env_step_concurrent
+    env_class = get_env_class(described.env_type)
+    if inspect.iscoroutinefunction(getattr(env_class, "step", None)):
+        return EnvEventLoop(most or None)
     if most:
         pools.append(EnvThreads(most))
         return pools[-1]
-    is_quick = getattr(get_env_class(described.env_type), "is_quick", False) is True
+    is_quick = getattr(env_class, "is_quick", False) is True
     return None if is_quick and described.env_config.get("render_mode") != "rgb_array" else pools[0]

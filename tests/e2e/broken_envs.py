@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import asyncio
 import random
 import time
 from typing import Any
 
-from roll.envs import Outcome, TextEnv, register_env
+from roll.envs import AsyncTextEnv, Outcome, TextEnv, register_env
 
 ACTIONS = ["Up", "Down", "Left", "Right"]
 
@@ -85,3 +86,19 @@ class Taxed(Walk):
 class TaxedButFreeWhenSilent(Taxed):
     def idle(self) -> dict[str, float]:
         return {}
+
+
+@register_env("awaits", max_steps=2)
+class Awaits(AsyncTextEnv):
+    """Right is rewarded, by a server that takes its time."""
+
+    def __init__(self, max_steps: int = 2) -> None:
+        super().__init__(actions=ACTIONS, max_steps=max_steps)
+
+    async def start(self) -> str:
+        await asyncio.sleep(0.01)
+        return "Today Right is good."
+
+    async def act(self, action: str) -> Outcome:
+        await asyncio.sleep(0.01)
+        return Outcome("And now?", {"luck": float(action == "Right")})

@@ -54,3 +54,9 @@ def test_rewards_that_teach_nothing_are_reported_once_per_step(
     warnings = [line for line in capsys.readouterr().out.splitlines() if line.startswith("warning")]
     assert len(warnings) == 2
     assert all("every advantage of the batch is zero" in warning for warning in warnings)
+
+
+def test_environments_that_await_are_trained_on(tmp_path: Path) -> None:
+    run_agentic(small_config(tmp_path, **QUICK, **mixed("awaits", "steady")))
+    (row,) = rows(tmp_path)
+    assert row["rollout/errors"] == 0 and row["batch/samples"] == 16
