@@ -7,12 +7,15 @@ from collections.abc import Callable
 
 from roll.env_managers.records import GenerateCall
 from roll.schedulers.replicas import ReplicaDown
-from roll.strategies.base import Completion, GenerationRequest, WeightUpdate
+from roll.strategies.base import Completion, GenerationRequest
 from roll.trajectories.model import Status, Trajectory, TrajectoryGroup, Turn
 
 
 class FakeReplica:
-    """Answers after as many seconds as ``seconds`` says, and remembers everything. Not an engine."""
+    """A scheduler's client without an engine: answers after as many seconds as ``seconds`` says, remembers everything.
+
+    What a real engine does as a client, it does too: ``test_generation_clients.py``.
+    """
 
     def __init__(self, seconds: Callable[[GenerationRequest], float] = lambda request: 1.0) -> None:
         self.seconds = seconds
@@ -20,7 +23,7 @@ class FakeReplica:
         self.dead = False
         self.deaf = False
         self.seen: list[GenerationRequest] = []
-        self.running: dict[str, asyncio.Future[None]] = {}
+        self.running: dict[str, asyncio.Future[str]] = {}
         self.most_running = 0
         self.aborted: list[str] = []
         self.released: list[str] = []
@@ -32,22 +35,25 @@ class FakeReplica:
     async def generate(self, request: GenerationRequest) -> Completion:
         if self.dead:
             raise ReplicaDown("the fake engine is dead")
-        assert request.request_id not in self.running, "ids of running requests are unique"
+        if request.request_id in self.running:
+            raise ValueError(f"request {request.request_id!r} is already running; request ids must be unique")
         first = self.version
         self.seen.append(request)
-        over: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        over: asyncio.Future[str] = asyncio.get_running_loop().create_future()
         self.running[request.request_id] = over
         self.most_running = max(self.most_running, len(self.running))
         timer = asyncio.get_running_loop().call_later(self.seconds(request), finish, over)
         try:
-            await over
+            reason = await over
         finally:
             timer.cancel()
             del self.running[request.request_id]
         if self.dead:
             raise ReplicaDown("the fake engine died")
         tokens = [request.seed % 97] * min(request.sampling.max_new_tokens, 4)
-        return Completion(tokens, [-1.0] * len(tokens), "stop", (first, self.version), cached_tokens=1)
+        if reason == "abort":
+            tokens = tokens[:-1]
+        return Completion(tokens, [-1.0] * len(tokens), reason, (first, self.version), cached_tokens=1)
 
     def die(self) -> None:
         """End at once; whoever waits for an answer hears of it unless the fake is ``deaf``."""
@@ -58,23 +64,16 @@ class FakeReplica:
 
     async def abort(self, request_id: str) -> None:
         self.aborted.append(request_id)
+        if request_id in self.running:
+            finish(self.running[request_id], "abort")
 
     async def release(self, session: str) -> None:
         self.released.append(session)
 
-    async def pause(self) -> None: ...
 
-    async def resume(self) -> None: ...
-
-    async def update_weights(self, update: WeightUpdate) -> None:
-        self.version = update.version
-
-    async def close(self) -> None: ...
-
-
-def finish(over: asyncio.Future[None]) -> None:
+def finish(over: asyncio.Future[str], reason: str = "stop") -> None:
     if not over.done():
-        over.set_result(None)
+        over.set_result(reason)
 
 
 def call(

@@ -78,9 +78,10 @@ class FakeEngineWorker:
         return "stop"
 
     async def abort(self, request_id: str) -> None:
-        """End a waiting request."""
+        """End a waiting request; like an engine, it forgets ids that nobody has."""
         self._log.aborted.append(request_id)
-        self._aborts.setdefault(request_id, asyncio.Event()).set()
+        if request_id in self._log.running:
+            self._aborts.setdefault(request_id, asyncio.Event()).set()
 
     async def release(self, session: str) -> None:
         """Take note."""

@@ -1,0 +1,91 @@
+"""The real SGLang engine: what it would do to the process that starts it, and weights that are refused."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator
+
+import psutil
+import pytest
+import torch
+from engines import LONG, random_prompt
+from sglang_support import RealSglang, needs_sglang
+
+from roll.strategies.base import SamplingParams, WeightUpdate
+from roll.strategies.sglang.errors import GenerationError, WeightLoadError
+
+pytestmark = [pytest.mark.sglang, needs_sglang]
+
+
+@pytest.fixture(scope="module")
+def sglang() -> Iterator[RealSglang]:
+    """An engine of these tests' own, which starts with random weights."""
+    started = RealSglang(load_format="dummy")
+    yield started
+    started.close()
+
+
+def test_random_weights_answer_nothing_until_an_update(sglang: RealSglang) -> None:
+    with pytest.raises(RuntimeError, match="load_format=dummy made random weights"):
+        sglang.generate([5, 6])
+    sglang.run(sglang.update(sglang.at_first))
+    prompt = random_prompt(20, 1)
+    got = sglang.generate(prompt, max_new_tokens=12, temperature=0.0)
+    assert got.token_ids == sglang.says.greedy(prompt, 12)
+    assert sglang.difference(prompt, got, SamplingParams(temperature=0.0)) < 1e-4
+
+
+def test_a_bad_update_ends_requests_and_a_good_one_mends_the_engine(sglang: RealSglang) -> None:
+    async def scenario() -> None:
+        _, task = await sglang.started(random_prompt(20, 1))
+        tensors = dict(sglang.says.named_parameters())
+        tensors["model.layers.1.mlp.down_proj.weight"] = torch.zeros(3, 5)
+        with pytest.raises(WeightLoadError):
+            await sglang.engine.update_weights(WeightUpdate(9, tensors.items()))
+        with pytest.raises(GenerationError, match="failed half-way"):
+            await task
+        with pytest.raises(RuntimeError, match="no valid weights"):
+            await sglang.engine.generate(sglang.request([5]))
+        await sglang.update(sglang.changed(4))
+
+    sglang.run(scenario())
+    prompt = random_prompt(20, 1)
+    assert sglang.generate(prompt, max_new_tokens=9, temperature=0.0).token_ids == sglang.says.greedy(prompt, 9)
+
+
+def test_signals_of_the_process_stay_its_own(sglang: RealSglang) -> None:
+    async def scenario() -> None:
+        heard = asyncio.Event()
+        asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, heard.set)
+        await sglang.engine.generate(sglang.request([5], max_new_tokens=2))
+        os.kill(os.getpid(), signal.SIGTERM)
+        await asyncio.wait_for(heard.wait(), 10)
+        asyncio.get_running_loop().remove_signal_handler(signal.SIGTERM)
+
+    sglang.run(scenario())
+
+
+def test_a_killed_engine_fails_its_requests_and_nothing_else(sglang: RealSglang) -> None:
+    """Last: SGLang would kill this process at that, and all of its children when it is closed."""
+    bystander = subprocess.Popen([sys.executable, "-c", "input()"], stdin=subprocess.PIPE)
+
+    async def scenario() -> None:
+        _, task = await sglang.started(random_prompt(20, 1), max_new_tokens=LONG)
+        scheduler = next(one for one in sglang.own_processes() if "scheduler" in " ".join(one.cmdline()))
+        scheduler.kill()
+        with pytest.raises(GenerationError, match="a process of sglang ended"):
+            await asyncio.wait_for(task, 20)
+        with pytest.raises(GenerationError, match="a process of sglang ended"):
+            await asyncio.wait_for(sglang.engine.generate(sglang.request([5])), 20)
+
+    sglang.run(scenario())
+    rest = sglang.own_processes()
+    sglang.close()
+    _, alive = psutil.wait_procs(rest, timeout=15)
+    assert alive == []
+    assert bystander.poll() is None
+    bystander.communicate(b"\n", timeout=20)
