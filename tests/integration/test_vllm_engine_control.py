@@ -30,20 +30,6 @@ async def start(vllm: Harness, **sampling: Any) -> tuple[str, asyncio.Task[Compl
     return request.request_id, task
 
 
-def test_abort_returns_what_there_is(vllm: Harness) -> None:
-    async def scenario() -> Completion:
-        request_id, task = await start(vllm)
-        assert vllm.engine.metrics()["running"] == 1
-        await vllm.engine.abort(request_id)
-        await vllm.engine.abort("nobody has this id")
-        return await task
-
-    got = vllm.run(scenario())
-    assert got.finish_reason == "abort"
-    assert 20 <= len(got.token_ids) < LONG
-    assert greatest_difference(vllm.model, random_prompt(20, 1), got, SamplingParams()) < 1e-4
-
-
 def test_abort_ends_all_samples_of_a_request(vllm: Harness) -> None:
     async def scenario() -> list[Completion]:
         already = vllm.engine.metrics()["generated_tokens"]
@@ -72,42 +58,6 @@ def test_cancelling_the_caller_ends_the_request(vllm: Harness) -> None:
 
     assert vllm.run(scenario()) == 0
     assert vllm.engine.metrics()["active"] == 0
-
-
-def test_an_id_that_is_running_is_refused(vllm: Harness) -> None:
-    async def scenario() -> None:
-        request_id, task = await start(vllm)
-        twin = vllm.request([5])
-        twin = type(twin)(request_id, [5], twin.sampling)
-        with pytest.raises(ValueError, match="already running"):
-            await vllm.engine.generate(twin)
-        await vllm.engine.abort(request_id)
-        await task
-
-    vllm.run(scenario())
-
-
-def test_pause_keep_freezes_and_resume_goes_on_as_if_nothing_had_been(vllm: Harness) -> None:
-    async def undisturbed() -> Completion:
-        _, task = await start(vllm)
-        return await task
-
-    async def paused() -> Completion:
-        _, task = await start(vllm)
-        await vllm.engine.pause()
-        there = vllm.engine.metrics()["generated_tokens"]
-        newcomer = asyncio.create_task(vllm.engine.generate(vllm.request([5], max_new_tokens=1)))
-        await asyncio.sleep(0.3)
-        assert vllm.engine.metrics()["generated_tokens"] == there
-        assert not task.done()
-        assert not newcomer.done()
-        await vllm.engine.resume()
-        assert len((await newcomer).token_ids) == 1
-        return await task
-
-    want, got = vllm.run(undisturbed()), vllm.run(paused())
-    assert len(got.token_ids) == LONG
-    assert got.token_ids == want.token_ids
 
 
 def test_pause_wait_lets_running_requests_finish(vllm: Harness) -> None:

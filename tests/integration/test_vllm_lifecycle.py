@@ -6,7 +6,7 @@ import asyncio
 import time
 
 import pytest
-from vllm_support import Harness, needs_vllm, shared_harness
+from vllm_support import Harness, needs_vllm
 
 from roll.strategies.vllm.errors import GenerationError
 
@@ -17,26 +17,6 @@ def wait_until_gone(vllm: Harness, seconds: float = 15) -> None:
     deadline = time.monotonic() + seconds
     while vllm.processes() and time.monotonic() < deadline:
         time.sleep(0.1)
-
-
-def test_close_ends_requests_and_leaves_no_process_behind(request: pytest.FixtureRequest) -> None:
-    vllm = shared_harness(request.config)
-    vllm.generate([5], max_new_tokens=1)
-    assert vllm.processes()
-
-    async def scenario() -> str:
-        running = asyncio.create_task(vllm.engine.generate(vllm.request([5], max_new_tokens=900)))
-        await asyncio.sleep(0.1)
-        await vllm.engine.close()
-        await vllm.engine.close()
-        with pytest.raises(RuntimeError, match="closed"):
-            await vllm.engine.generate(vllm.request([5]))
-        return (await running).finish_reason
-
-    assert vllm.run(scenario()) == "abort"
-    wait_until_gone(vllm)
-    assert vllm.processes() == []
-    vllm.loop.close()
 
 
 def test_a_killed_engine_fails_its_requests_and_can_be_closed() -> None:
