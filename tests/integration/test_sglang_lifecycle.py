@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 import os
 import signal
 import subprocess
@@ -24,7 +25,9 @@ pytestmark = [pytest.mark.sglang, needs_sglang]
 @pytest.fixture(scope="module")
 def sglang() -> Iterator[RealSglang]:
     """An engine of these tests' own, which starts with random weights."""
+    logging_before = (logging.getLogger().handlers, logging.getLogger().level)
     started = RealSglang(load_format="dummy")
+    assert (logging.getLogger().handlers, logging.getLogger().level) == logging_before
     yield started
     started.close()
 

@@ -12,8 +12,8 @@ import multiprocessing
 import os
 import signal
 import threading
-from collections.abc import Callable, Coroutine, Mapping, Sequence
-from contextlib import suppress
+from collections.abc import Callable, Coroutine, Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
 from typing import Any, TypeVar
 
 import psutil
@@ -93,7 +93,8 @@ class SglangEngine:
         # It calls that an error.
         logging.getLogger(Engine.__module__).addFilter(lambda record: "SIGQUIT handler" not in str(record.msg))
         try:
-            self._engine = _Engine(custom_sigquit_handler=self._child_failed, **arguments)
+            with _own_logging():
+                self._engine = _Engine(custom_sigquit_handler=self._child_failed, **arguments)
         except (EOFError, RuntimeError) as error:
             raise EngineDiedError(f"sglang did not start: {error}") from error
         self._manager = self._engine.tokenizer_manager
@@ -262,6 +263,19 @@ class SglangEngine:
 
     def _child_failed(self, number: int, frame: object) -> None:
         """Nothing: the child is about to end, which is seen."""
+
+
+@contextmanager
+def _own_logging() -> Iterator[None]:
+    """Keep how this process logs, which SGLang sets anew when it starts."""
+    root = logging.getLogger()
+    handlers, level = root.handlers, root.level
+    root.handlers = []
+    try:
+        yield
+    finally:
+        root.handlers = handlers
+        root.setLevel(level)
 
 
 def _check(call: str, answer: Sequence[Any]) -> None:
