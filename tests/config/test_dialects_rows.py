@@ -186,7 +186,7 @@ VERL: dict[str, Case] = {
     "reward_model.overlong_buffer.penalty_factor": (0.5, {}, {"overlong_buffer.penalty_factor": 0.5}),
     "custom_reward_function": (
         {"path": "f.py", "reward_kwargs": {"k": 1}},
-        {},
+        {"rewards.math_rule.verifiers.compute_score": 1.0},
         {"custom_reward_function.name": "compute_score", "custom_reward_function.kwargs": {"k": 1}},
     ),
     "trainer.total_training_steps": (9, {}, {"max_steps": 9}),
