@@ -3,11 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Annotated, Any, ClassVar
+from pathlib import Path
+from typing import Annotated, Any, ClassVar, Final
 
 from pydantic import BaseModel, BeforeValidator, ConfigDict, model_validator
 
 from roll.config.errors import FixableError
+
+OUTPUT: Final = Path("output")
+"""Where a run writes that names no folder."""
 
 
 class ConfigModel(BaseModel):

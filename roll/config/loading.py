@@ -155,7 +155,8 @@ def check(
         data.pop(key, None)
     if problems:
         raise _error(problems, sources, source)
-    native = translate(data, kind)
+    given = [override.lstrip("+~").partition("=")[0] for override in overrides]
+    native = translate(data, kind, given)
     if source is not None and Path(source).is_file():
         native.data.setdefault("exp_name", Path(source).stem)
     if native.problems:

@@ -9,7 +9,7 @@ from typing import Annotated, Any, ClassVar, Final, Literal, Self
 from pydantic import Field, PrivateAttr, model_validator
 
 from roll.config.algorithm import AlgorithmConfig, SamplerCorrection
-from roll.config.base import ConfigModel, EnvironmentVariables, NameList
+from roll.config.base import OUTPUT, ConfigModel, EnvironmentVariables, NameList
 from roll.config.errors import Problem
 from roll.config.origins import Origins
 from roll.config.weight_sync import WeightSyncConfig
@@ -59,7 +59,7 @@ class PipelineConfig(AlgorithmConfig):
     deterministic: bool = Field(True, description="The same seed gives the same run, bit for bit.")
     pretrain: str = Field("toy", description="The policy: `toy`, `toy_math`, `smollm2` (built in), a path or a hub id.")
     reward_pretrain: str | None = Field(None, description="Model of critic and reward. null: `pretrain`.")
-    output_dir: ConfigPath = Field(Path("output"), description="Folder of everything that a run writes.")
+    output_dir: ConfigPath = Field(OUTPUT, description="Folder of everything that a run writes.")
     logging_dir: ConfigPath | None = Field(None, description="Folder of logs. null: `output_dir`/logs.")
     render_save_dir: ConfigPath | None = Field(None, description="Folder of review pages. null: `output_dir`/render.")
     system_envs: EnvironmentVariables = Field(default_factory=dict, description="Environment of every process.")

@@ -8,6 +8,7 @@ import sys
 from pathlib import Path
 
 from roll.config import PipelineConfig
+from roll.config.dialects import other_names
 
 _REPLACED = ("output_dir", "resume_from_checkpoint")
 
@@ -33,7 +34,8 @@ def resume_command(config: PipelineConfig, max_steps: int | None = None) -> str 
     hydra = HydraConfig.get()
     words = [python(), sys.argv[0], "--config-name", str(hydra.job.config_name)]
     words += _config_folders(hydra.runtime.config_sources)
-    changed = dict.fromkeys((*_REPLACED, "max_steps") if max_steps is not None else _REPLACED)
+    replaced = (*_REPLACED, "max_steps") if max_steps is not None else _REPLACED
+    changed = {name for key in replaced for name in (key, *other_names(key))}
     given = [override.lstrip("+") for override in hydra.overrides.task]
     words += [override for override in given if override.partition("=")[0] not in changed]
     words += [f"output_dir={shown(config.output_dir)}"]

@@ -409,3 +409,34 @@ def test_every_key_is_on_the_page() -> None:
     for guide in GUIDES:
         for row in guide.rows:
             assert f"`{row.key}`" in page
+
+
+@pytest.mark.parametrize(
+    ("file", "override", "value"),
+    [
+        ("trainer: {total_training_steps: 4}", "++max_steps=9", 9),
+        ("max_steps: 9", "trainer.total_training_steps=4", 4),
+        ("trainer: {total_training_steps: 4}\nmax_steps: 4", "trainer.total_training_steps=5", 5),
+        ("trainer: {total_training_steps: 4}", "trainer={total_training_steps: 6}", 6),
+    ],
+)
+def test_an_override_wins_over_the_file_in_whatever_spelling(file: str, override: str, value: int) -> None:
+    # As Hydra hands it over: overrides are in the mapping already.
+    assert load(OmegaConf.create(file), overrides=[override]).max_steps == value
+
+
+def test_two_overrides_that_contradict_each_other_are_a_problem(fails: Fails) -> None:
+    error = fails("{}", overrides=["trainer.total_training_steps=4", "max_steps=5"])
+    assert "both say what max_steps is" in error.problems[0].message
+
+
+def test_the_folder_of_a_run_is_that_of_its_project_and_name() -> None:
+    def folder(text: str) -> str:
+        return str(agentic(text)[0].output_dir)
+
+    trinity = "checkpoint_root_dir: c\ncontinue_from_checkpoint: true\n"
+    assert folder(trinity + "project: one\nname: run") == "c/one/run"
+    assert folder(trinity + "project: two\nname: run") == "c/two/run"
+    assert folder("project: two\nname: run\nmodel: {max_model_len: 512}") == "output/two/run"
+    assert folder("project: two\nname: run\noutput_dir: mine") == "mine"
+    assert folder("trainer: {project_name: one, experiment_name: run, resume_mode: auto}") == "output/one/run"

@@ -12,3 +12,16 @@ from roll.config.dialects.verl import VERL
 
 GUIDES: Final[tuple[Guide, ...]] = (VERL, CHATLEARN, MINDSPEED, TRINITY)
 """In the order in which they are asked where a section could be of several."""
+
+
+def other_names(native: str) -> set[str]:
+    """Return the keys of every guide that may set the native key ``native``, in all their spellings."""
+    found = set()
+    for guide in GUIDES:
+        for row in guide.rows:
+            if native in row.targets:
+                found.add(row.key)
+                for spelled, path in guide.short.items():
+                    if row.key.startswith(f"{path}."):
+                        found.add(spelled + row.key.removeprefix(path))
+    return found

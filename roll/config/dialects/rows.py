@@ -5,10 +5,11 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
+from pathlib import Path
 from typing import Any, Final
 
 from roll.config.algorithm import KL_ALIASES
-from roll.config.base import ConfigModel
+from roll.config.base import OUTPUT, ConfigModel
 from roll.config.batch_checks import divisors_around
 from roll.config.env_manager import EnvManagerConfig
 from roll.config.errors import FixableError
@@ -269,3 +270,20 @@ TRAIN_STRATEGIES: Final[Mapping[str, str]] = {
 GENERATION_STRATEGIES: Final[Mapping[str, str]] = {"hf": "hf_infer", "vllm_async": "vllm"}
 
 TRACKERS: Final[Mapping[str, str]] = {"console": "stdout"}
+
+
+def folder_of(root: str | None, *names: Any) -> str:
+    """Return the folder below ``root`` (``None``: ours) that a guide keeps for a run of these names.
+
+    A guide that continues whatever is in its folder tells runs apart by it: where the names were no part of ours, a
+    run would take up the weights of another one.
+
+    Raises:
+        FixableError: A name is no text.
+    """
+    parts = [root if root is not None else str(OUTPUT)]
+    for name in names:
+        if name is not None and not isinstance(name, str):
+            raise FixableError(f"{name!r} is no name of a folder.", "write text, in quotes if it looks like a number.")
+        parts += [name] if name else []
+    return str(Path(*parts))

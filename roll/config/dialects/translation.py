@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import copy
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, Final
 
@@ -50,6 +50,7 @@ class Translation:
         unused: What was accepted and has no effect: the keys as written, by reason.
         notes: What is not quite the same here: the key as written, and a sentence.
         origins: Where the native keys came from that the user wrote under another name.
+        given: The keys, in any spelling, that were given as overrides: they win over what files say.
     """
 
     data: dict[str, Any]
@@ -57,6 +58,11 @@ class Translation:
     unused: dict[str, list[str]] = field(default_factory=dict)
     notes: list[tuple[str, str]] = field(default_factory=list)
     origins: dict[str, Origin] = field(default_factory=dict)
+    given: frozenset[str] = frozenset()
+
+    def is_given(self, path: str) -> bool:
+        """Tell whether the key at ``path``, or a section that it is in, was given as an override."""
+        return any(path == key or path.startswith(f"{key}.") for key in self.given)
 
     def caution(self, written: str, reason: str) -> None:
         """Note that the key ``written`` has no effect."""
@@ -88,14 +94,16 @@ class Translation:
         return caution if origin is None else f"{origin.path}{colon} (here {key}){text}"
 
 
-def translate(data: Mapping[str, Any], kind: type[ConfigModel]) -> Translation:
+def translate(data: Mapping[str, Any], kind: type[ConfigModel], given: Iterable[str] = ()) -> Translation:
     """Return ``data`` in native keys: sections of other guides translated, presets filled in.
 
     Args:
         data: Plain values, interpolations resolved.
         kind: The model that will validate them; the same key can stand for another one in another pipeline.
+        given: The keys that were given as overrides. Where a native key and a foreign one say different things, the
+            override wins; where neither or both are overrides, that is a problem.
     """
-    translation = Translation(dict(data))
+    translation = Translation(dict(data), given=frozenset(given))
     found: dict[str, list[_Entry]] = {}
     for head in data:
         guide = _guide_of(head, data, kind, translation)
@@ -279,6 +287,11 @@ def _say(path: str, value: Any, entry: _Entry, kind: type[ConfigModel], into: Tr
     elif kl_kind(present) != kl_kind(value):
         origin = into.origins.get(path)
         other, its_value = (origin.path, origin.written) if origin is not None else (path, present)
+        if into.is_given(entry.written) != into.is_given(other):
+            if into.is_given(entry.written):
+                _set(into.data, path, value)
+                into.origins[path] = Origin(entry.written, entry.value, value)
+            return
         message = (
             f"{entry.written} = {entry.value!r} and {other} = {its_value!r} both say what {path} is, and differ "
             f"({_yaml(value)} and {_yaml(present)})."

@@ -17,6 +17,7 @@ from roll.config.dialects.rows import (
     Unused,
     choices,
     dropped_if,
+    folder_of,
     kl_kind,
     no_effect,
     plain,
@@ -37,6 +38,20 @@ _engine = engine_at("explorer.rollout_model.engine_type")
 _STORE = "trajectories are kept in memory and written as parquet"
 _GRADING = "grading is configured in `rewards`, environments in `custom_envs`"
 _RUNNERS = "episodes are scheduled by `max_running_requests` and the env managers"
+
+
+def _folder(value: Any, look: Look) -> Any:
+    return folder_of(value, look("project"), look("name")) if isinstance(value, str) else value
+
+
+def _name(value: Any, look: Look) -> Any:
+    return Sets({"exp_name": value}, _project(look("project"), look).fills)
+
+
+def _project(value: Any, look: Look) -> Sets:
+    if look("checkpoint_root_dir") is not None:
+        return Sets()
+    return Sets(fills={"output_dir": folder_of(None, value, look("name"))})
 
 
 def _kl_loss(value: Any, look: Look) -> Any:
@@ -331,11 +346,12 @@ _EXPLORER = (
 )
 
 _RUN = (
-    Row("name", "exp_name"),
-    Row("checkpoint_root_dir", "output_dir"),
+    Row("name", "exp_name", "also part of `output_dir`", _name),
+    Row("checkpoint_root_dir", "output_dir", "with `project` and `name` below it", _folder),
+    Row("project", "output_dir", "part of it", _project),
     Row("continue_from_checkpoint", "resume_from_checkpoint"),
     Row("mode", note="The pipeline trains and samples.", only=("both",)),
-    *no_effect("names of projects go to `tracker_kwargs`", "project", "ray_namespace"),
+    *no_effect("names of projects go to `tracker_kwargs`", "ray_namespace"),
     Row("cluster.node_num", "num_nodes"),
     Row("cluster.gpu_per_node", "num_gpus_per_node"),
     Row("monitor.monitor_type", "track_with"),

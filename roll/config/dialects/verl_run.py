@@ -15,6 +15,7 @@ from roll.config.dialects.rows import (
     Unused,
     choices,
     dropped_if,
+    folder_of,
     negated,
     no_effect,
     off_below_one,
@@ -114,6 +115,14 @@ def _resume_path(value: Any, look: Look) -> Any:
     return Unused(
         "" if look("trainer.resume_mode") == "resume_path" or not value else "trainer.resume_mode is not resume_path"
     )
+
+
+def _experiment(value: Any, look: Look) -> Any:
+    return Sets({"exp_name": value}, _project(look("trainer.project_name"), look).fills)
+
+
+def _project(value: Any, look: Look) -> Sets:
+    return Sets(fills={"output_dir": folder_of(None, value, look("trainer.experiment_name"))})
 
 
 _POLICY_MODEL = (
@@ -231,7 +240,6 @@ _TRAINER = (
         "trainer",
         "",
         total_training_steps="max_steps",
-        experiment_name="exp_name",
         nnodes="num_nodes",
         n_gpus_per_node="num_gpus_per_node",
         critic_warmup="critic_warmup",
@@ -245,7 +253,8 @@ _TRAINER = (
     Row("trainer.resume_mode", "resume_from_checkpoint", "`disable` or `resume_path`", _resume),
     Row("trainer.resume_from_path", "resume_from_checkpoint", "where `resume_mode` is `resume_path`", _resume_path),
     *no_effect("the run lasts `max_steps`, or `trainer.total_training_steps`", "trainer.total_epochs"),
-    *no_effect("names of projects go to `tracker_kwargs`", "trainer.project_name"),
+    Row("trainer.experiment_name", "exp_name", "also part of `output_dir`", _experiment),
+    Row("trainer.project_name", "output_dir", "part of it, where nothing else is said", _project),
     *no_effect("every evaluation writes its episodes", "trainer.log_val_generations"),
     *no_effect("evaluations follow `eval_steps`", "trainer.val_before_train"),
     *no_effect("checkpoints are local, and `checkpoint_config.keep` of them stay", "trainer.default_hdfs_dir"),
