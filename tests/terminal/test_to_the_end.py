@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from tests.terminal.conftest import Seen, run_to_its_end
-from tests.terminal.programs import EXAMPLES
+from tests.terminal.programs import AGENTIC, EXAMPLES, ROOT
 from tests.terminal.terminal import Terminal
 
 TRACKER = """
@@ -132,6 +132,17 @@ def test_a_checkpoint_is_converted(sokoban: Seen) -> None:
         assert terminal.finish() == 0, terminal.left_behind
         terminal.assert_given_back()
         assert terminal.left_behind == "Written: converted"
+
+
+def test_what_the_readme_says_first_works_on_a_terminal(tmp_path: Path) -> None:
+    if subprocess.run(["make", "--question", "setup"], cwd=ROOT, capture_output=True).returncode:
+        pytest.skip("`make sokoban` would install packages first: this environment was not made by make")
+    small = " ".join(f"{key}={value}" for key, value in {**AGENTIC, "output_dir": tmp_path / "out"}.items())
+    with Terminal(["make", "sokoban", f"ARGS={small}"], ROOT) as terminal:
+        assert terminal.finish() == 0, terminal.left_behind
+        terminal.assert_given_back()
+        assert any(" roll  sokoban" in picture for picture in terminal.shown)
+        assert "sokoban  1 step in" in terminal.left_behind and "Error" not in terminal.left_behind
 
 
 HOSTILE = """
