@@ -167,7 +167,11 @@ def toy_folder() -> Path:
     shutil.copytree(WEIGHTS_DIRECTORY, folder, dirs_exist_ok=True)
     for name in ("config.json", "generation_config.json"):
         settings = json.loads((folder / name).read_text())
-        (folder / name).write_text(json.dumps({**settings, "eos_token_id": END_TOKEN}))
+        settings |= {"eos_token_id": END_TOKEN}
+        if "max_position_embeddings" in settings:
+            # Sequences may be as long as the model's.
+            settings |= {"max_position_embeddings": MAX_LENGTH}
+        (folder / name).write_text(json.dumps(settings))
     return folder
 
 

@@ -85,7 +85,7 @@ class SglangDouble(EngineUnderTest):
         from roll.strategies.sglang import SglangStrategy
 
         install(monkeypatch)
-        engine = SglangStrategy("model", max_slots=64, max_length=MAX_LENGTH, dtype="fp32", decode=written)
+        engine = SglangStrategy(toy_folder(), max_slots=64, max_length=MAX_LENGTH, dtype="fp32", decode=written)
         super().__init__(engine, Number(1))
 
     def decode(self, tokens: list[int]) -> str:

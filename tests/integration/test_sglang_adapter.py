@@ -13,6 +13,7 @@ import torch
 from sglang_double import RECORDED, FakeEngine, install
 
 from roll.config.errors import ConfigError
+from roll.models.toy import WEIGHTS_DIRECTORY
 from roll.strategies.base import Completion, GenerationRequest, GenerationStrategy, SamplingParams, WeightUpdate
 from roll.strategies.sglang import SglangStrategy
 from roll.strategies.sglang.errors import GenerationError, SglangNotInstalledError, WeightLoadError
@@ -31,7 +32,7 @@ class Case:
 
     def __init__(self, loop: asyncio.AbstractEventLoop, **options: Any) -> None:
         self.loop = loop
-        self.strategy = SglangStrategy("model", max_slots=8, max_length=2000, dtype="fp32", **options)
+        self.strategy = SglangStrategy(WEIGHTS_DIRECTORY, max_slots=8, max_length=2000, dtype="fp32", **options)
         assert FakeEngine.last is not None
         self.engine = FakeEngine.last
         self.manager = self.engine.tokenizer_manager
@@ -78,7 +79,7 @@ def test_seeds_of_any_size_fit_what_the_engine_takes(case: Case) -> None:
 
 def test_the_engine_gets_the_sizes_of_the_run(case: Case) -> None:
     arguments = case.engine.arguments
-    assert arguments["model_path"] == "model"
+    assert arguments["model_path"] == str(WEIGHTS_DIRECTORY)
     assert arguments["max_running_requests"] == 8
     assert arguments["skip_tokenizer_init"]
     assert arguments["dtype"] == "float32"

@@ -8,6 +8,7 @@ from collections.abc import Mapping
 from typing import Any, Final
 
 import torch
+from transformers import AutoConfig
 
 from roll.strategies.engine_options import DTYPES, EngineArguments
 from roll.strategies.sglang.errors import SglangNotInstalledError
@@ -76,6 +77,18 @@ def cpu_defaults(max_slots: int, max_length: int) -> dict[str, Any]:
         "disable_overlap_schedule": True,
         "skip_server_warmup": True,
     }
+
+
+def allow_margin(model: str, max_length: int) -> None:
+    """Let SGLang's context be longer than the model's, where the run's sequences are not but :data:`_MARGIN` is.
+
+    Args:
+        model: Folder of the model, or its name on a hub.
+        max_length: Most tokens of a sequence.
+    """
+    positions = getattr(AutoConfig.from_pretrained(model).get_text_config(), "max_position_embeddings", None)
+    if positions is not None and max_length <= positions < max_length + _MARGIN:
+        os.environ.setdefault("SGLANG_ALLOW_OVERWRITE_LONGER_CONTEXT_LEN", "1")
 
 
 def engine_arguments(

@@ -19,8 +19,8 @@ from roll.strategies.engine_options import starts_with_random_weights
 from roll.strategies.hf_infer.sampling import check_sampling, fold_seed
 from roll.strategies.sampling_limits import check_limits
 from roll.strategies.serving import ServedEngine, check_prompt
-from roll.strategies.sglang.errors import GenerationError, SglangNotInstalledError
-from roll.strategies.sglang.options import check_options, engine_arguments
+from roll.strategies.sglang.errors import EngineDiedError, GenerationError, SglangNotInstalledError, WeightLoadError
+from roll.strategies.sglang.options import allow_margin, check_options, engine_arguments
 from roll.strategies.stop_strings import Decode, StopStrings
 
 PauseMode = Literal["abort", "wait", "keep"]
@@ -106,6 +106,7 @@ class SglangStrategy(ServedEngine):
             from roll.strategies.sglang.adapter import SglangEngine
         except ImportError as error:
             raise SglangNotInstalledError(error) from error
+        allow_margin(str(model), max_length)
         arguments = engine_arguments(
             str(model),
             max_slots=max_slots,
@@ -320,7 +321,8 @@ class SglangStrategy(ServedEngine):
                 yield
             finally:
                 if was_open:
-                    await self._engine.thaw()
+                    with suppress(EngineDiedError):
+                        await self._engine.thaw()
                     self._open.set()
 
     async def _change_weights(self, version: int, load: Callable[[str], Awaitable[None]]) -> None:
@@ -335,6 +337,11 @@ class SglangStrategy(ServedEngine):
                 self._unusable = f"a weight update failed half-way: {error}"
                 for mine in list(self._under_way.values()):
                     self._end(mine)
+                if isinstance(error, EngineDiedError):
+                    # It does so at a wrong shape.
+                    raise WeightLoadError(
+                        "sglang ended while it loaded new weights; its own output says why"
+                    ) from error
                 raise
             self._versions[label] = version
             self._label, self._unusable = label, None
