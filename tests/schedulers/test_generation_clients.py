@@ -3,36 +3,26 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Coroutine
-from functools import cache
+from collections.abc import Coroutine
 from typing import Any
 
 import pytest
 from scheduler_fakes import FakeReplica
-from transformers import PreTrainedModel
 
-from roll.models.loading import load_model
 from roll.schedulers.replicas import GenerationClient
 from roll.strategies.base import Completion, GenerationRequest, SamplingParams
-from roll.strategies.hf_infer import HfInferStrategy
 
 LONG = 400
 
 
-@cache
-def model() -> PreTrainedModel:
-    return load_model("toy")
-
-
-CLIENTS: dict[str, Callable[[], GenerationClient]] = {
-    "double": lambda: FakeReplica(lambda request: 8.0 if request.sampling.max_new_tokens == LONG else 0.001),
-    "hf_infer": lambda: HfInferStrategy(model(), max_slots=4, max_length=512),
-}
-
-
-@pytest.fixture(params=CLIENTS)
+@pytest.fixture(params=["double", pytest.param("hf_infer", marks=pytest.mark.heavy)])
 def client(request: pytest.FixtureRequest) -> GenerationClient:
-    return CLIENTS[request.param]()
+    if request.param == "double":
+        return FakeReplica(lambda request: 8.0 if request.sampling.max_new_tokens == LONG else 0.001)
+    from roll.models.loading import load_model
+    from roll.strategies.hf_infer import HfInferStrategy
+
+    return HfInferStrategy(load_model("toy"), max_slots=4, max_length=512)
 
 
 def run(coroutine: Coroutine[Any, Any, Any]) -> Any:
