@@ -24,6 +24,7 @@ ARGUMENTS = {
     "rlvr_vs_trl": "uniform --steps 2 --rounds 1 --prompts 2 --teaching-steps 2",
     "train_step": "--model-size tiny --rows 2 --samples 2 --length 16 --rounds 1 --only mixed",
     "waiting_envs": "--episodes 8 --turns 2 --seconds 0.05",
+    "weight_check": "--steps 1 --groups 1",
     "weight_sync": "--rounds 1 --vocabulary 64",
 }
 NOT_PROGRAMS = {"recitation"}
