@@ -7,6 +7,9 @@ import shlex
 from dataclasses import dataclass
 from pathlib import Path
 
+from roll.config import PipelineConfig, load
+from roll.pipelines.record import RunRecord
+
 ROOT = Path(__file__).resolve().parents[2]
 PAGES = [
     ROOT / "README.md",
@@ -49,3 +52,21 @@ def commands(block: Block) -> list[list[str]]:
     """Return the commands of a shell block as words, without comments."""
     lines = re.sub(r"\\\n", " ", block.text).splitlines()
     return [words for line in lines if (words := shlex.split(line, comments=True))]
+
+
+KINDS = {"sokoban": "AgenticConfig", "rlvr_math": "RLVRConfig", "eval_math": "EvaluationConfig"}
+
+
+def shipped(name: str) -> PipelineConfig:
+    """Return a shipped configuration."""
+    from hydra import compose, initialize_config_dir
+
+    import roll.config
+
+    with initialize_config_dir(str(ROOT / "examples" / "config"), version_base="1.3"):
+        return load(compose(name), kind=getattr(roll.config, KINDS[name]))
+
+
+def write_record(folder: Path) -> None:
+    """Write what a run of the shipped ``sokoban`` in ``folder`` leaves behind to be started again."""
+    RunRecord.of(shipped("sokoban")).write(folder / "output" / "sokoban")

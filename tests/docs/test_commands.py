@@ -12,10 +12,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from docs_support import PAGES, ROOT, Block, blocks, commands
+from docs_support import KINDS, PAGES, ROOT, Block, blocks, commands, shipped, write_record
 
 from roll.config import PipelineConfig
-from roll.config.loading import load
 from roll.envs import REGISTRY
 from roll.models.toy import build
 from roll.pipelines.run_log import is_due
@@ -36,8 +35,9 @@ def started(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> list[PipelineCon
     def recorder(check: Callable[[Any], Any]) -> Callable[[Any], None]:
         def record(config: PipelineConfig) -> None:
             runs.append(config)
-            here = config.cluster == "local" and config.actor_train.strategy_args.strategy_name != "megatron_train"
-            if config.pretrain in toys and here:  # the others want a download, a cluster or a GPU
+            engines = {config.actor_train.strategy_args.strategy_name, config.actor_infer.strategy_args.strategy_name}
+            here = config.cluster == "local" and not engines & {"megatron_train", "sglang"}
+            if config.pretrain in toys and here:  # the others want a download, a cluster, a GPU or their own packages
                 check(config)
 
         return record
@@ -103,7 +103,7 @@ def _make(words: list[str], started: list[PipelineConfig]) -> None:
     lines = [line for line in answer.stdout.splitlines() if line.startswith(".venv/bin/python examples/")]
     for line in lines:
         _start(line.split()[1:], started)
-    assert lines or words[0] in ("setup", "test", "check", "vllm", "sglang", "smollm")
+    assert lines or words[0] in ("setup", "test", "check", "vllm", "sglang", "test-sglang", "smollm")
 
 
 def _pip(words: list[str], _: list[PipelineConfig]) -> None:
@@ -176,9 +176,6 @@ def test_paths_of_runs_are_those_that_the_shipped_configurations_write(page: Pat
         check_run_path(path)
 
 
-KINDS = {"sokoban": "AgenticConfig", "rlvr_math": "RLVRConfig", "eval_math": "EvaluationConfig"}
-
-
 def check_run_path(path: str) -> None:
     """Refuse a path below ``output/NAME`` that a run of the shipped configuration NAME does not leave behind."""
     match = re.fullmatch(r"output/(\w+)/(\w+)(?:/(.*))?", path)
@@ -197,18 +194,12 @@ def check_run_path(path: str) -> None:
         assert is_due(number, config.eval_steps, config.max_steps), f"{path} is not written by {match[1]}"
 
 
-def shipped(name: str) -> PipelineConfig:
-    """Return a shipped configuration."""
-    from hydra import compose, initialize_config_dir
-
-    import roll.config
-
-    with initialize_config_dir(str(EXAMPLES / "config"), version_base="1.3"):
-        return load(compose(name), kind=getattr(roll.config, KINDS[name]))
-
-
 def _write_named_files(page: str, folder: Path) -> None:
-    """Write the YAML files that a page tells the reader to write: ``my_configs/qwen.yaml`` by its ``exp_name``."""
+    """Write the YAML files that a page tells the reader to write: ``my_configs/qwen.yaml`` by its ``exp_name``.
+
+    And the record that a run leaves behind, with which it can be started again.
+    """
+    write_record(folder)
     for block in blocks("yaml"):
         name = re.search(r"^exp_name: (\w+)", block.text, re.MULTILINE)
         if block.page == page and name:

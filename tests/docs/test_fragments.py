@@ -60,7 +60,7 @@ def _on_top(fragment: DictConfig, name: str, place: tuple[str, str]) -> DictConf
     for key in reversed(section.split(".") if section else []):
         nested = {key: nested}
     with open_dict(base):
-        if "rewards" in nested:
+        if "rewards" in nested or "custom_reward_function" in nested:
             base.pop("rewards", None)  # domains of the page take the place of the shipped ones
         merged = OmegaConf.merge(base, nested)
     assert isinstance(merged, DictConfig)

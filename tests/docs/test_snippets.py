@@ -16,7 +16,7 @@ from typing import Any
 
 import pytest
 import torch
-from docs_support import ROOT, Block, blocks
+from docs_support import ROOT, Block, blocks, write_record
 
 from roll.algorithms import registry
 from roll.trajectories.model import Status, Trajectory, Turn
@@ -33,6 +33,7 @@ GIVEN_BY_THE_READER: dict[str, set[str]] = {
 RUN_ELSEWHERE = {
     "docs/rewards.md": "tests/rewards/test_rewards_page.py",
     "docs/data.md": "tests/data/test_data_page.py",
+    "docs/python.md": "tests/e2e/test_notebook.py",
 }
 
 ELSEWHERE = {*GIVEN_BY_THE_READER, *RUN_ELSEWHERE}
@@ -56,6 +57,7 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
         logs = tmp_path / "output" / name / "logs"
         logs.mkdir()
         (logs / "metrics.jsonl").write_text(json.dumps({"step": 0, "val/success": 0.5}) + "\n", encoding="utf-8")
+    write_record(tmp_path)
     monkeypatch.chdir(tmp_path)
     return tmp_path
 
