@@ -25,7 +25,7 @@ class CustomEnvConfig(ConfigModel):
         None, description="Most tokens of one response. null: `actor_infer.generating_args.max_new_tokens`."
     )
     env_manager_cls: str | None = Field(None, description="Import path of the env manager. null: trajectories.")
-    agent_system_template: str | None = Field(None, description="System prompt; may use `{instruction}`.")
+    agent_system_template: str | None = Field(None, description="System prompt; may use `{instruction}`. Empty: none.")
     agent_template: str | None = Field(
         None,
         description="User prompt of a turn: `{turn_idx}`, `{observation}`, `{actions_left}`, `{max_response_length}`.",

@@ -216,6 +216,8 @@ class ChatRenderer:
             rest = self._rest(text, self._base_text + reply)
             if rest is None:
                 return None
+        if "</think>" not in reply and all(message["role"] == "user" for message in new_messages):
+            return rest
         # Thinking that stays while results of tools come in may be dropped when the user speaks again.
         later = self._render([*turn, {"role": "assistant", "content": REPLY}, USER])
         return rest if later.startswith(text) else None

@@ -12,6 +12,9 @@ from typing import Any
 import pytest
 from real_templates import template_files, tokenizer_for
 
+from roll.models.errors import ModelNotFoundError
+from roll.models.finding import BUILT_IN
+from roll.models.loading import load_tokenizer
 from roll.rendering import ChatRenderer, ChatTemplateError, ConversationError
 from roll.rendering.chat import folded
 
@@ -135,6 +138,19 @@ def test_games_are_extended_in_place_unless_the_template_rewrites_what_was_said(
         assert bridge is not None
         tokens = [*tokens, *completion, *bridge]
     assert tokens == whole(tokenizer, renderer, messages)
+
+
+@pytest.mark.parametrize("name", [*BUILT_IN])
+def test_built_in_models_give_the_tokens_of_the_whole_rendering(name: str) -> None:
+    try:
+        tokenizer = load_tokenizer(name)
+    except ModelNotFoundError as error:
+        if "CI" in os.environ:
+            raise
+        pytest.skip(error.message)
+    renderer = ChatRenderer(tokenizer)
+    turns = [play(tokenizer, renderer, seed) for seed in range(40)]
+    assert sum(bridged for bridged, _ in turns) > 100
 
 
 @pytest.mark.parametrize("name", [name for name in FILES if "mistral" in name or "llama" in name or "gemma" in name])
