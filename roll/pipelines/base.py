@@ -191,7 +191,7 @@ class Pipeline(ABC, Generic[Config]):
         if state is not None and self.saved is not None:
             await self.restore(self.saved, first, state)
         elif starts_with_random_weights(config.actor_infer.strategy_args.strategy_config):
-            await self.core.engines.publish(first)
+            await self.publish_first(first)
         await self.core.turns.begin_rollout()
         if is_due(first, config.eval_steps, config.max_steps) and self.log.evaluated < first:
             await self.evaluate(first)
@@ -304,8 +304,12 @@ class Pipeline(ABC, Generic[Config]):
         """Load a checkpoint into the learner, the engine and the pipeline."""
         await self.learner.restore(path, state)
         self.load_state(state)
+        await self.publish_first(step)
+
+    async def publish_first(self, step: int) -> None:
+        """Give engines that were just started the weights of ``step``, and check that they have them."""
         check = self.core.weight_check
-        await check.prepare()
+        # They have cached nothing, and may not answer before: load_format=dummy makes random weights.
         await self.core.engines.publish(step)
         await check.run(step)
         await check.late()

@@ -1,4 +1,4 @@
-"""Engine workers (``actor_infer.worker_cls``) that do not quite do what they are asked to, from step 2 on."""
+"""Engine workers (``actor_infer.worker_cls``) that do not quite do what they are asked to."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ MISSING = "model.layers.1.self_attn.k_proj.weight"
 
 
 class MissesOneTensor(EngineWorker):
-    """Keeps the old values of one tensor."""
+    """Keeps the old values of one tensor, from step 2 on."""
 
     def __init__(self, *args: Any) -> None:
         super().__init__(*args)
@@ -30,10 +30,25 @@ class MissesOneTensor(EngineWorker):
 
 
 class KeepsItsCache(EngineWorker):
-    """Does not drop cached prefixes."""
+    """Does not drop cached prefixes, from step 2 on."""
 
     def __init__(self, *args: Any) -> None:
         super().__init__(*args)
         inner: Any = getattr(self._engine, "_engine")  # noqa: B009
         honest = inner.drop_prefixes
         inner.drop_prefixes = lambda: honest() if inner.version < 1 else None
+
+
+class KeepsThePretrained(EngineWorker):
+    """Takes every version, and the weights of none."""
+
+    def __init__(self, *args: Any) -> None:
+        super().__init__(*args)
+        engine: Any = self._engine
+        honest = engine.update_weights
+        own = {name: tensor.clone() for name, tensor in engine._engine.runner._parameters.items()}
+
+        async def update_weights(update: WeightUpdate) -> None:
+            await honest(replace(update, named_tensors=own.items()))
+
+        engine.update_weights = update_weights

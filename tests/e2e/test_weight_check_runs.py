@@ -48,3 +48,16 @@ def test_checking_weights_changes_nothing_else(tmp_path: Path) -> None:
     assert rows(tmp_path / "true") == rows(tmp_path / "false")
     # The checkpoint at the end.
     assert same(train_state(tmp_path / "true", 3), train_state(tmp_path / "false", 3))
+
+
+def test_a_run_that_goes_on_checks_the_weights_that_it_begins_with(tmp_path: Path) -> None:
+    ahead = {**QUICK, "async_generation_ratio": 1.0}
+    run_agentic(small_config(tmp_path / "out", **{**ahead, "save_steps": 1}, max_steps=1))
+    lying = small_config(
+        tmp_path / "out",
+        **ahead,
+        resume_from_checkpoint="true",
+        actor_infer__worker_cls="tests.e2e.lying_engines.KeepsThePretrained",
+    )
+    with pytest.raises(RunError, match="After the weights of step 1, engine 0 does not answer as the trainer does"):
+        run_agentic(lying)
