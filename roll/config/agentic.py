@@ -81,9 +81,7 @@ class AgenticConfig(PipelineConfig):
 
 
 def _fill_batch_size(data: dict[str, Any], batch_key: str, manager_key: str, kind: type[EnvManagerConfig]) -> None:
-    manager = data.get(manager_key)
-    if manager is None:
-        manager = {}
+    manager = data.get(manager_key, {})
     if not isinstance(manager, Mapping):
         return
     groups = manager.get("env_groups", manager.get("num_env_groups"))

@@ -4,32 +4,18 @@ from __future__ import annotations
 
 import difflib
 import warnings
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Final
 
-import yaml
 from omegaconf import DictConfig, OmegaConf
 
-from roll.config.errors import ConfigError, Problem
-
-SHIPPED: Final = Path(__file__).parents[1] / "presets"
-"""Configurations and exercises that come with the package: those of ``examples/``."""
+from roll.config.errors import ConfigError, Problem, choose_from
+from roll.config.shipped import shipped_configs
+from roll.config.sources import shown_path
+from roll.config.yaml_files import require_sound_files
 
 _EXTENSIONS: Final = (".yaml", ".yml")
-
-
-def shipped_configs() -> Path:
-    """Return the folder of the configurations that come with the package."""
-    return (SHIPPED / "config").resolve()
-
-
-def shipped_data(path: Path) -> Path:
-    """Return ``path``, or where the package has it if it names an exercise of ``examples/data`` that is not there."""
-    if path.exists() or path.parts[:2] != ("examples", "data"):
-        return path
-    own = SHIPPED.joinpath(*path.parts[1:])
-    return own if own.exists() else path
 
 
 def compose(name: str | Path, overrides: Sequence[str] = ()) -> tuple[DictConfig, Path]:
@@ -45,10 +31,11 @@ def compose(name: str | Path, overrides: Sequence[str] = ()) -> tuple[DictConfig
     """
     # Hydra takes a quarter of a second to import; a mapping needs none of it.
     import hydra
-    from hydra.errors import HydraException
 
     path = _find(name)
     folders = [path.parent, shipped_configs()]
+    require_sound_files(path, folders)
+    require_sound_overrides(overrides, folders)
     changes = [upsert(override, folders) for override in overrides]
     changes += [f"hydra.searchpath=[{quoted(f'file://{shipped_configs()}')}]"]
     try:
@@ -56,9 +43,101 @@ def compose(name: str | Path, overrides: Sequence[str] = ()) -> tuple[DictConfig
             # A file without _self_ overrides its defaults, which is what the guide's own files rely on.
             warnings.filterwarnings("ignore", message=".*Defaults list is missing `_self_`.*")
             return hydra.compose(path.name, changes), path
-    except (HydraException, OSError, yaml.YAMLError, UnicodeDecodeError) as error:
-        message = " ".join(str(error).split())
-        raise ConfigError([Problem(str(name), message, "correct the file or the overrides.")]) from error
+    except Exception as error:
+        raise composition_error(error, shown_path(path)) from error
+
+
+def composition_error(error: Exception, source: str | None) -> ConfigError:
+    """Return what Hydra could not compose as a problem of the configuration.
+
+    Args:
+        error: What Hydra raised, before anything else had begun.
+        source: The primary file.
+    """
+    place, given = source or "command line", getattr(error, "override", None)
+    message = _first_line(error).rstrip(".") or type(error).__name__
+    fix = "correct the file or the override; HYDRA_FULL_ERROR=1 in the environment shows where it happens."
+    if given is not None:
+        place = str(given).lstrip("+~").partition("=")[0]
+        message = f"{str(given).removeprefix('++')!r} cannot be read: {message}"
+        fix = f"quote the value for Hydra and all of it for the shell: '{place}=\"…\"'."
+    elif getattr(error, "missing_cfg_file", None) is not None:
+        options = getattr(error, "options", None)
+        name = Path(str(error.missing_cfg_file)).name  # type: ignore[attr-defined]
+        fix = choose_from(name, options) if options else "correct the name in the defaults list, or make the file."
+    elif isinstance(error, RecursionError):
+        message, fix = "its parts lead back to themselves", "look for a defaults list that names its own file."
+    return ConfigError([Problem(place, f"{message}.", fix)], source=source)
+
+
+def require_sound_overrides(overrides: Sequence[str], folders: Sequence[Path]) -> None:
+    """Check what Hydra would not explain: overrides without a key, and folders of files where a name is needed.
+
+    Raises:
+        ConfigError: Lists every such override.
+    """
+    problems = []
+    for override in overrides:
+        key, equals, value = override.partition("=")
+        key = key.lstrip("+~")
+        if not key:
+            problems.append(Problem("command line", f"{override!r} has no key.", "write key=value."))
+        elif equals and any((folder / key).is_dir() for folder in folders):
+            problems += _choice_problems(key, value, folders)
+    if problems:
+        raise ConfigError(problems)
+
+
+def _choice_problems(key: str, value: str, folders: Sequence[Path]) -> list[Problem]:
+    """Return what is wrong with the choice of a file in the folder that ``key`` names."""
+    choices = sorted({path.stem for folder in folders for path in (folder / key).glob("*.yaml")})
+    if value.startswith(("[", "$", "'", '"')) or {*value.split(",")} <= {*choices}:
+        return []
+    dots = f"set single keys with dots: {key.replace('/', '.')}.<key>=<value>."
+    if not choices:
+        return [Problem(key, f"it is a section, and cannot be {value or 'empty'}.", dots)]
+    fix = f"{choose_from(value, choices)} Or {dots}"
+    return [Problem(key, f"it is chosen by the name of a file in the folder {key} (found {value}).", fix)]
+
+
+def from_mapping(values: Mapping[str, Any]) -> DictConfig:
+    """Return a mapping as what files are composed to.
+
+    Raises:
+        ConfigError: It holds keys, values or interpolations that a configuration cannot hold; lists all of them.
+    """
+    given = plain(values)
+    try:
+        return OmegaConf.create(given)
+    except Exception as error:  # OmegaConf says in many ways what it does not know, and of one place at a time
+        problems = list(_unknown(given, ())) or [Problem("configuration", _first_line(error), _KEYS_AND_VALUES)]
+        raise ConfigError(problems) from error
+
+
+_KEYS_AND_VALUES: Final = "use text as keys, and text, numbers, true, false, null, lists and sections as values."
+
+
+def _unknown(value: Any, path: tuple[str, ...]) -> Iterator[Problem]:
+    """Yield the places that OmegaConf cannot take over."""
+    if isinstance(value, dict):
+        for key, item in value.items():
+            if not isinstance(key, str | int | float | bool):
+                yield Problem(".".join(path) or "configuration", f"the key {key!r} is no text.", _KEYS_AND_VALUES)
+            else:
+                yield from _unknown(item, (*path, str(key)))
+    elif isinstance(value, list):
+        for index, item in enumerate(value):
+            yield from _unknown(item, (*path, str(index)))
+    else:
+        try:
+            OmegaConf.create({"value": value})
+        except Exception as error:
+            fix = "close the interpolation, or write \\${ for the text ${." if "${" in str(value) else _KEYS_AND_VALUES
+            yield Problem(".".join(path), _first_line(error), fix, value)
+
+
+def _first_line(error: Exception) -> str:
+    return " ".join(str(error).partition("\n")[0].split()).rstrip(".") + "."
 
 
 def change(composed: DictConfig, changes: Mapping[str, Any]) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import difflib
+import os
 import sys
 import warnings
 from collections.abc import Callable, Iterator, Sequence
@@ -11,18 +12,17 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, NoReturn, TypeVar
 
-import yaml
 from omegaconf import DictConfig, OmegaConf, open_dict
 from omegaconf.errors import OmegaConfBaseException
 
 from roll.config.agentic import AgenticConfig
-from roll.config.composing import is_primary, quoted, upsert
+from roll.config.composing import composition_error, is_primary, quoted, require_sound_overrides, upsert
 from roll.config.errors import ConfigError, ConfigWarning, RunError
 from roll.config.loading import PIPELINES, check, kind_of
 from roll.config.pipeline import PipelineConfig
 from roll.config.plain_text import plain_text
 from roll.config.process import prepare_process
-from roll.config.sources import composed_files
+from roll.config.yaml_files import require_sound_files
 
 Config = TypeVar("Config", bound=PipelineConfig)
 
@@ -60,6 +60,8 @@ Any key can be set by an override, with dots for sections: max_steps=5 actor_tra
 Other options: --config-dir DIR (look there too), --cfg job (show the configuration and leave),
 --multirun (a run for each of key=a,b), --hydra-help (all options). With --config-name, --help shows that one, too.
 """
+
+_FULL_ERROR = "HYDRA_FULL_ERROR"
 
 _OUTPUT_KEYS = ("logging_dir", "render_save_dir", "checkpoint_config.output_dir", "tracker_kwargs.log_dir")
 
@@ -107,6 +109,8 @@ def launch(
         _launch(run, config_dir, kind, config_name, sys.argv[1:] if argv is None else argv)
     except KeyboardInterrupt as interrupt:
         _leave(EXIT_INTERRUPTED, str(interrupt) or "Stopped.")
+    except ConfigError as error:
+        _leave(EXIT_CONFIG, str(error))
 
 
 def _launch(
@@ -118,15 +122,54 @@ def _launch(
     command = _CommandLine.parse(argv, config_dir, config_name, kind)
     source = command.primary_file()
     words = [sys.argv[0], *argv]
+    composing = _Composing(source)
 
     def task(composed: DictConfig) -> None:
-        _run_job(composed, run, kind, source, words)
+        with composing.done():
+            _run_job(composed, run, kind, source, words)
 
     main = hydra.main(version_base="1.3", config_path=str(command.config_path), config_name=None)(task)
-    with _argv([sys.argv[0], *command.for_hydra()]), warnings.catch_warnings():
+    with _argv([sys.argv[0], *command.for_hydra()]), composing, warnings.catch_warnings():
         # A file without _self_ overrides its defaults, which is what the guide's own files rely on.
         warnings.filterwarnings("ignore", message=".*Defaults list is missing `_self_`.*")
         main()
+
+
+class _Composing:
+    """While Hydra composes, what it raises is a problem of the configuration; not while a job runs.
+
+    Args:
+        source: The primary file.
+    """
+
+    def __init__(self, source: str | None) -> None:
+        self._source = source
+        self._before = os.environ.get(_FULL_ERROR)
+        self._composes = False
+
+    def __enter__(self) -> None:
+        # Hydra would write its errors and leave the process; this makes it raise them.
+        os.environ[_FULL_ERROR] = "1"
+        self._composes = True
+
+    @contextmanager
+    def done(self) -> Iterator[None]:
+        """Let a job run."""
+        self._restore()
+        yield
+        self.__enter__()
+
+    def __exit__(self, kind: object, error: BaseException | None, traceback: object) -> None:
+        composes = self._composes
+        self._restore()
+        if composes and self._before is None and isinstance(error, Exception):
+            raise composition_error(error, self._source) from error
+
+    def _restore(self) -> None:
+        self._composes = False
+        os.environ.pop(_FULL_ERROR, None)
+        if self._before is not None:
+            os.environ[_FULL_ERROR] = self._before
 
 
 class _CommandLine:
@@ -173,7 +216,8 @@ class _CommandLine:
         for folder in self._folders:
             path = folder / (name if name.endswith((".yaml", ".yml")) else f"{name}.yaml")
             if path.is_file():
-                _require_yaml(path)
+                require_sound_files(path.resolve(), self._folders)
+                require_sound_overrides(self._overrides, self._folders)
                 return str(path)
         close = difflib.get_close_matches(name.removesuffix(".yaml"), self._names(), n=3, cutoff=0.5)
         hint = f"Did you mean {' or '.join(close)}? " if close else ""
@@ -215,7 +259,9 @@ def _run_job(
     try:
         with warnings.catch_warnings(record=True) as caught:
             warnings.simplefilter("always")
-            overrides = list(hydra_config.overrides.task)
+            # As written: what they interpolate belongs to the configuration, not to Hydra's own.
+            overrides = OmegaConf.to_container(hydra_config.overrides.task, resolve=False)
+            assert isinstance(overrides, list)
             config = check(composed, kind=kind, source=source, overrides=overrides, command=words)
         for item in caught:
             _report(item)
@@ -237,32 +283,34 @@ def _report(item: warnings.WarningMessage) -> None:
 
 def _move_outputs(composed: DictConfig, folder: Path) -> None:
     """Give a job of a sweep a folder of its own, also where the YAML file spells the folders out."""
-    before = {key: OmegaConf.select(composed, key) for key in _OUTPUT_KEYS}
-    base = Path(OmegaConf.select(composed, "output_dir") or "output").resolve()
+    before = {key: _selected(composed, key) for key in _OUTPUT_KEYS}
+    base = Path(_selected(composed, "output_dir") or "output").resolve()
     with open_dict(composed):
         composed.output_dir = str(folder)
         for key, value in before.items():
             # A value that changed is an interpolation of output_dir: it has moved already.
-            if value is None or OmegaConf.select(composed, key) != value:
+            if value is None or _selected(composed, key) != value:
                 continue
             place = Path(value).resolve()
             inside = place.relative_to(base) if place.is_relative_to(base) else Path(key.replace(".", "_"))
             OmegaConf.update(composed, key, str(folder / inside))
 
 
-def _require_yaml(path: Path) -> None:
-    for file in composed_files(path):
-        try:
-            OmegaConf.load(file)
-        except yaml.YAMLError as error:
-            _leave(EXIT_CONFIG, f"{file} is not valid YAML:\n{error}")
+def _selected(composed: DictConfig, key: str) -> str | None:
+    """Return the path at a key, ``None`` where there is none; what is wrong with it is said when all is checked."""
+    try:
+        value = OmegaConf.select(composed, key)
+    except OmegaConfBaseException:
+        return None
+    return value if isinstance(value, str) else None
 
 
 def _is_for_another(path: Path, kind: type[PipelineConfig]) -> bool:
     """Tell whether the keys of a file itself, without what it builds on, make it one of another program."""
     try:
-        written = OmegaConf.create(yaml.safe_load(path.read_text(encoding="utf-8")) or {})
-    except (yaml.YAMLError, ValueError, OmegaConfBaseException):
+        require_sound_files(path, [])
+        written = OmegaConf.load(path)
+    except ConfigError:
         return False
     own = {key for other in PIPELINES for key in other.model_fields} - PipelineConfig.model_fields.keys()
     return isinstance(written, DictConfig) and bool(own & written.keys()) and kind_of(written) is not kind

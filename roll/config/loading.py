@@ -2,24 +2,23 @@
 
 from __future__ import annotations
 
-import re
 import warnings
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, TypeVar, overload
 
-from omegaconf import DictConfig, ListConfig, OmegaConf
-from omegaconf.errors import OmegaConfBaseException
+from omegaconf import DictConfig, OmegaConf
 from pydantic import ValidationError
 
 from roll.config.agentic import AgenticConfig
-from roll.config.composing import change, compose, plain
+from roll.config.composing import change, compose, from_mapping
 from roll.config.dialects import translate
-from roll.config.errors import ConfigError, ConfigWarning, Problem, nearest
+from roll.config.errors import ConfigError, ConfigWarning, Problem
 from roll.config.evaluation import EvaluationConfig
 from roll.config.origins import Origins
 from roll.config.pipeline import PipelineConfig
+from roll.config.resolving import resolve
 from roll.config.rlvr import RLVRConfig
 from roll.config.sources import Sources
 from roll.config.validation import validation_problems
@@ -96,7 +95,7 @@ def load(
         change(composed, values)
         kind, source = kind or kind_of(composed), str(path)  # type: ignore[assignment]
     else:
-        composed = config if isinstance(config, DictConfig) else OmegaConf.create(plain(config))
+        composed = config if isinstance(config, DictConfig) else from_mapping(config)
         dotted = OmegaConf.to_container(OmegaConf.from_dotlist([text.lstrip("+") for text in texts]), resolve=False)
         change(composed, {**dotted, **values})  # type: ignore[dict-item]
     written = [*texts, *(f"{key}={value}" for key, value in values.items())]
@@ -150,9 +149,7 @@ def check(
     """
     sources = Sources.of(source, overrides, "command line" if command is not None else "from Python")
     problems: list[Problem] = []
-    data = _resolve(config, (), problems)
-    for key in _COMPOSITION_KEYS:
-        data.pop(key, None)
+    data = resolve(config, problems, leave_out=_COMPOSITION_KEYS)
     if problems:
         raise _error(problems, sources, source)
     given = [override.lstrip("+~").partition("=")[0] for override in overrides]
@@ -192,39 +189,3 @@ def _for_another_program(problem: Problem, kind: type[PipelineConfig]) -> Proble
 def _error(problems: Sequence[Problem], sources: Sources, source: str | None) -> ConfigError:
     located = [replace(problem, source=sources.locate(problem.path.split("."))) for problem in problems]
     return ConfigError(located, source=source)
-
-
-def _resolve(node: Any, path: tuple[str, ...], problems: list[Problem]) -> Any:
-    """Return plain values; record every interpolation that leads nowhere and every ``???`` instead of stopping."""
-    if not isinstance(node, DictConfig | ListConfig):
-        return node
-    is_mapping = isinstance(node, DictConfig)
-    resolved: dict[Any, Any] = {}
-    for key in list(node.keys()) if is_mapping else range(len(node)):
-        here = (*path, str(key))
-        if not path and key in _COMPOSITION_KEYS:
-            continue
-        try:
-            if OmegaConf.is_missing(node, key):
-                problems.append(Problem(".".join(here), "a value is required.", "give it, for ??? stands for nothing."))
-                continue
-            resolved[key] = _resolve(node[key], here, problems)
-        except OmegaConfBaseException as error:
-            raw = OmegaConf.to_container(node, resolve=False)
-            problems.append(_interpolation_problem(here, raw[key], error, node))  # type: ignore[index]
-    return resolved if is_mapping else list(resolved.values())
-
-
-def _interpolation_problem(path: tuple[str, ...], raw: Any, error: Exception, node: DictConfig | ListConfig) -> Problem:
-    message = str(error).splitlines()[0].rstrip(".") + "."
-    missing = re.search(r"\$\{([\w.]+)\}", str(raw))
-    root = node._get_root()
-    fix = "define the key that is interpolated, or write the value itself."
-    if missing and isinstance(root, DictConfig):
-        head = missing.group(1).split(".")[0]
-        close = nearest(head, [str(key) for key in root]) if head not in root else None
-        fix = f"did you mean ${{{close}}}?" if close else f"define {missing.group(1)}, or write the value itself."
-        if head in ("custom_env", "agent_template") or head.startswith("deepspeed_"):
-            file = head if head.startswith("deepspeed_") else "envs"
-            fix = f"add '- ../config/{file}@_here_' to the defaults list, or define {missing.group(1)}."
-    return Problem(".".join(path), message, fix, raw)

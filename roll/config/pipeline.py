@@ -13,7 +13,7 @@ from roll.config.base import OUTPUT, ConfigModel, EnvironmentVariables, NameList
 from roll.config.errors import Problem
 from roll.config.origins import Origins
 from roll.config.weight_sync import WeightSyncConfig
-from roll.config.worker import GeneratingArgs, NonNegative, Positive, TrainWorkerConfig, WorkerConfig
+from roll.config.worker import AtOnce, GeneratingArgs, NonNegative, Positive, TrainWorkerConfig, WorkerConfig
 
 TRACKERS: Final = ("tensorboard", "stdout", "jsonl", "wandb", "mlflow", "swanlab")
 """Names of ``track_with``."""
@@ -55,7 +55,7 @@ class PipelineConfig(AlgorithmConfig):
         description="Name of the experiment, used in files and logs. Unset: that of the configuration's file, without "
         "`.yaml`.",
     )
-    seed: NonNegative = Field(42, description="Seed of everything random.")
+    seed: Annotated[int, Field(ge=0, lt=2**63)] = Field(42, description="Seed of everything random.")
     deterministic: bool = Field(True, description="The same seed gives the same run, bit for bit.")
     pretrain: str = Field("toy", description="The policy: `toy`, `toy_math`, `smollm2` (built in), a path or a hub id.")
     reward_pretrain: str | None = Field(None, description="Model of critic and reward. null: `pretrain`.")
@@ -92,8 +92,8 @@ class PipelineConfig(AlgorithmConfig):
     checkpoint_config: CheckpointConfig = Field(default_factory=CheckpointConfig, description="Checkpoint options.")
 
     # Batches and lengths
-    rollout_batch_size: Positive = Field(128, description="Agentic: trajectories of a training step; RLVR: prompts.")
-    val_batch_size: Positive = Field(
+    rollout_batch_size: AtOnce = Field(128, description="Agentic: trajectories of a training step; RLVR: prompts.")
+    val_batch_size: AtOnce = Field(
         128, description="Agentic: trajectories of an evaluation; RLVR: prompts that are answered at a time."
     )
     prompt_length: Positive | None = Field(None, description="Most tokens of a prompt. null: `sequence_length`.")
@@ -108,7 +108,7 @@ class PipelineConfig(AlgorithmConfig):
         description="Most tokens of a sample, prompts and responses together. Unset: `prompt_length` + "
         "`response_length`.",
     )
-    num_return_sequences_in_group: Positive = Field(1, description="Responses per prompt (RLVR).")
+    num_return_sequences_in_group: AtOnce = Field(1, description="Responses per prompt (RLVR).")
     dynamic_sampling: DynamicSampling = Field(
         default_factory=DynamicSampling, description="Replacement of groups without variance."
     )
@@ -135,7 +135,7 @@ class PipelineConfig(AlgorithmConfig):
 
     # Requests
     generate_opt_level: Literal[0, 1] = Field(1, description="0: whole batches; 1: a scheduler routes requests.")
-    max_running_requests: Positive = Field(128, description="Most requests at one engine at a time.")
+    max_running_requests: AtOnce = Field(128, description="Most requests at one engine at a time.")
     generation_timeout: Annotated[float, Field(gt=0)] | None = Field(
         None, description="Seconds an engine may take for a request; then another engine is tried. null: any time."
     )

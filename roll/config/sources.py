@@ -11,7 +11,7 @@ from pathlib import Path
 
 import yaml
 
-from roll.config.composing import shipped_configs
+from roll.config.shipped import shipped_configs
 
 Lines = dict[tuple[str, ...], int]
 
@@ -43,8 +43,8 @@ class Sources:
         if source is None or not Path(source).is_file():
             return cls((), overrides, source or "", by)
         primary, *others = composed_files(Path(source))
-        files = [(_shown(path), _lines(path)) for path in (primary, *_chosen(primary, overrides), *others)]
-        return cls(files, overrides, _shown(Path(source)), by)
+        files = [(shown_path(path), _lines(path)) for path in (primary, *_chosen(primary, overrides), *others)]
+        return cls(files, overrides, shown_path(Path(source)), by)
 
     def origin(self, path: Sequence[str]) -> str | None:
         """Return what :meth:`locate` does without the value, which may be long, or a secret."""
@@ -67,7 +67,8 @@ class Sources:
         return self._label or None
 
 
-def _shown(path: Path) -> str:
+def shown_path(path: Path) -> str:
+    """Return the path from the working directory where it lies below that."""
     resolved = path.resolve()
     here = Path.cwd()
     return str(resolved.relative_to(here)) if resolved.is_relative_to(here) else str(resolved)
@@ -77,7 +78,7 @@ def composed_files(primary: Path, seen: frozenset[Path] = frozenset()) -> Iterat
     """Yield ``primary``, then what it builds on; files that only Hydra's search path would find are left out."""
     yield primary
     for entry in reversed(_defaults(primary)):
-        name = entry.partition("@")[0].strip().removeprefix("/")
+        name = entry.removeprefix("/")
         file = f"{name.removesuffix('.yaml')}.yaml"
         path = next((path for folder in _folders(primary) if (path := folder / file).is_file()), None)
         if path is not None and path.resolve() not in seen:
@@ -86,8 +87,11 @@ def composed_files(primary: Path, seen: frozenset[Path] = frozenset()) -> Iterat
 
 def _defaults(path: Path) -> list[str]:
     content = _load(path)
-    if content is None:
-        return []
+    return [] if content is None else entries_of(content)
+
+
+def entries_of(content: yaml.MappingNode) -> list[str]:
+    """Return the names in the defaults list of a file."""
     for key, value in content.value:
         if key.value == "defaults" and isinstance(value, yaml.SequenceNode):
             return [name for item in value.value for name in _names(item) if name != "_self_"]
@@ -97,11 +101,16 @@ def _defaults(path: Path) -> list[str]:
 def _names(item: yaml.Node) -> Iterator[str]:
     """Yield the files that an entry of a defaults list names: ``file``, or ``group: file``."""
     if isinstance(item, yaml.ScalarNode):
-        yield item.value
+        yield _without_package(item.value)
     elif isinstance(item, yaml.MappingNode):
         for group, option in item.value:
-            if isinstance(option, yaml.ScalarNode):
-                yield f"{group.value.split()[-1]}/{option.value}"
+            if isinstance(group, yaml.ScalarNode) and isinstance(option, yaml.ScalarNode):
+                yield f"{_without_package(group.value)}/{option.value}"
+
+
+def _without_package(entry: str) -> str:
+    """Return the name in an entry, without ``optional``, ``override`` and what follows ``@``."""
+    return (entry.partition("@")[0].split() or [""])[-1]
 
 
 def _folders(primary: Path) -> tuple[Path, Path]:
@@ -129,7 +138,7 @@ def _lines(path: Path) -> Lines:
 def _load(path: Path) -> yaml.MappingNode | None:
     try:
         node = yaml.compose(path.read_text(encoding="utf-8"), Loader=yaml.SafeLoader)
-    except (OSError, UnicodeDecodeError, yaml.YAMLError):
+    except (OSError, UnicodeDecodeError, RecursionError, yaml.YAMLError):
         # The origin of a key is a courtesy: Hydra, which read the same file, reports one that cannot be read.
         return None
     return node if isinstance(node, yaml.MappingNode) else None

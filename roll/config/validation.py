@@ -15,6 +15,7 @@ from roll.config.errors import UNSET, FixableError, Problem, choose_from, neares
 _EXPECTED: Mapping[str, str] = {
     "int_type": "a whole number",
     "float_type": "a number",
+    "finite_number": "a finite number",
     "bool_type": "true or false",
     "string_type": "text",
     "dict_type": "a mapping",
@@ -25,6 +26,7 @@ _EXPECTED: Mapping[str, str] = {
 _FIXES: Mapping[str, str] = {
     "int_type": "write a whole number.",
     "float_type": "write a number.",
+    "finite_number": "write a number that is neither infinite nor .nan.",
     "bool_type": "write true or false.",
     "string_type": "write text, in quotes if it looks like a number.",
     "dict_type": "write a mapping (key: value).",

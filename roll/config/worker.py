@@ -11,8 +11,13 @@ from roll.config.device_mapping import parse_device_mapping
 from roll.config.errors import FixableError, choose_from
 from roll.config.strategies import STRATEGIES
 
-Positive = Annotated[int, Field(ge=1)]
-NonNegative = Annotated[int, Field(ge=0)]
+MOST = 2**31 - 1
+"""Largest whole number of a key: what counts steps, tokens or devices is never larger, and engines keep 32 bits."""
+
+Positive = Annotated[int, Field(ge=1, le=MOST)]
+NonNegative = Annotated[int, Field(ge=0, le=MOST)]
+AtOnce = Annotated[int, Field(ge=1, le=1_000_000)]
+"""What is held in memory at the same time: requests, episodes, prompts."""
 NonNegativeFloat = Annotated[float, Field(ge=0)]
 DeviceMapping = Annotated[list[int], BeforeValidator(parse_device_mapping)]
 

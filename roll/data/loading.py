@@ -11,8 +11,8 @@ from typing import Any
 
 import numpy as np
 
-from roll.config.composing import shipped_data
 from roll.config.errors import FixableError
+from roll.config.shipped import shipped_data
 from roll.config.worker import DataArgs
 from roll.data.custom import CustomRows, open_custom
 from roll.data.dataset import PromptDataset

@@ -7,6 +7,8 @@ import shutil
 import sys
 from pathlib import Path
 
+from omegaconf import OmegaConf
+
 from roll.config import PipelineConfig
 from roll.config.dialects import other_names
 
@@ -36,7 +38,8 @@ def resume_command(config: PipelineConfig, max_steps: int | None = None) -> str 
     words += _config_folders(hydra.runtime.config_sources)
     replaced = (*_REPLACED, "max_steps") if max_steps is not None else _REPLACED
     changed = {name for key in replaced for name in (key, *other_names(key))}
-    given = [override.lstrip("+") for override in hydra.overrides.task]
+    overrides = OmegaConf.to_container(hydra.overrides.task, resolve=False)
+    given = [str(override).lstrip("+") for override in overrides or ()]
     words += [override for override in given if override.partition("=")[0] not in changed]
     words += [f"output_dir={shown(config.output_dir)}"]
     if hydra.mode == RunMode.MULTIRUN:

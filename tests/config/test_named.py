@@ -10,7 +10,8 @@ from pathlib import Path
 import pytest
 
 from roll.config import AgenticConfig, ConfigError, EvaluationConfig, RLVRConfig, load
-from roll.config.composing import primary_names, shipped_configs, shipped_data
+from roll.config.composing import primary_names
+from roll.config.shipped import shipped_configs, shipped_data
 
 ROOT = Path(__file__).resolve().parents[2]
 KINDS = {"rlvr_math": RLVRConfig, "eval_math": EvaluationConfig}
@@ -57,7 +58,7 @@ def test_problems_name_file_and_fix() -> None:
         load("sokobann")
     with pytest.raises(ConfigError, match=r"\[from Python: max_stepz=5\]\n.*unknown key.\n.*did you mean max_steps"):
         load("sokoban", max_stepz=5)
-    with pytest.raises(ConfigError, match="correct the file or the overrides"):
+    with pytest.raises(ConfigError, match="quote the value for Hydra"):
         load("sokoban", overrides=["seed={1"])
 
 

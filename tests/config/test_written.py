@@ -11,7 +11,8 @@ import yaml
 
 from roll.config import AgenticConfig, PipelineConfig, RLVRConfig, load
 from roll.config.base import ConfigModel
-from roll.config.composing import primary_names, shipped_configs
+from roll.config.composing import primary_names
+from roll.config.shipped import shipped_configs
 from roll.config.written import differences, flat, to_mapping, to_yaml, without_secrets
 
 FRAGMENTS = Path(__file__).parent / "dialect_fragments"
