@@ -1,4 +1,4 @@
-"""A real instruct model plays games and learns from them."""
+"""Both pipelines train a real instruct model, with every engine that is installed, with LoRA and in bf16."""
 
 from __future__ import annotations
 
@@ -13,14 +13,14 @@ import pytest
 from roll.models.loading import load_tokenizer
 from roll.rendering import ChatRenderer
 from roll.trajectories.store import read_trajectories, trajectory_path
-from tests.e2e import support
+from tests.e2e import rlvr_support, support
 
 sys.path.append(str(support.ROOT / "tests" / "models"))
 from smollm2_support import needs_smollm2  # noqa: E402
 
 pytestmark = [needs_smollm2, pytest.mark.slow]
 
-ENGINES = {"hf_infer": "torch"}
+ENGINES = {"hf_infer": "torch", "vllm": "vllm", "sglang": "sglang"}
 """Engines by the package that they need."""
 
 SHORT = {
@@ -40,6 +40,15 @@ GAMES = {
     "rollout_batch_size": 4,
     "mini_batches": 1,
     "max_actions_per_traj": 3,
+}
+PROBLEMS = {
+    **SHORT,
+    "rollout_batch_size": 2,
+    "num_return_sequences_in_group": 2,
+    "mini_batches": 1,
+    "dynamic_sampling.enable": "false",
+    "validation": "null",
+    "actor_train.data_args.max_samples": 8,
 }
 
 
@@ -76,3 +85,15 @@ def test_games_are_played_and_learned_from_token_by_token(engine: str, tmp_path:
     assert turns
     weights = next((tmp_path / "out").glob("checkpoints/*2/hf"))
     assert load_tokenizer(str(weights)).chat_template == tokenizer.chat_template
+
+
+@pytest.mark.parametrize(
+    "options",
+    [{}, {"actor_train.model_args.lora_rank": 4, "actor_train.model_args.dtype": "bf16"}],
+    ids=["full", "lora"],
+)
+def test_problems_are_answered_and_learned_from(options: dict[str, Any], tmp_path: Path) -> None:
+    rows = run(rlvr_support.command(**PROBLEMS, **options, output_dir=tmp_path / "out"), tmp_path / "out")
+    assert [row["step"] for row in rows] == [1, 2]
+    # bf16 arithmetic in the trainer, fp32 in the engine.
+    assert all(row["sampler/log_prob_difference_max"] < (0.5 if options else 1e-3) for row in rows)
