@@ -48,11 +48,11 @@ def leashed(
     return loss.masked_fill(~mask, 0.0), {"distance": distance}
 
 
-def run(config: AgenticConfig) -> None:
+def run(config: AgenticConfig) -> object:
     """Train with them. The heavy imports happen only once the configuration is known to be good."""
     from roll.pipelines.agentic import run_agentic
 
-    run_agentic(config)
+    return run_agentic(config)
 
 
 if __name__ == "__main__":

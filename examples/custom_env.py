@@ -46,11 +46,11 @@ class TreasureHunt(TextEnv):
         return 2 * (self.size - 1) - self.row - self.column
 
 
-def run(config: AgenticConfig) -> None:
+def run(config: AgenticConfig) -> object:
     """Train on it. The heavy imports happen only once the configuration is known to be good."""
     from roll.pipelines.agentic import run_agentic
 
-    run_agentic(config)
+    return run_agentic(config)
 
 
 if __name__ == "__main__":

@@ -5,11 +5,11 @@ from pathlib import Path
 from roll.config import AgenticConfig, launch
 
 
-def run(config: AgenticConfig) -> None:
+def run(config: AgenticConfig) -> object:
     """Train. The heavy imports happen only once the configuration is known to be good."""
     from roll.pipelines.agentic import run_agentic
 
-    run_agentic(config)
+    return run_agentic(config)
 
 
 if __name__ == "__main__":

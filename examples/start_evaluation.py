@@ -5,11 +5,11 @@ from pathlib import Path
 from roll.config import EvaluationConfig, launch
 
 
-def run(config: EvaluationConfig) -> None:
+def run(config: EvaluationConfig) -> object:
     """Evaluate. The heavy imports happen only once the configuration is known to be good."""
     from roll.pipelines.evaluation import run_evaluation
 
-    run_evaluation(config)
+    return run_evaluation(config)
 
 
 if __name__ == "__main__":

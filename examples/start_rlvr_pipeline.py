@@ -5,11 +5,11 @@ from pathlib import Path
 from roll.config import RLVRConfig, launch
 
 
-def run(config: RLVRConfig) -> None:
+def run(config: RLVRConfig) -> object:
     """Train. The heavy imports happen only once the configuration is known to be good."""
     from roll.pipelines.rlvr import run_rlvr
 
-    run_rlvr(config)
+    return run_rlvr(config)
 
 
 if __name__ == "__main__":

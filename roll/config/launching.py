@@ -19,6 +19,7 @@ from roll.config.agentic import AgenticConfig
 from roll.config.composing import composition_error, is_primary, quoted, require_sound_overrides, upsert
 from roll.config.errors import ConfigError, ConfigWarning, RunError
 from roll.config.loading import PIPELINES, check, kind_of
+from roll.config.multirun import FINISHED, Job, Jobs
 from roll.config.pipeline import PipelineConfig
 from roll.config.plain_text import plain_text
 from roll.config.process import prepare_process
@@ -92,7 +93,8 @@ def launch(
 
     Hydra's own options work: ``--config-name``, ``--config-dir``, ``--cfg job``, ``--multirun``, ``--help``, and
     overrides (``max_steps=5``), which may name any key whether or not the YAML file has it. With ``--multirun`` each
-    job writes to a folder of its own, ``output_dir/multirun/<time>/<number>``.
+    job writes to a folder of its own, ``output_dir/multirun/<time>/<number>``. It ends with a table of the jobs, whose
+    results are taken from what ``run`` returns.
 
     Args:
         run: Called with the checked configuration, once per job.
@@ -124,15 +126,23 @@ def _launch(
     words = [sys.argv[0], *argv]
     composing = _Composing(source)
 
+    jobs = Jobs()
+
     def task(composed: DictConfig) -> None:
         with composing.done():
-            _run_job(composed, run, kind, source, words)
+            _run_job(composed, run, kind, source, words, jobs)
 
     main = hydra.main(version_base="1.3", config_path=str(command.config_path), config_name=None)(task)
     with _argv([sys.argv[0], *command.for_hydra()]), composing, warnings.catch_warnings():
         # A file without _self_ overrides its defaults, which is what the guide's own files rely on.
         warnings.filterwarnings("ignore", message=".*Defaults list is missing `_self_`.*")
-        main()
+        try:
+            main()
+        finally:
+            if jobs.jobs:
+                jobs.show()
+    if jobs.code:
+        raise SystemExit(jobs.code)
 
 
 class _Composing:
@@ -248,29 +258,44 @@ class _CommandLine:
 
 
 def _run_job(
-    composed: DictConfig, run: Callable[[Config], Any], kind: type[Config], source: str | None, words: Sequence[str]
+    composed: DictConfig,
+    run: Callable[[Config], Any],
+    kind: type[Config],
+    source: str | None,
+    words: Sequence[str],
+    jobs: Jobs,
 ) -> None:
+    """Run what was composed. A job of a multirun that fails does not keep the others from running."""
     from hydra.core.hydra_config import HydraConfig
     from hydra.types import RunMode
 
     hydra_config = HydraConfig.get()
-    if hydra_config.mode == RunMode.MULTIRUN:
-        _move_outputs(composed, Path(hydra_config.runtime.output_dir))
+    # As written: what they interpolate belongs to the configuration, not to Hydra's own.
+    overrides = OmegaConf.to_container(hydra_config.overrides.task, resolve=False)
+    assert isinstance(overrides, list)
+    several = hydra_config.mode == RunMode.MULTIRUN
+    job = Job(hydra_config.job.num if several else 0, Path(hydra_config.runtime.output_dir), overrides)
+    if several:
+        jobs.jobs.append(job)
+        _move_outputs(composed, job.folder)
     try:
         with warnings.catch_warnings(record=True) as caught:
             warnings.simplefilter("always")
-            # As written: what they interpolate belongs to the configuration, not to Hydra's own.
-            overrides = OmegaConf.to_container(hydra_config.overrides.task, resolve=False)
-            assert isinstance(overrides, list)
             config = check(composed, kind=kind, source=source, overrides=overrides, command=words)
         for item in caught:
             _report(item)
         prepare_process(config.system_envs)
-        run(config)
-    except ConfigError as error:
-        _leave(EXIT_CONFIG, str(error))
-    except RunError as error:
-        _leave(EXIT_RUN, str(error))
+        job.result = run(config)
+        job.state = FINISHED
+    except (ConfigError, RunError) as error:
+        code, job.state = (EXIT_CONFIG, "refused") if isinstance(error, ConfigError) else (EXIT_RUN, "failed")
+        if not several:
+            _leave(code, str(error))
+        jobs.code = max(jobs.code, code)
+        sys.stderr.write(f"Job {job.number} {job.state}. {error}\n")
+    except KeyboardInterrupt:
+        job.state = "stopped"
+        raise
 
 
 def _report(item: warnings.WarningMessage) -> None:

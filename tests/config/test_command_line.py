@@ -158,3 +158,20 @@ def test_the_other_programs_offer_their_own_configurations(program: str, names: 
     words = [sys.executable, str(EXAMPLES.parent / program), "--help"]
     done = subprocess.run(words, capture_output=True, text=True)
     assert f"Configurations in config: {names}.\n" in done.stdout, done.stderr
+
+
+def test_a_sweep_ends_with_a_table_and_one_bad_job_does_not_end_the_others(folder: Path) -> None:
+    text = (folder / "start.py").read_text()
+    score = "    return {'val/success': config.seed / 10}\n"
+    (folder / "start.py").write_text(text.replace("\nif __name__", f"{score}\nif __name__"))
+    done = start(folder, "--config-name", "sokoban", "--multirun", "seed=1,x,3", "max_steps=2", "output_dir=here")
+    assert done.returncode == 2
+    assert "Job 1 refused." in done.stderr and "seed = 'x'" in done.stderr and "Traceback" not in done.stderr
+    table = [[cell.strip() for cell in line.split("│")[1:-1]] for line in done.stdout.splitlines() if "│" in line]
+    assert table == [
+        ["job", "seed", "state", "result"],
+        ["0", "1", "finished", "success 10.0%"],
+        ["1", "x", "refused", "–"],
+        ["2", "3", "finished", "success 30.0%"],
+    ]
+    assert "Their folders: " in done.stdout

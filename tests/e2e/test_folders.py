@@ -85,15 +85,19 @@ def test_resuming_where_nothing_is_starts_anew_and_says_so(tmp_path: Path, capsy
     assert [row["step"] for row in rows(tmp_path)] == [1]
 
 
-def test_a_sweep_gives_every_job_its_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_sweep_gives_every_job_its_folder_and_lists_their_results(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
     monkeypatch.chdir(tmp_path)
-    overrides = {**SMALL, **ONE_STEP, "output_dir": "out", "progress": "none"}
+    overrides = {**SMALL, "max_steps": 1, "output_dir": "out", "progress": "none"}
     words = [f"{key}={value}" for key, value in overrides.items()]
     argv = ["--config-name", "sokoban", "--multirun", "seed=1,2", *words]
     launch(run_agentic, config_dir=ROOT / "examples" / "config", argv=argv)
     jobs = sorted(path.parent.parent for path in tmp_path.glob("out/multirun/*/*/checkpoints/step=000001"))
     assert [job.name for job in jobs] == ["0", "1"]
     assert not same(train_state(jobs[0], 1)["model"], train_state(jobs[1], 1)["model"])
+    listed = [line.split("│")[2:5] for line in capsys.readouterr().out.splitlines() if "finished" in line]
+    assert [cells[0].strip() for cells in listed] == ["1", "2"] and all("success" in cells[2] for cells in listed)
     assert re.fullmatch(r"\d{4}-\d\d-\d\d_\d\d-\d\d-\d\d", jobs[0].parent.name)
 
 
