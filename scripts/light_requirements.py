@@ -8,14 +8,15 @@ import tomllib
 from pathlib import Path
 
 _WITH_TORCH = {"torch", "tensordict"}
-_TOOLS = {"pytest", "hypothesis", "psutil", "pyte", "renderers"}
+_FOR_NO_TEST = {"ruff", "mypy", "types-PyYAML", "import-linter", "pre-commit"}
 
 
 def main() -> None:
     """Print one requirement per line."""
     project = tomllib.loads((Path(__file__).parents[1] / "pyproject.toml").read_text(encoding="utf-8"))["project"]
-    wanted = [line for line in project["dependencies"] if _name(line) not in _WITH_TORCH]
-    wanted += [line for line in project["optional-dependencies"]["dev"] if _name(line) in _TOOLS]
+    everything = [*project["dependencies"], *project["optional-dependencies"]["dev"]]
+    # The extras of the project itself are its engines.
+    wanted = [line for line in everything if _name(line) not in _WITH_TORCH | _FOR_NO_TEST | {project["name"]}]
     sys.stdout.write("\n".join(wanted) + "\n")
 
 
