@@ -21,6 +21,7 @@ from roll.sandbox.records import Job, Limits, Outcome, Protection, Reason, Run, 
 
 _START = "import sys; sys.path.insert(0, {folder!r}); from inside.supervisor import main; main()"
 _GRACE_SECONDS = 20.0
+_REMOVAL_SECONDS = 2.0
 _FIRST_USER = 1_879_048_192
 """Programs of a root process run as a user from here on: far from real ones, and from those of containers."""
 
@@ -138,8 +139,13 @@ def _remove(work: str) -> None:
     try:
         os.rmdir(work)  # All there is to do where the sandbox had a root folder of its own.
     except OSError:
-        # Folders nested so deep that ``shutil.rmtree`` gives up are easily made.
-        subprocess.run(["rm", "-rf", work], check=False, stderr=subprocess.DEVNULL)
+        # Folders nested so deep that ``shutil.rmtree`` gives up are easily made, and so many that it takes long: the
+        # answer does not wait for that.
+        remover = subprocess.Popen(["rm", "-rf", work], stderr=subprocess.DEVNULL, start_new_session=True)
+        try:
+            remover.wait(_REMOVAL_SECONDS)
+        except subprocess.TimeoutExpired:
+            threading.Thread(target=remover.wait, name="sandbox-removal", daemon=True).start()
 
 
 def _start(work: str) -> subprocess.Popen[bytes]:

@@ -25,6 +25,7 @@ class World:
     outcomes: dict[str, dict[str, Any]]
     connections: int
     outside: str
+    victim: list[list[Any]]
 
 
 @pytest.fixture(scope="module", params=WORLDS)
@@ -51,7 +52,9 @@ def world(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFacto
         except TimeoutError:
             pass
     answer = json.loads(done.stdout)
-    yield World(request.param, answer["protection"], answer["outcomes"], connections, outside.read_text())
+    yield World(
+        request.param, answer["protection"], answer["outcomes"], connections, outside.read_text(), answer["victim"]
+    )
 
 
 def test_network_cannot_be_reached(world: World) -> None:
@@ -95,6 +98,15 @@ def test_the_supervisor_cannot_be_killed(world: World) -> None:
     # The run before and the ones after these were answered too, or the world would have ended with an error.
     assert world.outcomes["kill_parent"]["reason"] in ("ok", "error")
     assert world.outcomes["kill_all"]["reason"] in ("ok", "error", "signal")
+
+
+def test_another_process_of_the_user_is_neither_signalled_nor_slowed(world: World) -> None:
+    if world.protection["processes"] == "search" and not world.protection["syscall_filter"]:
+        pytest.skip("not claimed here")
+    before, after = world.victim
+    assert before == after
+    # Their own priority and processors they may set.
+    assert world.outcomes["others"]["stdout"].endswith("done\n"), world.outcomes["others"]
 
 
 def test_programs_have_no_rights(world: World) -> None:

@@ -5,6 +5,7 @@
 
 import json
 import os
+import subprocess
 import sys
 from dataclasses import asdict
 
@@ -54,8 +55,34 @@ def no_maps() -> None:
 WORLDS = {world.__name__: world for world in (machine, ordinary_user, strict_container, bare_root, no_mounts, no_maps)}
 
 
-def programs(port: int, outside: str) -> dict[str, str]:
+_OTHERS = """
+import ctypes, fcntl, os, struct, time
+def attempt(action, *words):
+    try: action(*words)
+    except OSError as error: print(error.errno)
+for other in (VICTIM, os.getppid()):
+    read, write = os.pipe()
+    attempt(fcntl.fcntl, read, 10, 9)
+    attempt(fcntl.fcntl, read, 8, other)
+    attempt(fcntl.fcntl, read, 15, struct.pack("ii", 1, other))
+    attempt(fcntl.fcntl, read, fcntl.F_SETFL, os.O_ASYNC | os.O_NONBLOCK)
+    os.write(write, b"x")
+    attempt(os.setpriority, os.PRIO_PROCESS, other, 19)
+    attempt(os.setpriority, os.PRIO_USER, 0, 19)
+    attempt(os.setpriority, os.PRIO_PGRP, other, 19)
+    attempt(os.sched_setaffinity, other, [max(os.sched_getaffinity(0))])
+    attempt(os.sched_setscheduler, other, os.SCHED_IDLE, os.sched_param(0))
+    attempt(os.sched_setparam, other, os.sched_param(0))
+time.sleep(0.1)
+os.nice(1)
+os.sched_setaffinity(0, [max(os.sched_getaffinity(0))])
+print("done")
+"""
+
+
+def programs(port: int, outside: str, victim: int) -> dict[str, str]:
     return {
+        "others": _OTHERS.replace("VICTIM", str(victim)),
         "connect": f"import socket\nsocket.create_connection(('127.0.0.1', {port}), 2)",
         "raw_socket_call": (
             "import ctypes\nlibc = ctypes.CDLL(None, use_errno=True)\n"
@@ -84,10 +111,21 @@ if __name__ == "__main__":
         WORLDS[world]()
     except OSError as error:
         sys.exit(f"this machine cannot make the world: {error}")
+    victim = subprocess.Popen(["sleep", "300"])
+    state = (os.getpriority(os.PRIO_PROCESS, victim.pid), os.sched_getscheduler(victim.pid))
+    before = [*state, sorted(os.sched_getaffinity(victim.pid))]
     outcomes = {
         name: asdict(run_python_sync(code, limits=Limits(seconds=5, processes=8), require_network_isolation=False))
-        for name, code in programs(int(port), outside).items()
+        for name, code in programs(int(port), outside, victim.pid).items()
     }
     for outcome in outcomes.values():
         outcome["report"] = outcome["report"].hex()
-    sys.stdout.write(json.dumps({"protection": asdict(capabilities()), "outcomes": outcomes}))
+    died = victim.poll()
+    if died is None:
+        state = (os.getpriority(os.PRIO_PROCESS, victim.pid), os.sched_getscheduler(victim.pid))
+        after = [*state, sorted(os.sched_getaffinity(victim.pid))]
+        subprocess.Popen.terminate(victim)
+    else:
+        after = [died]
+    answer = {"protection": asdict(capabilities()), "outcomes": outcomes, "victim": [before, after]}
+    sys.stdout.write(json.dumps(answer))
