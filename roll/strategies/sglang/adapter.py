@@ -94,7 +94,7 @@ class SglangEngine:
         logging.getLogger(Engine.__module__).addFilter(lambda record: "SIGQUIT handler" not in str(record.msg))
         try:
             with _own_logging():
-                self._engine = _Engine(custom_sigquit_handler=self._child_failed, **arguments)
+                self._engine = _Engine(custom_sigquit_handler=_child_failed, **arguments)
         except (EOFError, RuntimeError) as error:
             raise EngineDiedError(f"sglang did not start: {error}") from error
         self._manager = self._engine.tokenizer_manager
@@ -261,8 +261,9 @@ class SglangEngine:
         for task in self._calls:
             task.cancel()
 
-    def _child_failed(self, number: int, frame: object) -> None:
-        """Nothing: the child is about to end, which is seen."""
+
+def _child_failed(number: int, frame: object) -> None:
+    """Do nothing: the child is about to end, which is seen. A plain function, for SGLang copies it deeply."""
 
 
 @contextmanager
