@@ -75,6 +75,9 @@ def test_roles_that_share_a_device_take_turns(in_one_process: Path, tmp_path: Pa
         for stage in ("rollout", "update"):
             assert row[f"memory/{stage}/actor_train_gib"] > 0.05
             assert row[f"memory/{stage}/actor_infer_gib"] > 0.05
+    # What an engine answers is compared when the trainer is back, before the next update.
+    assert "weight_sync/probe_difference" not in metrics[0]
+    assert all(row["weight_sync/probe_difference"] < 1e-4 for row in metrics[1:])
 
 
 def test_answers_graded_in_reward_workers_give_the_run_of_one_process(tmp_path: Path) -> None:
