@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import gc
+import time
 import weakref
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -22,6 +24,7 @@ from roll.strategies.megatron.options import MegatronOptions
 from roll.strategies.megatron.parallel import close_parallel
 from roll.strategies.megatron.scorer import MegatronScorer
 from roll.strategies.megatron.train import MegatronTrainStrategy
+from roll.strategies.megatron.weights import WeightMap
 
 CPU = torch.device("cpu")
 
@@ -115,16 +118,36 @@ def survive_a_bad_step(case: Case, batches: list[TensorDict]) -> tuple[str, Outc
         return message, outcome(strategy, case, steps + take_steps(strategy, case, batches[1:]))
 
 
-def tensors_alive_while_streaming(case: Case) -> int:
-    """Return how many tensors of a stream exist at once, at most, if the reader keeps none."""
+def tensors_gathered_ahead(case: Case) -> tuple[int, int]:
+    """Return how many tensors are gathered before the reader asks for them, and how many exist if it keeps none."""
+    waiting, most_waiting, most_alive = 0, 0, 0
     seen: list[weakref.ref[torch.Tensor]] = []
-    most = 0
-    with trainer(case) as strategy:
+    gather = WeightMap._gather
+
+    def counted(*arguments: Any) -> list[torch.Tensor]:
+        nonlocal waiting
+        tensors = gather(*arguments)
+        waiting += len(tensors)
+        return tensors
+
+    with trainer(case) as strategy, patch.object(WeightMap, "_gather", counted):
         for _, tensor in strategy.named_parameters():
+            most_waiting, waiting = max(most_waiting, waiting), waiting - 1
             seen.append(weakref.ref(tensor))
             del tensor
-            most = max(most, sum(reference() is not None for reference in seen))
-    return most
+            most_alive = max(most_alive, _alive(seen, expected=3))
+    return most_waiting, most_alive
+
+
+def _alive(seen: list[weakref.ref[torch.Tensor]], expected: int) -> int:
+    """Return how many tensors are there; what threads of a collective call still hold for a moment is waited for."""
+    until = time.monotonic() + 20
+    while True:
+        seen[:] = [reference for reference in seen if reference() is not None]
+        if len(seen) <= expected or time.monotonic() > until:
+            return len(seen)
+        gc.collect()
+        time.sleep(0.01)
 
 
 def calls_and_widest_logits(case: Case, batch: TensorDict) -> tuple[int, int, int]:
