@@ -9,7 +9,7 @@ import numpy as np
 
 from roll.envs.base import DEFAULT_ACTION_PATTERN, Outcome, TextEnv
 from roll.envs.errors import EnvConfigError
-from roll.envs.lookups import legend, merged_lookup, merged_vocab
+from roll.envs.lookups import LONGEST_SIDE, legend, merged_lookup, merged_vocab
 from roll.envs.spaces import board_space
 
 PLAYER, FROZEN, HOLE, GOAL, PLAYER_IN_HOLE, PLAYER_ON_GOAL = range(6)
@@ -74,8 +74,8 @@ class FrozenLakeEnv(TextEnv):
         render_mode: str | None = "ansi",
     ) -> None:
         self.size, self.p = int(size), _probability("p", p)
-        if self.size < 2:
-            raise EnvConfigError(f"size={size}: must be at least 2")
+        if not 2 <= self.size <= LONGEST_SIDE:
+            raise EnvConfigError(f"size={size}: must be from 2 to {LONGEST_SIDE}")
         self.is_slippery, self.success_rate = bool(is_slippery), _probability("success_rate", success_rate)
         self.map_seed = map_seed
         self.desc = None if desc is None else _checked_map(desc)

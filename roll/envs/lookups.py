@@ -64,6 +64,10 @@ def legend(vocab: Mapping[str, str]) -> str:
     return ", ".join(f"{symbol.strip() or repr(symbol)} {meaning}" for symbol, meaning in vocab.items())
 
 
+LONGEST_SIDE = 200
+"""Longest side of a map: an observation of it is far beyond what a policy can read."""
+
+
 def room_size(option: str, value: Sequence[int], least: int) -> tuple[int, int]:
     """Return ``value`` as (rows, columns).
 
@@ -76,4 +80,6 @@ def room_size(option: str, value: Sequence[int], least: int) -> tuple[int, int]:
         raise EnvConfigError(f"{option}={value!r}: give two whole numbers, such as [6, 6] (rows, columns)") from error
     if rows < least or columns < least:
         raise EnvConfigError(f"{option}={value!r}: both sides must be at least {least}")
+    if max(rows, columns) > LONGEST_SIDE:
+        raise EnvConfigError(f"{option}={value!r}: neither side may be longer than {LONGEST_SIDE}")
     return rows, columns

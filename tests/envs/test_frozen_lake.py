@@ -95,7 +95,8 @@ def test_maps_vary_with_the_seed_and_map_seed_fixes_them():
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ({"size": 1}, "at least 2"),
+        ({"size": 1}, "from 2 to 200"),
+        ({"size": 100_000}, "from 2 to 200"),
         ({"p": 1.5}, "between 0 and 1"),
         ({"desc": ["SF", "FFG"]}, "equal length"),
         ({"desc": ["SF", "SG"]}, "exactly one S"),

@@ -132,6 +132,7 @@ def test_longer_symbols_line_up():
 @pytest.mark.parametrize(
     ("options", "message"),
     [
+        ({"dim_room": [100_000, 100_000]}, "longer than 200"),
         ({"dim_room": (4, 4)}, "too small"),
         ({"dim_room": (6, 6), "num_boxes": 15}, "too small"),
         ({"dim_room": 6}, r"such as \[6, 6\]"),
