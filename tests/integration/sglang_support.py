@@ -43,9 +43,15 @@ class RealSglang(EngineUnderTest):
         super().__init__(engine, HuggingFace(load_model("toy")))
 
     def own_processes(self) -> list[psutil.Process]:
-        # SGLang's processes name themselves.
-        children = psutil.Process().children(recursive=True)
-        return [child for child in children if "sglang::" in " ".join(child.cmdline())]
+        return [child for child in psutil.Process().children(recursive=True) if is_sglangs(child)]
+
+
+def is_sglangs(process: psutil.Process) -> bool:
+    """Whether a process that lives is one of SGLang's, which name themselves."""
+    try:
+        return "sglang::" in " ".join(process.cmdline())
+    except psutil.Error:  # it has ended meanwhile
+        return False
 
 
 @dataclass

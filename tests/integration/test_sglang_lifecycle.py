@@ -69,10 +69,11 @@ def test_an_engine_that_dies_fails_its_requests_and_nothing_else(sglang: RealSgl
         with pytest.raises(RuntimeError, match="no valid weights"):
             await sglang.engine.generate(sglang.request([5]))
 
+    processes = sglang.own_processes()
+    assert processes
     sglang.run(scenario())
-    rest = sglang.own_processes()
     sglang.close()
-    _, alive = psutil.wait_procs(rest, timeout=15)
+    _, alive = psutil.wait_procs(processes, timeout=15)
     assert alive == []
     assert bystander.poll() is None
     bystander.communicate(b"\n", timeout=20)
