@@ -59,8 +59,8 @@ test: setup  ## Run all tests
 	$(BIN)/python -m pytest
 
 $(LIGHT)/.installed: pyproject.toml constraints.txt
-	@sh scripts/set_up.sh $(LIGHT) "$(PYTHON)" 1
-	@$(LIGHT)/bin/python scripts/light_requirements.py | sh scripts/set_up.sh $(LIGHT) "$(PYTHON)" 1 -r /dev/stdin
+	@sh scripts/set_up.sh $(LIGHT) "$(PYTHON)" 2
+	@$(LIGHT)/bin/python scripts/light_requirements.py | sh scripts/set_up.sh $(LIGHT) "$(PYTHON)" 2 -r /dev/stdin
 	@$(LIGHT)/bin/python -m pip install --quiet --disable-pip-version-check --no-deps -e .
 	@touch $@
 
