@@ -68,7 +68,9 @@ def test_text_that_yaml_or_omegaconf_would_read_otherwise_survives(tmp_path: Pat
     ]
     odd += ["é", "", "- a", "'\"", "0x1F", "?", "end\\"]
     variables = {"list": odd, "nested": {"1": odd[5], "b": [{"c": odd[6]}, [1.5e-7, None, True]]}, "int": {0: "W"}}
-    config = AgenticConfig.model_validate({"variables": variables, "agent_template": "{observation}\n# no\n"})
+    # Named, because a file that gives no name is named after itself.
+    named = {"exp_name": "odd", "variables": variables, "agent_template": "{observation}\n# no\n"}
+    config = AgenticConfig.model_validate(named)
     assert again(config, tmp_path) == config
 
 
