@@ -86,7 +86,8 @@ def without_secrets(words: Sequence[str], config: PipelineConfig) -> list[str]:
 
 def _section(model: ConfigModel, path: tuple[str, ...], config: PipelineConfig, *, live: bool) -> Iterator[_Line]:
     for name in type(model).model_fields:
-        is_set = live and name in model.model_fields_set
+        # Unset, the name would be that of the file.
+        is_set = (live and name in model.model_fields_set) or (*path, name) == ("exp_name",)
         yield from _entry(name, getattr(model, name), (*path, name), config, live=is_set)
 
 
