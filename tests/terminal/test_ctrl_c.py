@@ -63,8 +63,8 @@ def test_a_run_that_composes_its_configuration_stops(tmp_path: Path) -> None:
 
 
 def test_the_viewer_stops(sokoban: Seen) -> None:
-    words = held("roll.viewer.page:trajectory_page_path", "roll.viewer", "out", "--out", "half")
-    assert press_ctrl_c(words, sokoban.folder, "now in trajectory_page_path").splitlines()[-1] == "^CStopped."
+    words = held("roll.trajectories.store:read_trajectories", "roll.viewer", "out", "--out", "half")
+    assert press_ctrl_c(words, sokoban.folder, "now in read_trajectories").splitlines()[-1] == "^CStopped."
 
 
 def test_a_conversion_stops_and_leaves_no_half_folder(sokoban: Seen) -> None:
