@@ -1,0 +1,82 @@
+"""A real instruct model answers a conversation of several turns as Hugging Face says, with every engine."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from engines import EngineUnderTest, HuggingFace
+from sglang_support import needs_sglang
+from vllm_support import needs_vllm
+
+from roll.models.loading import load_model, load_tokenizer
+from roll.rendering import ChatRenderer
+from roll.strategies.base import SamplingParams
+
+sys.path.append(str(Path(__file__).resolve().parents[1] / "models"))
+from smollm2_support import needs_smollm2  # noqa: E402
+
+pytestmark = [needs_smollm2, pytest.mark.slow]
+
+MOST_TOKENS = 10
+SIZE: dict[str, Any] = {"max_slots": 8, "max_length": 512}
+
+
+def hf_infer(folder: str) -> Any:
+    from roll.strategies.hf_infer import HfInferStrategy
+
+    return HfInferStrategy(load_model(folder), **SIZE)
+
+
+def vllm(folder: str) -> Any:
+    from roll.strategies.vllm import VllmStrategy
+
+    return VllmStrategy(folder, **SIZE, dtype="fp32")
+
+
+def sglang(folder: str) -> Any:
+    from roll.strategies.sglang import SglangStrategy
+
+    return SglangStrategy(folder, **SIZE, dtype="fp32")
+
+
+ENGINES = [
+    hf_infer,
+    pytest.param(vllm, marks=needs_vllm),
+    pytest.param(sglang, marks=[pytest.mark.sglang, needs_sglang]),
+]
+
+
+@pytest.mark.parametrize("start", ENGINES)
+def test_a_conversation_is_continued_as_hugging_face_says(start: Callable[[str], Any]) -> None:
+    from roll.models.smollm2 import smollm2_folder
+
+    folder = str(smollm2_folder())
+    renderer = ChatRenderer(load_tokenizer(folder))
+    engine = EngineUnderTest(start(folder), HuggingFace(load_model(folder)))
+    greedy = SamplingParams(max_new_tokens=MOST_TOKENS, temperature=0.0, stop_token_ids=renderer.stop_token_ids)
+    try:
+        prompt = renderer.render_ids([{"role": "user", "content": "What is the capital of France?"}])
+        for question in ("And of Italy?", "What is 17 + 25?", None):
+            got = engine.run(engine.engine.generate(engine.request(prompt, **_options(greedy))), timeout=300)
+            wanted = engine.says.greedy(prompt, MOST_TOKENS)
+            stop = next((n for n, token in enumerate(wanted, 1) if token in renderer.stop_token_ids), MOST_TOKENS)
+            assert got.token_ids == wanted[:stop]
+            assert engine.difference(prompt, got, greedy) < 1e-3
+            if question is not None:
+                bridge = renderer.next_ids(got.token_ids, [{"role": "user", "content": question}])
+                assert bridge is not None
+                prompt = [*prompt, *got.token_ids, *bridge]
+    finally:
+        engine.run(engine.engine.close())
+
+
+def _options(sampling: SamplingParams) -> dict[str, Any]:
+    return {
+        "max_new_tokens": sampling.max_new_tokens,
+        "temperature": sampling.temperature,
+        "stop_token_ids": sampling.stop_token_ids,
+    }
