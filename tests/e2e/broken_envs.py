@@ -16,7 +16,7 @@ class Walk(TextEnv):
     """Right is rewarded, which is all there is to it."""
 
     def __init__(self, max_steps: int = 2) -> None:
-        super().__init__(actions=ACTIONS, max_steps=max_steps)
+        super().__init__(actions=ACTIONS, max_steps=max_steps, worst_reward=0.0)
 
     def start(self) -> str:
         self.lucky = str(self.np_random.choice(ACTIONS))
@@ -77,6 +77,10 @@ class Picky(Walk):
 @register_env("taxed", max_steps=2)
 class Taxed(Walk):
     """Every move costs, and nothing is ever found; silence costs what it costs by default."""
+
+    def __init__(self, max_steps: int = 2) -> None:
+        super().__init__(max_steps)
+        self.worst_reward = -1.0
 
     def act(self, action: str) -> Outcome:
         return Outcome("Nothing.", {"tax": -0.5})

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import runpy
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 from transformers import Qwen2Config, Qwen2ForCausalLM
 
+from roll.algorithms.registry import registry
 from roll.config import AgenticConfig, EvaluationConfig, PipelineConfig, RLVRConfig, launch
 from roll.envs import REGISTRY
 from roll.models.loading import load_tokenizer
@@ -123,8 +125,12 @@ def test_a_shipped_configuration_is_rehearsed_with_a_random_model(
 
 
 @pytest.fixture(autouse=True)
-def tags_as_they_were() -> Any:
-    """Forget the environment that an example registers."""
+def nothing_registered() -> Iterator[None]:
+    """Forget what the examples register: workers of later tests could not import it."""
     before = REGISTRY.contents()
     yield
     REGISTRY.replace_contents(*before)
+    for algorithms in (registry("advantage"), registry("loss")):
+        for entry in algorithms.added():
+            algorithms.remove(entry.name)
+    sys.modules.pop("custom_algorithm", None)
