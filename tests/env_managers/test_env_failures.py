@@ -123,7 +123,7 @@ def test_hung_environments_do_not_hold_up_others(max_threads: int) -> None:
     generate, _ = script("up")
     threads = EnvThreads(max_threads)
     activity = Activity()
-    timeouts = Timeouts(step=0.1)
+    timeouts = Timeouts(step=0.5)  # long enough for a good step beside a garbage collection of a long test session
 
     async def run() -> list[Any]:
         each = manager(generate, threads=threads, timeouts=timeouts, activity=activity)
@@ -131,9 +131,9 @@ def test_hung_environments_do_not_hold_up_others(max_threads: int) -> None:
 
     began = time.monotonic()
     trajectories = asyncio.run(run())
-    assert time.monotonic() - began < 5
+    assert time.monotonic() - began < 15
     assert [trajectory.status for trajectory in trajectories] == [Status.ERROR_TIMEOUT] * 4 + [Status.COMPLETED] * 20
-    assert "turn 1): step took longer than timeouts.step=0.1 s" in (trajectories[0].error or "")
+    assert "turn 1): step took longer than timeouts.step=0.5 s" in (trajectories[0].error or "")
     assert len(trajectories[0].turns) == 1 and activity.outside == 0
     assert threads.threads <= max_threads
     assert [env.closed for env in hung] == [0] * 4
