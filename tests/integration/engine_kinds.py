@@ -29,7 +29,10 @@ def one_of(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> I
         yield with_double
         with_double.close()
         return
-    engine = shared_harness(request.config) if request.param == "vllm" else _shared(request)
+    if request.param == "vllm":
+        yield shared_harness(request.config)
+        return
+    engine = _shared(request)
     if engine.says is not engine.at_first:
         engine.run(engine.update(engine.at_first))
     yield engine

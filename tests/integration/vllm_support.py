@@ -99,16 +99,26 @@ class Harness(EngineUnderTest):
     def processes(self) -> list[psutil.Process]:
         """Return the engine's processes that are alive."""
         children = psutil.Process().children(recursive=True)
-        mine = [child for child in children if child.pid not in self.before]
-        return [child for child in mine if "resource_tracker" not in " ".join(child.cmdline())]
+        return [child for child in children if child.pid not in self.before and _is_vllms(child)]
+
+
+def _is_vllms(process: psutil.Process) -> bool:
+    """Whether a process that lives is one of vLLM's, which name themselves; the pools of other tests are not."""
+    try:
+        return "VLLM::" in " ".join(process.cmdline())
+    except psutil.Error:  # it has ended meanwhile
+        return False
 
 
 def shared_harness(config: pytest.Config) -> Harness:
-    """Return the engine of this session, started at the first call and after somebody closed it."""
+    """Return the engine of this session with its first weights, started at the first call and after it was closed."""
     if not _shared or _shared[-1].loop.is_closed():
         _shared.append(Harness())
         config.add_cleanup(_shared[-1].close)
-    return _shared[-1]
+    engine = _shared[-1]
+    if engine.says is not engine.at_first:
+        engine.run(engine.update(engine.at_first))
+    return engine
 
 
 def check_answers(vllm: Harness, model: PreTrainedModel, version: int) -> None:

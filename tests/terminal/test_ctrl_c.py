@@ -30,7 +30,7 @@ def test_a_training_run_keeps_the_step_that_is_complete(stage: str, tmp_path: Pa
     left = press_ctrl_c(words, tmp_path, f"● {stage.replace('_', '-')}", ROLL_TEST_HOLD=stage)
     saved = sorted(path.name for path in tmp_path.glob("out/checkpoints/*"))
     if stage in ("rollout", "eval"):  # of the first step, and of the evaluation before it
-        assert "Stopped. No step was complete" in left and saved == []
+        assert "Stopped. No step was saved" in left and saved == []
     else:
         assert "Stopped. The newest checkpoint is out/checkpoints/step=000001" in left and saved == ["step=000001"]
 
@@ -58,7 +58,7 @@ def test_a_run_that_loads_its_model_stops(tmp_path: Path) -> None:
 
 
 def test_a_run_that_composes_its_configuration_stops(tmp_path: Path) -> None:
-    words = held("roll.config.launching:composed_files", *command("agentic")[1:])
+    words = held("roll.config.sources:composed_files", *command("agentic")[1:])
     assert press_ctrl_c(words, tmp_path, "now in composed_files").splitlines()[-1] == "^CStopped."
 
 
