@@ -31,6 +31,7 @@ class RealSglang(EngineUnderTest):
     def __init__(self, **strategy_config: Any) -> None:
         from roll.strategies.sglang import SglangStrategy
 
+        self.before = {child.pid for child in psutil.Process().children(recursive=True)}
         engine = SglangStrategy(
             toy_folder(),
             max_slots=64,
@@ -43,7 +44,8 @@ class RealSglang(EngineUnderTest):
         super().__init__(engine, HuggingFace(load_model("toy")))
 
     def own_processes(self) -> list[psutil.Process]:
-        return [child for child in psutil.Process().children(recursive=True) if is_sglangs(child)]
+        children = psutil.Process().children(recursive=True)
+        return [child for child in children if child.pid not in self.before and is_sglangs(child)]
 
 
 def is_sglangs(process: psutil.Process) -> bool:
