@@ -19,19 +19,19 @@ from roll.distributed import Cluster, WorkerError, open_cluster
 from roll.distributed.weight_sync import WeightSyncError
 from roll.env_managers.groups import GroupMismatchError
 from roll.pipelines.ahead import Ahead
-from roll.pipelines.checkpoint import folder_of, new_checkpoint
-from roll.pipelines.command import resume_command, shown
 from roll.pipelines.core import Core
-from roll.pipelines.folders import folders, make_room, own_folders
 from roll.pipelines.learner import Learner, Lesson
 from roll.pipelines.metrics import generation_metrics, prefixed, rollout_metrics
-from roll.pipelines.process import run_to_end, settle_process
-from roll.pipelines.record import RunRecord
 from roll.pipelines.roles.models import to_its_end
 from roll.pipelines.roles.weight_check import WeightCheckError
-from roll.pipelines.run_log import RunLog, checkpoint_state, is_due, resume, summarize
-from roll.pipelines.storage import StorageError, refusals_end_the_run
-from roll.pipelines.terminal import (
+from roll.pipelines.run.checkpoint import folder_of, new_checkpoint
+from roll.pipelines.run.command import resume_command, shown
+from roll.pipelines.run.folders import folders, make_room, own_folders
+from roll.pipelines.run.log import RunLog, checkpoint_state, is_due, resume, summarize
+from roll.pipelines.run.process import run_to_end, settle_process
+from roll.pipelines.run.record import RunRecord
+from roll.pipelines.run.storage import StorageError, refusals_end_the_run
+from roll.pipelines.run.terminal import (
     algorithm_warnings,
     headline,
     introduce,

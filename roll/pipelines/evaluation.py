@@ -13,14 +13,14 @@ from roll.data.prompts import Prompt
 from roll.distributed import open_cluster
 from roll.pipelines.base import shown_episodes
 from roll.pipelines.core import build_sampler
-from roll.pipelines.folders import EVALUATION, folders, make_room, own_folders
 from roll.pipelines.preflight.rlvr import check_evaluation
-from roll.pipelines.process import run_to_end, settle_process
-from roll.pipelines.record import RunRecord
 from roll.pipelines.rlvr_metrics import evaluation_metrics
 from roll.pipelines.rlvr_parts import eval_prompts, prompt_scheduler, start_graders
-from roll.pipelines.storage import refusals_end_the_run
-from roll.pipelines.terminal import quiet_transformers, say, show_evaluation
+from roll.pipelines.run.folders import EVALUATION, folders, make_room, own_folders
+from roll.pipelines.run.process import run_to_end, settle_process
+from roll.pipelines.run.record import RunRecord
+from roll.pipelines.run.storage import refusals_end_the_run
+from roll.pipelines.run.terminal import quiet_transformers, say, show_evaluation
 from roll.schedulers.prompts import PromptScheduler
 from roll.strategies.base import Completion
 from roll.tracking import make_progress

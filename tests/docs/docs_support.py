@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from roll.config import PipelineConfig, load
-from roll.pipelines.record import RunRecord
+from roll.pipelines.run.record import RunRecord
 
 ROOT = Path(__file__).resolve().parents[2]
 PAGES = [

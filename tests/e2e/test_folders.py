@@ -11,7 +11,7 @@ import pytest
 
 from roll.config import ConfigError, launch
 from roll.pipelines.agentic import run_agentic
-from roll.pipelines.run_lock import hold
+from roll.pipelines.run.lock import hold
 from tests.e2e.support import ROOT, SMALL, rows, same, small_config, train_state
 
 ONE_STEP = {"max_steps": 1, "eval_steps": 0}

@@ -10,14 +10,14 @@ import threading
 
 import pytest
 
-from roll.pipelines.process import run_to_end
+from roll.pipelines.run.process import run_to_end
 
 IDLE = """
 import sys, time
 import torch
 
 if sys.argv[1] == "settled":
-    from roll.pipelines.process import settle_process
+    from roll.pipelines.run.process import settle_process
     settle_process({})
 values = torch.zeros(1 << 16)
 values.add_(1)
@@ -30,7 +30,7 @@ print(time.process_time() - begun)
 
 LATE = """
 import os, torch
-from roll.pipelines.process import settle_process
+from roll.pipelines.run.process import settle_process
 notes = settle_process({"OMP_NUM_THREADS": "1", "MY_VARIABLE": "2"})
 print(torch.get_num_threads(), os.environ["MY_VARIABLE"], notes)
 print(settle_process({"OMP_NUM_THREADS": "1", "MY_VARIABLE": "2"}))

@@ -11,7 +11,7 @@ from omegaconf import OmegaConf
 
 from roll.config import AgenticConfig
 from roll.config.loading import check
-from roll.pipelines.record import RunRecord
+from roll.pipelines.run.record import RunRecord
 
 
 def git(folder: Path, *words: str) -> str:

@@ -16,9 +16,9 @@ import torch
 from safetensors.torch import save_file
 
 from roll.config import AgenticConfig, ConfigError, RunError
-from roll.pipelines.checkpoint import find, list_checkpoints, new_checkpoint
-from roll.pipelines.folders import folders, own_folders
-from roll.pipelines.storage import StorageError, refusal, refusals_end_the_run
+from roll.pipelines.run.checkpoint import find, list_checkpoints, new_checkpoint
+from roll.pipelines.run.folders import folders, own_folders
+from roll.pipelines.run.storage import StorageError, refusal, refusals_end_the_run
 from roll.tracking.local import JsonlTracker
 
 WEIGHTS = {"w": torch.zeros(200_000)}

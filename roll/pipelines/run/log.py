@@ -9,9 +9,9 @@ from pathlib import Path
 from typing import Any
 
 from roll.config import ConfigError, PipelineConfig, Problem
-from roll.pipelines import checkpoint
-from roll.pipelines.command import python, resume_command
-from roll.pipelines.folders import TRAJECTORIES
+from roll.pipelines.run import checkpoint
+from roll.pipelines.run.command import python, resume_command
+from roll.pipelines.run.folders import TRAJECTORIES
 from roll.pipelines.silence import SilenceWatch
 from roll.tracking import CompositeTracker, Progress, RunSummary, make_trackers
 from roll.tracking.local import JsonlTracker, TensorboardTracker

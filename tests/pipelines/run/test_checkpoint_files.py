@@ -9,8 +9,8 @@ from typing import Any
 
 import pytest
 
-from roll.pipelines import checkpoint
-from roll.pipelines.checkpoint import CheckpointError, find, list_checkpoints, load_state, new_checkpoint
+from roll.pipelines.run import checkpoint
+from roll.pipelines.run.checkpoint import CheckpointError, find, list_checkpoints, load_state, new_checkpoint
 
 
 def save(root: Path, step: int, state: dict[str, Any], write: Callable[[Path], object], *, keep: int) -> Path:

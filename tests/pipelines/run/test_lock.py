@@ -16,13 +16,13 @@ from pathlib import Path
 
 import pytest
 
-from roll.pipelines import run_lock
-from roll.pipelines.run_lock import LOCK_FILE, FolderInUseError, Holder, hold
+from roll.pipelines.run import lock
+from roll.pipelines.run.lock import LOCK_FILE, FolderInUseError, Holder, hold
 
 _HOLDER = """
 import os, sys, time
 from pathlib import Path
-from roll.pipelines.run_lock import hold
+from roll.pipelines.run.lock import hold
 with hold(Path(sys.argv[1])):
     if "fork" in sys.argv:
         child = os.fork()
@@ -53,7 +53,7 @@ def test_a_second_run_is_told_who_has_the_folder_and_gets_it_afterwards(tmp_path
         with pytest.raises(FolderInUseError) as refused, hold(folder):
             pass
         message = str(refused.value)
-        assert f"process {process.pid} on this machine, since 20" in message and "run_lock import hold" in message
+        assert f"process {process.pid} on this machine, since 20" in message and "run.lock import hold" in message
         assert f"kill {process.pid}" in refused.value.fix and f"output_dir={folder}-2" in refused.value.fix
         process.communicate("")
     assert not (tmp_path / "a").exists()
@@ -93,7 +93,7 @@ def test_a_child_of_the_run_does_not_let_the_folder_go_when_it_ends(tmp_path: Pa
 
 def test_only_one_of_many_runs_that_start_at_once_gets_the_folder(tmp_path: Path) -> None:
     code = (
-        "import sys, time\nfrom pathlib import Path\nfrom roll.pipelines.run_lock import *\n"
+        "import sys, time\nfrom pathlib import Path\nfrom roll.pipelines.run.lock import *\n"
         "sys.stdin.readline()\ninside = Path(sys.argv[1]) / 'inside'\n"
         "for _ in range(60):\n"
         "    try:\n"
@@ -150,4 +150,4 @@ def test_a_long_command_line_does_not_fill_the_screen() -> None:
     holder = Holder(os.getppid(), socket.gethostname(), "now", "x" * 5000)
     assert len(str(FolderInUseError(Path("out"), holder))) < 600
     assert "cannot be told" in str(FolderInUseError(Path("out"), None))
-    assert run_lock.Holder.this_process().is_alive
+    assert lock.Holder.this_process().is_alive

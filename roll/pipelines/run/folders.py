@@ -8,10 +8,10 @@ from contextlib import ExitStack, contextmanager
 from pathlib import Path
 
 from roll.config import ConfigError, PipelineConfig, Problem
-from roll.pipelines.checkpoint import list_checkpoints
-from roll.pipelines.record import CONFIG, RECORD
-from roll.pipelines.run_lock import FolderInUseError, hold, require_writable
-from roll.pipelines.storage import reason_of
+from roll.pipelines.run.checkpoint import list_checkpoints
+from roll.pipelines.run.lock import FolderInUseError, hold, require_writable
+from roll.pipelines.run.record import CONFIG, RECORD
+from roll.pipelines.run.storage import reason_of
 
 CHECKPOINTS = "checkpoints"
 TRAJECTORIES = "trajectories"

@@ -16,8 +16,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from safetensors.torch import save_file
 
-from roll.pipelines.checkpoint import STATE, CheckpointError, Found, find, folder_of, load_state, new_checkpoint
-from roll.pipelines.checksums import CHECKSUMS, damages
+from roll.pipelines.run.checkpoint import STATE, CheckpointError, Found, find, folder_of, load_state, new_checkpoint
+from roll.pipelines.run.checksums import CHECKSUMS, damages
 
 FILES = ("train_state.pt", "hf/model.safetensors", "hf/config.json", "ranks/.metadata", STATE)
 

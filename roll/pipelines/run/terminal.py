@@ -17,9 +17,9 @@ from roll.algorithms.groups import AlgorithmWarning
 from roll.config import BatchPlan, PipelineConfig
 from roll.config.plain_text import plain_text
 from roll.models.quiet import quiet_deepspeed
-from roll.pipelines.command import shown
-from roll.pipelines.folders import TRAJECTORIES
-from roll.pipelines.record import RunRecord
+from roll.pipelines.run.command import shown
+from roll.pipelines.run.folders import TRAJECTORIES
+from roll.pipelines.run.record import RunRecord
 from roll.tracking import Progress
 
 

@@ -21,8 +21,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from roll.pipelines.checksums import CHECKSUMS, damages, visible_damages, write_checksums
-from roll.pipelines.storage import hidden_refusal, refusal, require_room
+from roll.pipelines.run.checksums import CHECKSUMS, damages, visible_damages, write_checksums
+from roll.pipelines.run.storage import hidden_refusal, refusal, require_room
 
 FORMAT = 1
 STATE = "state.json"
@@ -60,7 +60,7 @@ def new_checkpoint(root: Path, step: int, state: Mapping[str, Any], *, keep: int
     """Write the checkpoint of ``step`` atomically and remove the oldest beyond ``keep``.
 
     A process killed at any moment leaves either the whole checkpoint or only a ``.partial`` folder, which the next
-    one removes. So only one run at a time may write to ``root`` (:mod:`roll.pipelines.run_lock`)::
+    one removes. So only one run at a time may write to ``root`` (:mod:`roll.pipelines.run.lock`)::
 
         with new_checkpoint(root, 20, state, keep=2) as folder:
             model.save_pretrained(folder)
