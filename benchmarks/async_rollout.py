@@ -26,12 +26,12 @@ import random
 from dataclasses import dataclass, replace
 from itertools import count
 
-from roll.env_managers.records import EpisodeSpec, GenerateCall, generation_seed
+from roll.env_managers.records import EpisodeSpec, GenerateCall
+from roll.generation import Completion, GenerationRequest, SamplingParams, generation_seed
 from roll.schedulers.generation import GenerationScheduler
 from roll.schedulers.group_stream import GroupStream
 from roll.schedulers.rollout import GroupSpec, RolloutScheduler, endless_specs
 from roll.schedulers.virtual_time import run_in_virtual_time
-from roll.strategies.base import Completion, GenerationRequest, SamplingParams
 from roll.trajectories.model import Status, Trajectory, Turn
 
 REPLICAS = 4

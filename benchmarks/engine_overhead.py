@@ -40,12 +40,12 @@ from roll.env_managers.records import EnvManagerLimits, EpisodeSpec  # noqa: E40
 from roll.env_managers.templates import Templates  # noqa: E402
 from roll.env_managers.trajectory import TrajectoryEnvManager  # noqa: E402
 from roll.envs import get_tag, make  # noqa: E402
+from roll.generation import Completion, GenerationRequest, SamplingParams  # noqa: E402
 from roll.models.loading import load_tokenizer  # noqa: E402
 from roll.models.toy import WEIGHTS_DIRECTORY  # noqa: E402
 from roll.rendering.chat import ChatRenderer  # noqa: E402
 from roll.schedulers.generation import GenerationScheduler  # noqa: E402
 from roll.schedulers.rollout import RolloutScheduler, group_specs  # noqa: E402
-from roll.strategies.base import Completion, GenerationRequest, SamplingParams  # noqa: E402
 from roll.strategies.vllm import VllmStrategy  # noqa: E402
 from roll.trajectories.model import Trajectory  # noqa: E402
 

@@ -18,7 +18,7 @@ import numpy as np
 import torch
 from transformers import Qwen3Config, Qwen3ForCausalLM
 
-from roll.strategies.base import GenerationRequest, SamplingParams
+from roll.generation import GenerationRequest, SamplingParams
 from roll.strategies.hf_infer import HfInferStrategy
 
 VOCABULARY = 512

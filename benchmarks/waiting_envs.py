@@ -20,9 +20,9 @@ from typing import Any
 from roll.env_managers import EnvManagerLimits, EnvThreads, EpisodeSpec, GenerateCall, TrajectoryEnvManager
 from roll.env_managers.event_loop import EnvEventLoop
 from roll.envs import AsyncTextEnv, Outcome, TextEnv
+from roll.generation import Completion
 from roll.models.loading import load_tokenizer
 from roll.rendering import ChatRenderer
-from roll.strategies.base import Completion
 
 TARGET = 1.5
 

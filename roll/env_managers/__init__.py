@@ -10,7 +10,6 @@ from roll.env_managers.records import (
     SampledTokens,
     Timeouts,
     TokenInvariantError,
-    generation_seed,
 )
 from roll.env_managers.templates import Templates
 from roll.env_managers.threads import EnvThreads
@@ -30,5 +29,4 @@ __all__ = [
     "TokenInvariantError",
     "TrajectoryEnvManager",
     "check_group",
-    "generation_seed",
 ]

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Protocol
@@ -103,7 +102,7 @@ class GenerateCall:
         prompt_ids: The whole prompt, history included.
         max_new_tokens: Upper bound on sampled tokens, the stop token included.
         stop_token_ids: Sampling ends after one of these, which stays in the completion.
-        seed: 64-bit key of the sampling noise, see :func:`generation_seed`.
+        seed: 64-bit key of the sampling noise, see :func:`roll.generation.generation_seed`.
         turn: Index of the turn.
         priority: Smaller runs earlier when the engine is full.
     """
@@ -178,13 +177,3 @@ class Activity(Protocol):
     def leave_env(self) -> None:
         """The episode asks for a completion now, or is over."""
         ...
-
-
-def generation_seed(run_seed: int, group_id: str, episode: int, turn: int) -> int:
-    """Return the 64-bit key of the sampling noise of one turn.
-
-    It depends on what is generated and never on when, so a run does not change with the order in which requests
-    arrive, nor between processes.
-    """
-    key = f"{run_seed}\0{group_id}\0{episode}\0{turn}".encode()
-    return int.from_bytes(hashlib.blake2b(key, digest_size=8).digest(), "big")

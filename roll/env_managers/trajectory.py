@@ -20,11 +20,11 @@ from roll.env_managers.records import (
     SampledTokens,
     Timeouts,
     TokenInvariantError,
-    generation_seed,
 )
 from roll.env_managers.session import EnvFailure, EnvSession, EnvStep
 from roll.env_managers.templates import Templates
 from roll.env_managers.threads import CallTimeoutError, EnvThreads
+from roll.generation import generation_seed
 from roll.rendering.errors import ConversationError
 from roll.trajectories.model import Status, Trajectory, Turn
 

@@ -10,13 +10,13 @@ from transformers import PreTrainedModel
 
 from roll.config import PipelineConfig
 from roll.distributed import Cluster, LocalGroup, WorkerGroup, WorkerSpec
+from roll.generation import Activity
 from roll.pipelines.roles.engines import EngineRole
 from roll.pipelines.roles.models import ScoreRole, TrainRole
 from roll.pipelines.roles.pool import WorkerPool
 from roll.pipelines.roles.turns import Turns
 from roll.pipelines.roles.weight_check import WeightCheck, check_options
 from roll.schedulers.generation import GenerationScheduler
-from roll.strategies.activity import Activity
 from roll.workers.classes import worker_class
 from roll.workers.engine import wire_dtype
 from roll.workers.loading import Text

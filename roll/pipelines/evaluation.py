@@ -11,6 +11,7 @@ from roll.config import ConfigError, EvaluationConfig, Problem
 from roll.config.worker import GeneratingArgs
 from roll.data.prompts import Prompt
 from roll.distributed import open_cluster
+from roll.generation import Completion
 from roll.pipelines.base import shown_episodes
 from roll.pipelines.core import build_sampler
 from roll.pipelines.preflight.rlvr import check_evaluation
@@ -22,7 +23,6 @@ from roll.pipelines.run.record import RunRecord
 from roll.pipelines.run.storage import refusals_end_the_run
 from roll.pipelines.run.terminal import quiet_transformers, say, show_evaluation
 from roll.schedulers.prompts import PromptScheduler
-from roll.strategies.base import Completion
 from roll.tracking import make_progress
 from roll.trajectories.model import Status, TrajectoryGroup
 from roll.trajectories.store import is_trajectory_file, read_trajectories, trajectory_path, write_trajectories

@@ -9,9 +9,9 @@ from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import replace
 
 from roll.env_managers.records import GenerateCall
+from roll.generation import Completion, GenerationRequest, SamplingParams
 from roll.schedulers.generation_metrics import GenerationMeter
 from roll.schedulers.replicas import GenerationClient, Replica, ReplicaDown, ReplicaPool
-from roll.strategies.base import Completion, GenerationRequest, SamplingParams
 
 Generate = Callable[[GenerateCall], Awaitable[Completion]]
 

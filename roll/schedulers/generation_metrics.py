@@ -6,8 +6,8 @@ from collections import Counter, deque
 from collections.abc import Callable, Sequence
 from statistics import fmean
 
+from roll.generation import Completion
 from roll.schedulers.replicas import Replica
-from roll.strategies.base import Completion
 
 _KEPT = 1 << 16
 """Latencies remembered between two reports; of more, the newest."""

@@ -10,12 +10,12 @@ from dataclasses import dataclass
 from typing import Protocol
 
 from roll.data.prompts import Prompt, PromptSource
-from roll.env_managers.records import Activity, GenerateCall, generation_seed
+from roll.env_managers.records import Activity, GenerateCall
+from roll.generation import Completion, generation_seed
 from roll.rewards.base import Grade, RewardRequest
 from roll.schedulers.generation import Generate
 from roll.schedulers.members import Spares, cancel, play_group
 from roll.schedulers.prompt_search import Collected, Keep, PromptSearch
-from roll.strategies.base import Completion
 from roll.trajectories.model import Status, Trajectory, TrajectoryGroup, Turn
 
 OnProgress = Callable[[int, int], None]

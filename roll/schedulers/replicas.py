@@ -8,8 +8,8 @@ from dataclasses import dataclass, field
 from itertools import count
 from typing import Protocol
 
+from roll.generation import Completion, GenerationRequest
 from roll.schedulers.waiting_line import Waiter, WaitingLine
-from roll.strategies.base import Completion, GenerationRequest
 
 
 class ReplicaDown(RuntimeError):

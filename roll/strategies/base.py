@@ -7,81 +7,14 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Final, Protocol, runtime_checkable
 
+from roll.generation import Completion, GenerationRequest
+
 if TYPE_CHECKING:
     import torch
     from tensordict import TensorDict
 
 EXTREMES: Final = ("_max", "_min")
 """How the name of a metric ends that is an extreme; of several, the largest or smallest counts, never sum or mean."""
-
-
-@dataclass(frozen=True, slots=True)
-class SamplingParams:
-    """How tokens are drawn.
-
-    Order of application, as in vLLM and Hugging Face: repetition penalty, logits / temperature, then top-k, then top-p,
-    then renormalise.
-
-    Attributes:
-        max_new_tokens: Upper bound on sampled tokens, the stop token included.
-        temperature: 0 means greedy (log-probs are then those of the untempered distribution).
-        top_p: Keep the smallest set of tokens whose probability reaches this, in (0, 1].
-        top_k: Keep the k most likely tokens; 0 or -1 keeps all.
-        stop_token_ids: Sampling ends after one of these is drawn; it stays in the completion.
-        repetition_penalty: Of every token that the prompt or the completion already has, a positive logit is divided by
-            this and a negative one multiplied (Keskar et al. 2019, "CTRL"); 1 changes nothing.
-        stop_strings: Sampling ends with the token that completes one of these in the completion's text, special tokens
-            written out; it stays in the completion.
-    """
-
-    max_new_tokens: int = 128
-    temperature: float = 1.0
-    top_p: float = 1.0
-    top_k: int = 0
-    stop_token_ids: tuple[int, ...] = ()
-    repetition_penalty: float = 1.0
-    stop_strings: tuple[str, ...] = ()
-
-
-@dataclass(frozen=True, slots=True)
-class GenerationRequest:
-    """One request for a completion: token ids in.
-
-    Attributes:
-        request_id: Unique among running requests.
-        prompt_ids: The whole prompt, history included (an engine finds the shared prefix itself).
-        sampling: How to sample.
-        seed: Keys the sampling noise. The same seed, prompt and weights give the same tokens whenever and beside
-            whatever the request runs.
-        session: Requests of one trajectory share it, so that an engine keeps their prefix; ``None`` for none.
-        priority: Smaller runs earlier when slots are scarce.
-    """
-
-    request_id: str
-    prompt_ids: list[int]
-    sampling: SamplingParams
-    seed: int = 0
-    session: str | None = None
-    priority: int = 0
-
-
-@dataclass(slots=True)
-class Completion:
-    """What an engine returns: ids and exact sampler log-probabilities out.
-
-    Attributes:
-        token_ids: Sampled tokens, including the stop token if one was drawn.
-        logprobs: Natural-log probability of each token under the distribution it was drawn from.
-        finish_reason: ``"stop"``, ``"length"`` or ``"abort"``.
-        policy_version: Oldest and newest weights used.
-        cached_tokens: Prompt tokens whose keys and values were reused.
-    """
-
-    token_ids: list[int]
-    logprobs: list[float]
-    finish_reason: str
-    policy_version: tuple[int, int] = (0, 0)
-    cached_tokens: int = 0
 
 
 @dataclass(slots=True)

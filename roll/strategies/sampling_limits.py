@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Final
 
-from roll.strategies.base import SamplingParams
+from roll.generation import SamplingParams
 
 VLLM_TEMPERATURES: Final = (0.01, 2.0)
 """vLLM silently changes temperatures outside of these, except 0."""

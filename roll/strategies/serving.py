@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 from typing import ClassVar
 
-from roll.strategies.base import GenerationRequest
+from roll.generation import GenerationRequest
 
 
 def check_prompt(request: GenerationRequest, max_length: int, vocabulary: int | None = None) -> None:

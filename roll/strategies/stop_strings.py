@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 
-from roll.strategies.base import GenerationRequest
+from roll.generation import GenerationRequest
 
 Decode = Callable[[list[int]], str]
 """Returns the text of tokens, special ones written out."""

@@ -7,8 +7,8 @@ from transformers import PreTrainedModel
 
 from roll.config import PipelineConfig
 from roll.distributed.weight_sync import Place, WeightOffer
-from roll.strategies.activity import Activity
-from roll.strategies.base import Completion, GenerationRequest, GenerationStrategy
+from roll.generation import Activity, Completion, GenerationRequest
+from roll.strategies.base import GenerationStrategy
 from roll.strategies.fingerprints import Fingerprints
 from roll.workers.engine_weights import weight_inbox
 from roll.workers.factory import generation_strategy

@@ -10,8 +10,8 @@ from dataclasses import dataclass
 from typing import Any
 
 from roll.distributed import LocalGroup, WorkerCalls, WorkerDiedError, WorkerTimeoutError
+from roll.generation import Completion, GenerationRequest
 from roll.schedulers.replicas import GenerationClient, ReplicaDown
-from roll.strategies.base import Completion, GenerationRequest
 
 
 @dataclass(frozen=True)

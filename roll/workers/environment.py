@@ -17,8 +17,8 @@ from roll.env_managers.templates import Templates
 from roll.env_managers.threads import EnvThreads
 from roll.env_managers.trajectory import TrajectoryEnvManager
 from roll.envs import Tag, get_env_class, get_tag, make
+from roll.generation import SamplingParams
 from roll.schedulers.generation import GenerationScheduler
-from roll.strategies.base import SamplingParams
 from roll.trajectories.model import Trajectory
 from roll.workers.engine_client import Engines
 from roll.workers.loading import Text, load_text

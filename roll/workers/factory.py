@@ -11,8 +11,8 @@ from transformers import PreTrainedModel
 
 from roll.config import ConfigError, PipelineConfig, Problem, plan, require_available
 from roll.config.worker import TrainWorkerConfig, WorkerConfig
+from roll.generation import Activity
 from roll.models.lora import add_adapters
-from roll.strategies.activity import Activity
 from roll.strategies.base import GenerationStrategy
 from roll.strategies.engine_options import divided
 from roll.strategies.fsdp.loading import load_on_first_rank

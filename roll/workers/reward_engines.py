@@ -9,11 +9,11 @@ from typing import Any
 
 from roll.config import ConfigError, Problem, RLVRConfig
 from roll.env_managers.records import GenerateCall
+from roll.generation import SamplingParams
 from roll.models.errors import ModelNotFoundError
 from roll.models.finding import resolve_pretrain
 from roll.models.loading import DTYPES
 from roll.schedulers.generation import GenerationScheduler
-from roll.strategies.base import SamplingParams
 from roll.strategies.sequence_classifier import SequenceClassifier
 from roll.workers.loading import Text, device
 

@@ -231,7 +231,7 @@ def test_the_event_loop_of_an_engine_is_free_while_it_waits_for_the_trainer() ->
 def test_a_real_engine_samples_from_the_new_weights() -> None:
     from transformers import Qwen3Config, Qwen3ForCausalLM
 
-    from roll.strategies.base import Completion, GenerationRequest, SamplingParams
+    from roll.generation import Completion, GenerationRequest, SamplingParams
     from roll.strategies.hf_infer import HfInferStrategy
 
     def make(seed: int) -> Qwen3ForCausalLM:

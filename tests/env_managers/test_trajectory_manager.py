@@ -3,7 +3,6 @@ from __future__ import annotations
 import asyncio
 import base64
 import io
-import itertools
 import subprocess
 import sys
 from dataclasses import replace
@@ -20,7 +19,6 @@ from roll.env_managers import (
     Templates,
     TokenInvariantError,
     check_group,
-    generation_seed,
 )
 from roll.trajectories.model import Status, Trajectory
 from roll.trajectories.samples import samples_from
@@ -185,10 +183,6 @@ def test_frames_can_be_left_out() -> None:
 
 
 def test_the_sampling_key_depends_on_the_episode_and_never_on_order() -> None:
-    episodes = itertools.product((0, 1), ("1", "11"), (1, 11), (0, 1))
-    keys = {generation_seed(*each) for each in episodes}
-    assert len(keys) == 16 and all(0 <= key < 1 << 64 for key in keys)
-    assert generation_seed(5, "g", 0, 2) == 15909264565223561508
     generate, calls = script("up")
 
     async def both(order: list[int]) -> dict[str, int]:

@@ -15,9 +15,10 @@ import psutil
 import torch
 from transformers import PreTrainedModel, PreTrainedTokenizerBase, RepetitionPenaltyLogitsProcessor
 
+from roll.generation import Completion, GenerationRequest, SamplingParams
 from roll.models.loading import load_model, load_tokenizer
 from roll.models.toy import WEIGHTS_DIRECTORY
-from roll.strategies.base import Completion, GenerationRequest, SamplingParams, WeightUpdate
+from roll.strategies.base import WeightUpdate
 
 T = TypeVar("T")
 

@@ -13,8 +13,8 @@ import torch
 from engines import MAX_LENGTH, EngineUnderTest, HuggingFace, Says, decode, toy_folder
 from sglang_double import END_TOKEN, VOCABULARY, install
 
+from roll.generation import SamplingParams
 from roll.models.loading import load_model
-from roll.strategies.base import SamplingParams
 
 needs_sglang = pytest.mark.skipif(
     importlib.util.find_spec("sglang") is None, reason="SGLang is not installed here: run `make test-sglang`"

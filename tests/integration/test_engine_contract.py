@@ -8,7 +8,8 @@ from typing import Any
 import pytest
 from engines import MAX_LENGTH, EngineUnderTest, random_prompt
 
-from roll.strategies.base import GenerationRequest, GenerationStrategy, SamplingParams
+from roll.generation import GenerationRequest, SamplingParams
+from roll.strategies.base import GenerationStrategy
 
 
 def test_greedy_tokens_and_log_probs_are_the_models_in_a_crowd(engine: EngineUnderTest) -> None:

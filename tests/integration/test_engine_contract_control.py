@@ -9,7 +9,7 @@ import pytest
 import torch
 from engines import LONG, EngineUnderTest, Says, random_prompt
 
-from roll.strategies.base import Completion, SamplingParams
+from roll.generation import Completion, SamplingParams
 
 PROMPT = random_prompt(300, 5)
 """Longer than what engines cache in one piece."""

@@ -8,7 +8,7 @@ import psutil
 import pytest
 from engines import LONG, EngineUnderTest, random_prompt
 
-from roll.strategies.base import Completion
+from roll.generation import Completion
 
 
 def test_close_ends_requests_and_leaves_no_process_behind(engine: EngineUnderTest) -> None:

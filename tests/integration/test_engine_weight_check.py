@@ -13,10 +13,10 @@ from engines import MAX_LENGTH, EngineUnderTest, HuggingFace
 from sglang_support import Number, RealSglang
 from tensordict import TensorDict
 
+from roll.generation import Completion, GenerationRequest, SamplingParams
 from roll.models.loading import load_model
 from roll.models.lora import add_adapters
 from roll.pipelines.roles.weight_check import DIFFERENCE, FULL_PRECISION
-from roll.strategies.base import Completion, GenerationRequest, SamplingParams
 from roll.strategies.fingerprints import Fingerprints, fingerprint
 from roll.strategies.hf_infer import HfInferStrategy
 from tests.pipelines.weight_faults import FAULTS, Engines, Tensors, Trainer, check_of, found, in_turn, probes, publish

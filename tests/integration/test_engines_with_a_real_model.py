@@ -12,9 +12,9 @@ from engines import EngineUnderTest, HuggingFace
 from sglang_support import needs_sglang
 from vllm_support import needs_vllm
 
+from roll.generation import SamplingParams
 from roll.models.loading import load_model, load_tokenizer
 from roll.rendering import ChatRenderer
-from roll.strategies.base import SamplingParams
 
 sys.path.append(str(Path(__file__).resolve().parents[1] / "models"))
 from smollm2_support import needs_smollm2  # noqa: E402

@@ -13,8 +13,9 @@ import torch
 from sglang_double import RECORDED, FakeEngine, install
 
 from roll.config.errors import ConfigError
+from roll.generation import Completion, GenerationRequest, SamplingParams
 from roll.models.toy import WEIGHTS_DIRECTORY
-from roll.strategies.base import Completion, GenerationRequest, GenerationStrategy, SamplingParams, WeightUpdate
+from roll.strategies.base import GenerationStrategy, WeightUpdate
 from roll.strategies.sglang import SglangStrategy
 from roll.strategies.sglang.errors import GenerationError, SglangNotInstalledError, WeightLoadError
 from roll.strategies.sglang.options import OWNED, check_options, engine_arguments

@@ -16,7 +16,8 @@ import torch
 from engines import LONG, random_prompt
 from sglang_support import RealSglang, needs_sglang
 
-from roll.strategies.base import SamplingParams, WeightUpdate
+from roll.generation import SamplingParams
+from roll.strategies.base import WeightUpdate
 from roll.strategies.sglang.errors import GenerationError, WeightLoadError
 
 pytestmark = [pytest.mark.sglang, needs_sglang]

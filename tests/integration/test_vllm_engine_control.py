@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 from vllm_support import Harness, greatest_difference, needs_vllm, random_prompt, shared_harness
 
-from roll.strategies.base import Completion, SamplingParams
+from roll.generation import Completion, SamplingParams
 
 pytestmark = needs_vllm
 

@@ -15,8 +15,8 @@ from vllm_support import (
 )
 
 from roll.config.errors import ConfigError
+from roll.generation import GenerationRequest, SamplingParams
 from roll.models.toy import WEIGHTS_DIRECTORY
-from roll.strategies.base import GenerationRequest, SamplingParams
 from roll.strategies.vllm import VllmStrategy
 
 pytestmark = needs_vllm

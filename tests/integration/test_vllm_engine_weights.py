@@ -27,7 +27,8 @@ from vllm_support import (
 )
 
 from roll.distributed.weight_sync import Place, WeightReceiver, WeightSender, WeightSyncSettings, describe
-from roll.strategies.base import Completion, GenerationRequest, SamplingParams, WeightUpdate
+from roll.generation import Completion, GenerationRequest, SamplingParams
+from roll.strategies.base import WeightUpdate
 from roll.strategies.vllm.errors import GenerationError, WeightLoadError
 
 pytestmark = needs_vllm

@@ -24,8 +24,8 @@ from engines import (
 from transformers import PreTrainedModel
 
 from roll.distributed.weight_sync import Place, WeightOffer, WeightReceiver, WeightSender, WeightSyncSettings, describe
+from roll.generation import SamplingParams
 from roll.models.loading import load_model
-from roll.strategies.base import SamplingParams
 
 __all__ = [
     "BLOCK",

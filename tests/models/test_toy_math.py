@@ -14,6 +14,7 @@ import pytest
 import torch
 
 from roll.data.problems import GENERATORS, LETTERS, LEVELS, Exercise, Problem, draw, make_exercise
+from roll.generation import GenerationRequest, SamplingParams
 from roll.models.finding import resolve_pretrain
 from roll.models.loading import load_model, load_tokenizer
 from roll.models.toy import MATH_WEIGHTS_DIRECTORY
@@ -30,7 +31,6 @@ from roll.models.toy.arithmetic import (
 )
 from roll.models.toy.build import RECIPES, build
 from roll.rendering import ChatRenderer
-from roll.strategies.base import GenerationRequest, SamplingParams
 from roll.strategies.hf_infer import HfInferStrategy
 from roll.trajectories.batch import collate
 

@@ -12,11 +12,11 @@ import pytest
 import torch
 
 from roll.distributed.weight_sync.probes import Probes
+from roll.generation import Completion, GenerationRequest, SamplingParams
 from roll.models.loading import load_model
 from roll.models.lora import add_adapters
 from roll.pipelines.roles.weight_check import DIFFERENCE, FULL_PRECISION, HALF_PRECISION, check_options
 from roll.schedulers.replicas import ReplicaDown
-from roll.strategies.base import Completion, GenerationRequest, SamplingParams
 from roll.strategies.hf_infer import HfInferStrategy
 from tests.e2e.support import small_config
 from tests.pipelines.weight_faults import (

@@ -6,8 +6,8 @@ import asyncio
 from collections.abc import Callable
 
 from roll.env_managers.records import GenerateCall
+from roll.generation import Completion, GenerationRequest
 from roll.schedulers.replicas import ReplicaDown
-from roll.strategies.base import Completion, GenerationRequest
 from roll.trajectories.model import Status, Trajectory, TrajectoryGroup, Turn
 
 

@@ -10,10 +10,10 @@ from typing import Any
 import pytest
 from scheduler_fakes import FakeReplica, call
 
+from roll.generation import Completion, GenerationRequest, SamplingParams
 from roll.schedulers.generation import GenerationScheduler
 from roll.schedulers.replicas import ReplicaDown
 from roll.schedulers.virtual_time import Deadlock, run_in_virtual_time
-from roll.strategies.base import Completion, GenerationRequest, SamplingParams
 
 SAMPLING = SamplingParams(max_new_tokens=64)
 

@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 from scheduler_fakes import FakeReplica
 
+from roll.generation import Completion, GenerationRequest, SamplingParams
 from roll.schedulers.replicas import GenerationClient
-from roll.strategies.base import Completion, GenerationRequest, SamplingParams
 
 LONG = 400
 

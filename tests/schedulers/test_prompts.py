@@ -12,12 +12,12 @@ from hypothesis import strategies as st
 
 from roll.data.prompts import Prompt
 from roll.env_managers.records import GenerateCall
+from roll.generation import Completion
 from roll.rewards.base import Grade, RewardRequest
 from roll.schedulers.group_stream import GroupStream
 from roll.schedulers.members import Spares
 from roll.schedulers.prompt_search import Collected
 from roll.schedulers.prompts import AnswerLimits, PromptScheduler
-from roll.strategies.base import Completion
 from roll.trajectories.model import Status, TrajectoryGroup
 
 

@@ -14,11 +14,12 @@ import roll.envs
 from roll.env_managers import EnvManagerLimits, EnvThreads, Templates, TrajectoryEnvManager
 from roll.env_managers.groups import GroupMismatchError
 from roll.env_managers.records import EpisodeSpec, GenerateCall
+from roll.generation import Completion, GenerationRequest, SamplingParams
 from roll.models.toy.tokenizer import build_tokenizer
 from roll.rendering import ChatRenderer
 from roll.schedulers.generation import GenerationScheduler
 from roll.schedulers.rollout import GroupSpec, RolloutError, RolloutScheduler, endless_specs, group_specs
-from roll.strategies.base import Completion, GenerationRequest, GenerationStrategy, SamplingParams, WeightUpdate
+from roll.strategies.base import GenerationStrategy, WeightUpdate
 from roll.trajectories.model import Status, Trajectory, TrajectoryGroup
 
 TOKENIZER = build_tokenizer(["Turn 1:\n######\n#__S##\nActions left: 9.\n<answer>Up</answer>\n"] * 4)

@@ -8,7 +8,7 @@ import random
 import torch
 from transformers import Qwen3Config, Qwen3ForCausalLM
 
-from roll.strategies.base import Completion, GenerationRequest
+from roll.generation import Completion, GenerationRequest
 from roll.strategies.hf_infer import HfInferStrategy
 
 VOCABULARY = 97

@@ -11,7 +11,8 @@ import torch
 from hf_infer_support import SIZES, assert_greedy_and_exact, engine_for, full_log_probs, prompts, qwen, run_all
 from transformers import LlamaConfig, LlamaForCausalLM, MistralConfig, MistralForCausalLM, Qwen3ForCausalLM
 
-from roll.strategies.base import GenerationRequest, GenerationStrategy, SamplingParams, WeightUpdate
+from roll.generation import GenerationRequest, SamplingParams
+from roll.strategies.base import GenerationStrategy, WeightUpdate
 
 
 @pytest.fixture(scope="module")

@@ -10,8 +10,8 @@ import pytest
 import torch
 from hf_infer_support import assert_greedy_and_exact, engine_for, full_log_probs, prompts, qwen
 
-from roll.strategies.activity import Activity
-from roll.strategies.base import Completion, GenerationRequest, SamplingParams, WeightUpdate
+from roll.generation import Activity, Completion, GenerationRequest, SamplingParams
+from roll.strategies.base import WeightUpdate
 from roll.strategies.hf_infer import GenerationError, HfInferStrategy
 
 GREEDY = SamplingParams(max_new_tokens=100, temperature=0.0)

@@ -6,7 +6,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from roll.strategies.base import SamplingParams
+from roll.generation import SamplingParams
 from roll.strategies.hf_infer.sampling import check_sampling, fold_seed, sample, uniforms
 
 

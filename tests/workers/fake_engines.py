@@ -8,7 +8,7 @@ import time
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
-from roll.strategies.base import Completion, GenerationRequest, SamplingParams
+from roll.generation import Completion, GenerationRequest, SamplingParams
 
 
 class Refused(ValueError):

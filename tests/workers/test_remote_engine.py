@@ -14,9 +14,9 @@ from fake_engines import FakeEngineWorker, Log, Refused, names, request
 from roll.config import AgenticConfig
 from roll.distributed import WorkerCallError, WorkerGroup, WorkerSpec
 from roll.env_managers.records import GenerateCall
+from roll.generation import Completion, SamplingParams
 from roll.schedulers.generation import GenerationScheduler
 from roll.schedulers.replicas import ReplicaDown
-from roll.strategies.base import Completion, SamplingParams
 from roll.workers.engine_client import Engines, RemoteEngine
 
 ray = pytest.importorskip("ray")

@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 
 from roll.config import load
+from roll.generation import Completion, GenerationRequest
 from roll.models.loading import load_tokenizer
-from roll.strategies.base import Completion, GenerationRequest
 from roll.workers.environment import sampling_params
 from roll.workers.factory import generation_strategy
 

@@ -10,7 +10,7 @@ from typing import Final
 import torch
 from tensordict import TensorDict
 
-from roll.strategies.base import Completion, GenerationRequest, SamplingParams
+from roll.generation import Completion, GenerationRequest, SamplingParams
 
 NEW_TOKENS: Final = 4
 """Tokens that are sampled after each prompt, and compared."""

@@ -13,8 +13,8 @@ from torch import Tensor
 
 from roll.config import PipelineConfig
 from roll.distributed.weight_sync.probes import Answer, Probes, batch_of, differences
+from roll.generation import Completion, GenerationRequest
 from roll.schedulers.replicas import GenerationClient, ReplicaDown
-from roll.strategies.base import Completion, GenerationRequest
 from roll.strategies.fingerprints import Deviation, Fingerprints, deviations
 
 DIFFERENCE: Final = "weight_sync/probe_difference"

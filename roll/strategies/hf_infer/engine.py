@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 import numpy as np
 import torch
 
-from roll.strategies.base import Completion, GenerationRequest
+from roll.generation import Completion, GenerationRequest
 from roll.strategies.hf_infer.model_runner import ModelRunner
 from roll.strategies.hf_infer.prefix_index import BLOCK, PrefixIndex
 from roll.strategies.hf_infer.sampling import fold_seed, penalise, sample, uniforms

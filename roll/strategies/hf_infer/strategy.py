@@ -11,7 +11,8 @@ from typing import Protocol
 import torch
 from torch import nn
 
-from roll.strategies.base import Completion, GenerationRequest, WeightUpdate
+from roll.generation import Completion, GenerationRequest
+from roll.strategies.base import WeightUpdate
 from roll.strategies.fingerprints import Fingerprints
 from roll.strategies.hf_infer.engine import Counters, Engine, Sequence, StepResults
 from roll.strategies.hf_infer.model_runner import Layout, ModelRunner
@@ -22,7 +23,7 @@ from roll.strategies.stop_strings import Decode, StopStrings
 
 
 class Quiescence(Protocol):
-    """What the engine needs of :class:`roll.strategies.activity.Activity`."""
+    """What the engine needs of :class:`roll.generation.Activity`."""
 
     async def quiescent(self) -> None:
         """Return once no episode is executing outside the engine."""

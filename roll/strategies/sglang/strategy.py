@@ -14,7 +14,8 @@ from typing import Any, Literal
 
 import torch
 
-from roll.strategies.base import Completion, GenerationRequest, SamplingParams, WeightUpdate
+from roll.generation import Completion, GenerationRequest, SamplingParams
+from roll.strategies.base import WeightUpdate
 from roll.strategies.engine_options import starts_with_random_weights
 from roll.strategies.hf_infer.sampling import check_sampling, fold_seed
 from roll.strategies.sampling_limits import check_limits

@@ -25,7 +25,7 @@ from vllm.v1.engine.exceptions import EngineDeadError, EngineGenerateError
 from vllm.v1.metrics.loggers import PrometheusStatLogger
 
 from roll.config.errors import ConfigError, Problem
-from roll.strategies.base import Completion, GenerationRequest, SamplingParams
+from roll.generation import Completion, GenerationRequest, SamplingParams
 from roll.strategies.engine_options import parts_of
 from roll.strategies.hf_infer.sampling import fold_seed
 from roll.strategies.vllm.errors import GenerationError

@@ -11,7 +11,8 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, TypeVar
 
-from roll.strategies.base import Completion, GenerationRequest, WeightUpdate
+from roll.generation import Completion, GenerationRequest
+from roll.strategies.base import WeightUpdate
 from roll.strategies.engine_options import starts_with_random_weights
 from roll.strategies.fingerprints import Fingerprints
 from roll.strategies.hf_infer.sampling import check_sampling
