@@ -41,7 +41,7 @@ from torch import Tensor
 from transformers import PreTrainedModel, Qwen3Config, Qwen3ForCausalLM
 
 from roll.strategies.base import BatchTotals
-from roll.strategies.log_probs import forward_log_probs
+from roll.strategies.training.log_probs import forward_log_probs
 
 PARITY_TARGET, PACKING_TARGET, MFU_TARGET, GROWTH_TARGET = 0.95, 1.5, 0.45, 2.0
 DEADLINE = 900.0
@@ -177,7 +177,7 @@ def plain(setup: Setup, model: PreTrainedModel) -> Step:
 
 
 def _options(setup: Setup) -> Any:
-    from roll.strategies.training import TrainOptions
+    from roll.strategies.training.trainer import TrainOptions
 
     # The cap on samples stands for the order of arrival: all rows of a uniform batch are equal.
     arrival = setup.layout == "arrival"
@@ -197,20 +197,20 @@ def _steps_of(trainer: Any) -> Step:
 
 
 def fsdp_train(setup: Setup, model: PreTrainedModel) -> Step:
-    from roll.strategies.fsdp.options import FsdpOptions
-    from roll.strategies.fsdp_train import FsdpTrainStrategy
+    from roll.strategies.training.pytorch.options import FsdpOptions
+    from roll.strategies.training.pytorch.train import FsdpTrainStrategy
 
     return _steps_of(FsdpTrainStrategy(model, _options(setup), fsdp=FsdpOptions(torch_compile=setup.compile)))
 
 
 def deepspeed_train(setup: Setup, model: PreTrainedModel) -> Step:
     """ZeRO stage 0: nothing to spread in one process."""
-    strategy = importlib.import_module("roll.strategies.deepspeed.train").DeepSpeedTrainStrategy
+    strategy = importlib.import_module("roll.strategies.training.deepspeed.train").DeepSpeedTrainStrategy
     return _steps_of(strategy(model, _options(setup), config={"zero_optimization": {"stage": 0}}))
 
 
 def megatron_train(setup: Setup, model: PreTrainedModel) -> Step:
-    strategy = importlib.import_module("roll.strategies.megatron.train").MegatronTrainStrategy
+    strategy = importlib.import_module("roll.strategies.training.megatron.train").MegatronTrainStrategy
     return _steps_of(strategy(model, _options(setup)))
 
 

@@ -16,8 +16,8 @@ from torch.distributed.checkpoint.metadata import TensorStorageMetadata
 from transformers import AutoConfig, AutoTokenizer, GenerationConfig, PreTrainedModel
 
 from roll.models.loading import DTYPES
-from roll.strategies.adapters import base_name, is_adapter
-from roll.strategies.fsdp.checkpoint import CHECKPOINT_FILE, CHECKPOINT_FOLDER, MODEL_FOLDER
+from roll.strategies.training.adapters import base_name, is_adapter
+from roll.strategies.training.pytorch.checkpoint import CHECKPOINT_FILE, CHECKPOINT_FOLDER, MODEL_FOLDER
 
 _ADAPTER_CONFIG = "adapter_config.json"
 

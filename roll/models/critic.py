@@ -11,7 +11,7 @@ from transformers import AutoConfig, AutoModelForTokenClassification, PreTrained
 from roll.models.errors import ModelNotFoundError
 from roll.models.finding import resolve_pretrain
 from roll.models.loading import DTYPES
-from roll.strategies.values import HEADS, value_head
+from roll.strategies.training.values import HEADS, value_head
 
 
 def load_critic(

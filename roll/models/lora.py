@@ -11,8 +11,8 @@ from torch import nn
 from transformers import PreTrainedModel
 
 from roll.config.errors import nearest
-from roll.strategies.adapters import ADAPTER, adapted_layers
-from roll.strategies.values import HEADS
+from roll.strategies.training.adapters import ADAPTER, adapted_layers
+from roll.strategies.training.values import HEADS
 
 ALL_LINEAR = "all-linear"
 

@@ -41,7 +41,7 @@ from roll.pipelines.run.terminal import (
     say_differences,
 )
 from roll.schedulers.rollout import RolloutError
-from roll.strategies.engine_options import starts_with_random_weights
+from roll.strategies.generation.engine_options import starts_with_random_weights
 from roll.tracking import Progress, RunSummary, make_progress
 from roll.trajectories.model import Trajectory, TrajectoryGroup
 from roll.trajectories.store import Phase, trajectory_path, write_trajectories

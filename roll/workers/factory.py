@@ -14,13 +14,13 @@ from roll.config.worker import TrainWorkerConfig, WorkerConfig
 from roll.generation import Activity
 from roll.models.lora import add_adapters
 from roll.strategies.base import GenerationStrategy
-from roll.strategies.engine_options import divided
-from roll.strategies.fsdp.loading import load_on_first_rank
-from roll.strategies.fsdp.options import FsdpOptions
-from roll.strategies.fsdp_train import FsdpTrainStrategy
-from roll.strategies.hf_infer import HfInferStrategy
-from roll.strategies.scoring import Prediction, Scorer
-from roll.strategies.training import TrainOptions
+from roll.strategies.generation.engine_options import divided
+from roll.strategies.generation.hf_infer import HfInferStrategy
+from roll.strategies.training.pytorch.loading import load_on_first_rank
+from roll.strategies.training.pytorch.options import FsdpOptions
+from roll.strategies.training.pytorch.scoring import Prediction, Scorer
+from roll.strategies.training.pytorch.train import FsdpTrainStrategy
+from roll.strategies.training.trainer import TrainOptions
 from roll.workers.loading import load_role_model, load_text, model_folder
 
 
@@ -39,8 +39,8 @@ def train_strategy(config: PipelineConfig, role: str) -> Any:
     predicts: Prediction = "values" if role == "critic" else "log_probs"
     options = train_options(config, worker)
     if name == "megatron_train":
-        from roll.strategies.megatron.options import MegatronOptions
-        from roll.strategies.megatron.train import MegatronTrainStrategy
+        from roll.strategies.training.megatron.options import MegatronOptions
+        from roll.strategies.training.megatron.train import MegatronTrainStrategy
 
         _require_process_group()
         megatron = MegatronOptions.from_mapping(given, path)
@@ -52,7 +52,7 @@ def train_strategy(config: PipelineConfig, role: str) -> Any:
     load = partial(load_role_model, config, role, predicts)
     prepare = partial(_add_adapters, config, role)
     if name == "deepspeed_train":
-        from roll.strategies.deepspeed.train import DeepSpeedTrainStrategy
+        from roll.strategies.training.deepspeed.train import DeepSpeedTrainStrategy
 
         # Adapters need the weights: with them the model is loaded whole, and shared out afterwards.
         model = load if worker.model_args.lora_rank is None else prepare(load())
@@ -92,7 +92,7 @@ def reference_scorer(config: PipelineConfig) -> Any:
     """Load the frozen policy.
 
     Returns:
-        What scores batches, as :class:`roll.strategies.scoring.Scorer` does.
+        What scores batches, as :class:`roll.strategies.training.pytorch.scoring.Scorer` does.
 
     Raises:
         ConfigError: If the model cannot be loaded or the engine cannot be had.
@@ -109,8 +109,8 @@ def reference_scorer(config: PipelineConfig) -> Any:
         "log_prob_chunk_size": worker.log_prob_chunk_size,
     }
     if name.startswith("megatron"):
-        from roll.strategies.megatron.options import MegatronOptions
-        from roll.strategies.megatron.scorer import MegatronScorer
+        from roll.strategies.training.megatron.options import MegatronOptions
+        from roll.strategies.training.megatron.scorer import MegatronScorer
 
         _require_process_group()
         folder = model_folder(config, "reference")
@@ -120,7 +120,7 @@ def reference_scorer(config: PipelineConfig) -> Any:
         return load_role_model(config, "reference").requires_grad_(False)
 
     if name == "deepspeed_infer":
-        from roll.strategies.deepspeed.infer import DeepSpeedInferStrategy
+        from roll.strategies.training.deepspeed.infer import DeepSpeedInferStrategy
 
         return DeepSpeedInferStrategy(load, config=given, path=path, **options)
     # A reference without keys of its own is the policy before training: of DeepSpeed's, scored as with hf_infer.
@@ -160,10 +160,10 @@ def generation_strategy(
         **limits,
     }
     if name == "vllm":
-        from roll.strategies.vllm import VllmStrategy
+        from roll.strategies.generation.vllm import VllmStrategy
 
         return VllmStrategy(folder, **options)
-    from roll.strategies.sglang import SglangStrategy
+    from roll.strategies.generation.sglang import SglangStrategy
 
     return SglangStrategy(folder, **options)
 

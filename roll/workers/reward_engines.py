@@ -14,7 +14,7 @@ from roll.models.errors import ModelNotFoundError
 from roll.models.finding import resolve_pretrain
 from roll.models.loading import DTYPES
 from roll.schedulers.generation import GenerationScheduler
-from roll.strategies.sequence_classifier import SequenceClassifier
+from roll.strategies.training.pytorch.sequence_classifier import SequenceClassifier
 from roll.workers.loading import Text, device
 
 JUDGE_TOKENS = 512

@@ -22,8 +22,8 @@ class MegatronOnProcessors(TrainWorker):
     def make_strategy(self, config: PipelineConfig, role: str) -> Any:
         from megatron_support.cpu import cpu_layers, pretend_cuda
 
-        from roll.strategies.megatron.options import MegatronOptions
-        from roll.strategies.megatron.train import MegatronTrainStrategy
+        from roll.strategies.training.megatron.options import MegatronOptions
+        from roll.strategies.training.megatron.train import MegatronTrainStrategy
 
         pretend_cuda()
         worker = getattr(config, role)

@@ -14,7 +14,7 @@ from typing import Any
 
 from roll.schedulers.prompts import PromptScheduler
 from roll.schedulers.rollout import RolloutScheduler
-from roll.strategies.fsdp_train import FsdpTrainStrategy
+from roll.strategies.training.pytorch.train import FsdpTrainStrategy
 
 MOMENT, _, TIME = os.environ.get("ROLL_TEST_KILL", "never:0").partition(":")
 SIGNAL = signal.Signals[os.environ.get("ROLL_TEST_SIGNAL", "SIGKILL")]

@@ -18,14 +18,14 @@ from roll.models.loading import load_model
 from roll.models.lora import add_adapters
 from roll.pipelines.objective import PolicyObjective
 from roll.pipelines.value_objective import ValueObjective
-from roll.strategies.adapters import merged_named_parameters
 from roll.strategies.base import BatchTotals, Loss
-from roll.strategies.deepspeed.infer import DeepSpeedInferStrategy
-from roll.strategies.deepspeed.memory import DeviceMemory
-from roll.strategies.deepspeed.train import DeepSpeedTrainStrategy
-from roll.strategies.deepspeed.weights import stream_weights
-from roll.strategies.fsdp.ranks import Ranks
-from roll.strategies.training import TrainOptions
+from roll.strategies.training.adapters import merged_named_parameters
+from roll.strategies.training.deepspeed.infer import DeepSpeedInferStrategy
+from roll.strategies.training.deepspeed.memory import DeviceMemory
+from roll.strategies.training.deepspeed.train import DeepSpeedTrainStrategy
+from roll.strategies.training.deepspeed.weights import stream_weights
+from roll.strategies.training.ranks import Ranks
+from roll.strategies.training.trainer import TrainOptions
 
 VOCABULARY = 491
 LONGEST = 18

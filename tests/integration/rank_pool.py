@@ -20,10 +20,10 @@ START_DEADLINE = 120.0
 """The same for the first answer, before which they import everything."""
 
 HEAVY = (
-    "roll.strategies.fsdp.sharding",
-    "roll.strategies.fsdp_train",
+    "roll.strategies.training.pytorch.sharding",
+    "roll.strategies.training.pytorch.train",
     "deepspeed",
-    "roll.strategies.deepspeed.train",
+    "roll.strategies.training.deepspeed.train",
     "peft",
     "roll.pipelines.objective",
     "transformers.models.qwen3.modeling_qwen3",

@@ -322,4 +322,4 @@ def install(monkeypatch: pytest.MonkeyPatch) -> None:
     modules["sglang.srt.server_args"].ServerArgs = ServerArgs  # type: ignore[attr-defined]
     for name, module in modules.items():
         monkeypatch.setitem(sys.modules, name, module)
-    monkeypatch.delitem(sys.modules, "roll.strategies.sglang.adapter", raising=False)
+    monkeypatch.delitem(sys.modules, "roll.strategies.generation.sglang.adapter", raising=False)

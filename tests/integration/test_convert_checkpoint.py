@@ -15,7 +15,7 @@ from rank_pool import RankPool
 from transformers import AutoModelForCausalLM, AutoModelForTokenClassification
 
 from roll.models.convert import ConversionError, convert_checkpoint
-from roll.strategies.fsdp.checkpoint import MODEL_FOLDER
+from roll.strategies.training.pytorch.checkpoint import MODEL_FOLDER
 
 SCRIPT = Path(__file__).parents[2] / "examples" / "convert_checkpoint.py"
 

@@ -17,8 +17,8 @@ from roll.generation import Completion, GenerationRequest, SamplingParams
 from roll.models.loading import load_model
 from roll.models.lora import add_adapters
 from roll.pipelines.roles.weight_check import DIFFERENCE, FULL_PRECISION
-from roll.strategies.fingerprints import Fingerprints, fingerprint
-from roll.strategies.hf_infer import HfInferStrategy
+from roll.strategies.generation.fingerprints import Fingerprints, fingerprint
+from roll.strategies.generation.hf_infer import HfInferStrategy
 from tests.pipelines.weight_faults import FAULTS, Engines, Tensors, Trainer, check_of, found, in_turn, probes, publish
 
 UPDATES = 200

@@ -12,7 +12,7 @@ from rank_pool import RankPool
 from test_fsdp_ranks import EXACT
 from transformers import AutoModelForCausalLM, AutoModelForTokenClassification
 
-from roll.strategies.fsdp.checkpoint import CHECKPOINT_FILE, CHECKPOINT_FOLDER
+from roll.strategies.training.pytorch.checkpoint import CHECKPOINT_FILE, CHECKPOINT_FOLDER
 
 
 def assert_same(ours: Outcome, expected: Outcome, digits: float) -> None:

@@ -16,9 +16,9 @@ from roll.config.errors import ConfigError
 from roll.generation import Completion, GenerationRequest, SamplingParams
 from roll.models.toy import WEIGHTS_DIRECTORY
 from roll.strategies.base import GenerationStrategy, WeightUpdate
-from roll.strategies.sglang import SglangStrategy
-from roll.strategies.sglang.errors import GenerationError, SglangNotInstalledError, WeightLoadError
-from roll.strategies.sglang.options import OWNED, check_options, engine_arguments
+from roll.strategies.generation.sglang import SglangStrategy
+from roll.strategies.generation.sglang.errors import GenerationError, SglangNotInstalledError, WeightLoadError
+from roll.strategies.generation.sglang.options import OWNED, check_options, engine_arguments
 
 
 @pytest.fixture
@@ -287,7 +287,7 @@ def test_every_argument_that_roll_sets_is_one_of_the_engines() -> None:
 
 def test_a_missing_package_is_told_with_the_extra_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "sglang", None)
-    monkeypatch.delitem(sys.modules, "roll.strategies.sglang.adapter", raising=False)
+    monkeypatch.delitem(sys.modules, "roll.strategies.generation.sglang.adapter", raising=False)
     with pytest.raises(SglangNotInstalledError, match=r"pip install 'roll\[sglang\]'"):
         SglangStrategy("model")
 

@@ -18,7 +18,7 @@ from sglang_support import RealSglang, needs_sglang
 
 from roll.generation import SamplingParams
 from roll.strategies.base import WeightUpdate
-from roll.strategies.sglang.errors import GenerationError, WeightLoadError
+from roll.strategies.generation.sglang.errors import GenerationError, WeightLoadError
 
 pytestmark = [pytest.mark.sglang, needs_sglang]
 

@@ -29,7 +29,7 @@ from vllm_support import (
 from roll.distributed.weight_sync import Place, WeightReceiver, WeightSender, WeightSyncSettings, describe
 from roll.generation import Completion, GenerationRequest, SamplingParams
 from roll.strategies.base import WeightUpdate
-from roll.strategies.vllm.errors import GenerationError, WeightLoadError
+from roll.strategies.generation.vllm.errors import GenerationError, WeightLoadError
 
 pytestmark = needs_vllm
 

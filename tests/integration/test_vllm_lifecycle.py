@@ -8,7 +8,7 @@ import time
 import pytest
 from vllm_support import Harness, needs_vllm
 
-from roll.strategies.vllm.errors import GenerationError
+from roll.strategies.generation.vllm.errors import GenerationError
 
 pytestmark = needs_vllm
 

@@ -20,7 +20,7 @@ from roll.pipelines.not_yet import keys_without_effect
 from roll.pipelines.preflight.agentic import check_agentic as check
 from roll.pipelines.preflight.algorithms import options_without_effect
 from roll.pipelines.preflight.common import parallel_problems, sampling_problems, strategy_problems
-from roll.strategies.engine_options import PARALLEL_SIZES, divided, parts_of
+from roll.strategies.generation.engine_options import PARALLEL_SIZES, divided, parts_of
 from roll.workers.classes import worker_class
 from roll.workers.environment import EnvironmentWorker, manager_class, threads_of
 from roll.workers.setup import Registered

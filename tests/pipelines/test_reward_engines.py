@@ -11,7 +11,7 @@ from transformers import Qwen3Config, Qwen3ForSequenceClassification
 from roll.config import ConfigError
 from roll.models.loading import load_tokenizer
 from roll.pipelines.rlvr import run_rlvr
-from roll.strategies.sequence_classifier import SequenceClassifier
+from roll.strategies.training.pytorch.sequence_classifier import SequenceClassifier
 from roll.trajectories.model import Status
 from roll.trajectories.store import read_trajectories
 from tests.e2e.rlvr_support import small_config

@@ -17,7 +17,7 @@ from roll.models.loading import load_model
 from roll.models.lora import add_adapters
 from roll.pipelines.roles.weight_check import DIFFERENCE, FULL_PRECISION, HALF_PRECISION, check_options
 from roll.schedulers.replicas import ReplicaDown
-from roll.strategies.hf_infer import HfInferStrategy
+from roll.strategies.generation.hf_infer import HfInferStrategy
 from tests.e2e.support import small_config
 from tests.pipelines.weight_faults import (
     FAULTS,
@@ -256,7 +256,7 @@ def test_nothing_is_asked_where_nothing_is_to_be_checked(tmp_path: Path) -> None
 
 
 def test_fingerprints_show_an_exchange_of_rows_and_of_columns() -> None:
-    from roll.strategies.fingerprints import deviations, fingerprint
+    from roll.strategies.generation.fingerprints import deviations, fingerprint
 
     weight = torch.randn(6, 5, generator=torch.Generator().manual_seed(0))
     same = {"w": fingerprint(weight)}

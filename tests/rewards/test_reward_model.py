@@ -19,7 +19,7 @@ from transformers import (
 )
 
 from roll.rewards import Rubric, VerifierOptionError, make_verifier
-from roll.strategies.sequence_classifier import SequenceClassifier
+from roll.strategies.training.pytorch.sequence_classifier import SequenceClassifier
 
 WORDS = ["<pad>", "<eos>", "<unk>", *"abcdefghijklmnopqrstuvwxyz"]
 TEMPLATE = "{% for m in messages %}{{ m['role'][0] }} {{ m['content'] }} <eos>{% endfor %}"

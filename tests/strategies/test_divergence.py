@@ -10,7 +10,7 @@ from tensordict import TensorDict
 from transformers import Qwen3Config, Qwen3ForCausalLM
 
 from roll.algorithms.kl import kl_penalty
-from roll.strategies.scoring import Scorer
+from roll.strategies.training.pytorch.scoring import Scorer
 
 
 def model(seed: int) -> Qwen3ForCausalLM:

@@ -30,12 +30,12 @@ from transformers.integrations.sdpa_attention import sdpa_attention_forward
 from roll.config import ConfigError
 from roll.pipelines.objective import PolicyObjective
 from roll.pipelines.value_objective import ValueObjective
-from roll.strategies.fsdp.options import FsdpOptions
-from roll.strategies.fsdp_train import FsdpTrainStrategy
-from roll.strategies.log_probs import forward_log_probs
-from roll.strategies.packing import PackingPlan, pack_by_tokens
-from roll.strategies.scoring import Scorer
-from roll.strategies.training import TrainOptions
+from roll.strategies.training.log_probs import forward_log_probs
+from roll.strategies.training.packing import PackingPlan, pack_by_tokens
+from roll.strategies.training.pytorch.options import FsdpOptions
+from roll.strategies.training.pytorch.scoring import Scorer
+from roll.strategies.training.pytorch.train import FsdpTrainStrategy
+from roll.strategies.training.trainer import TrainOptions
 
 
 def mistral(seed: int = 0) -> MistralForCausalLM:
@@ -222,7 +222,7 @@ def test_chunked_equals_whole(size: int) -> None:
 
 
 def test_without_a_chunk_size_the_vocabulary_decides(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("roll.strategies.log_probs.MAX_LOGITS", 3 * SIZES["vocab_size"] + 1)
+    monkeypatch.setattr("roll.strategies.training.log_probs.MAX_LOGITS", 3 * SIZES["vocab_size"] + 1)
     model, batch, sizes = qwen(), token_batch(), []
     model.lm_head.register_forward_hook(lambda module, args, output: sizes.append(len(args[0])))
     with torch.no_grad():

@@ -7,7 +7,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from roll.strategies.hf_infer.causal_masks import CausalMasks
+from roll.strategies.generation.hf_infer.causal_masks import CausalMasks
 
 
 def visible(position: int, key: int, window: int | None) -> bool:

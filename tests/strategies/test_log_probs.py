@@ -8,8 +8,8 @@ from hf_infer_support import VOCABULARY, qwen
 from torch import Tensor
 from training_support import token_batch
 
-from roll.strategies.log_probs import forward_log_probs
-from roll.strategies.scoring import Scorer
+from roll.strategies.training.log_probs import forward_log_probs
+from roll.strategies.training.pytorch.scoring import Scorer
 
 
 def by_hand(model, batch, temperature: float) -> tuple[Tensor, Tensor]:

@@ -20,11 +20,19 @@ from transformers import (
 
 pytest.importorskip("megatron.core", reason="needs Megatron-Core: pip install 'roll[megatron]'")
 
-from roll.strategies.megatron.architecture import expert_layers, inverse_frequencies, transformer_config
-from roll.strategies.megatron.hf_names import Attention, Cut, Gated, NameRules, Vocabulary, Whole, whole_model_name
-from roll.strategies.megatron.hf_weights import HfWeights, HfWriter
-from roll.strategies.megatron.inputs import Division, model_inputs
-from roll.strategies.megatron.options import MegatronOptions
+from roll.strategies.training.megatron.architecture import expert_layers, inverse_frequencies, transformer_config
+from roll.strategies.training.megatron.hf_names import (
+    Attention,
+    Cut,
+    Gated,
+    NameRules,
+    Vocabulary,
+    Whole,
+    whole_model_name,
+)
+from roll.strategies.training.megatron.hf_weights import HfWeights, HfWriter
+from roll.strategies.training.megatron.inputs import Division, model_inputs
+from roll.strategies.training.megatron.options import MegatronOptions
 
 SIZES = dict(vocab_size=11, hidden_size=8, intermediate_size=12, num_attention_heads=4, num_key_value_heads=2)
 

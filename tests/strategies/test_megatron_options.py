@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from roll.config import ConfigError
-from roll.strategies.megatron.options import MegatronOptions
+from roll.strategies.training.megatron.options import MegatronOptions
 
 
 def test_the_keys_of_the_guides_are_taken() -> None:
@@ -69,8 +69,8 @@ def test_wrong_and_contradictory_options_are_errors_with_their_key_path(given: d
 
 def test_a_missing_package_is_an_error_that_names_the_extra(monkeypatch: pytest.MonkeyPatch) -> None:
     for name in list(sys.modules):
-        if name == "roll.strategies.megatron.core" or name.partition(".")[0] == "megatron":
+        if name == "roll.strategies.training.megatron.core" or name.partition(".")[0] == "megatron":
             monkeypatch.delitem(sys.modules, name)
     monkeypatch.setitem(sys.modules, "megatron", None)
     with pytest.raises(ImportError, match=r"pip install 'roll\[megatron\]'"):
-        importlib.import_module("roll.strategies.megatron.core")
+        importlib.import_module("roll.strategies.training.megatron.core")

@@ -6,7 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from tensordict import TensorDict
 
-from roll.strategies.micro_batches import iterate_micro_batches, split_by_tokens
+from roll.strategies.training.micro_batches import iterate_micro_batches, split_by_tokens
 
 lengths_lists = st.lists(st.integers(1, 40), max_size=30)
 CPU = torch.device("cpu")

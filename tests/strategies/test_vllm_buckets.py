@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from roll.strategies.vllm.buckets import buckets_of, open_bucket
+from roll.strategies.generation.vllm.buckets import buckets_of, open_bucket
 
 TENSORS = {
     "matrix": torch.randn(7, 9),

@@ -7,10 +7,10 @@ import sys
 import pytest
 
 from roll.config.errors import ConfigError
-from roll.strategies.vllm import VllmStrategy
-from roll.strategies.vllm.errors import VllmNotInstalledError
-from roll.strategies.vllm.metrics import EngineCounters
-from roll.strategies.vllm.options import OWNED, EngineLimits, check_options, engine_arguments
+from roll.strategies.generation.vllm import VllmStrategy
+from roll.strategies.generation.vllm.errors import VllmNotInstalledError
+from roll.strategies.generation.vllm.metrics import EngineCounters
+from roll.strategies.generation.vllm.options import OWNED, EngineLimits, check_options, engine_arguments
 
 KNOWN = ["model", "gpu_memory_utilization", "block_size", "max_model_len", "load_format", "tensor_parallel_size"]
 
@@ -52,8 +52,8 @@ def test_no_options_need_no_engine() -> None:
 
 def test_a_missing_engine_is_told_with_what_to_run(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "vllm", None)
-    monkeypatch.delitem(sys.modules, "roll.strategies.vllm.adapter", raising=False)
-    monkeypatch.delattr("roll.strategies.vllm.adapter", raising=False)
+    monkeypatch.delitem(sys.modules, "roll.strategies.generation.vllm.adapter", raising=False)
+    monkeypatch.delattr("roll.strategies.generation.vllm.adapter", raising=False)
     for name in [name for name in sys.modules if name.startswith("vllm.")]:
         monkeypatch.delitem(sys.modules, name)
     with pytest.raises(VllmNotInstalledError, match="make vllm"):

@@ -8,7 +8,7 @@ from tensordict import TensorDict
 from torch import Tensor
 
 from roll.strategies.base import BatchTotals
-from roll.strategies.fsdp_train import FsdpTrainStrategy
+from roll.strategies.training.pytorch.train import FsdpTrainStrategy
 
 PAD = 0
 

@@ -16,9 +16,9 @@ from roll.config.worker import WorkerConfig
 from roll.distributed import plan_placement
 from roll.rendering import ChatTemplateError
 from roll.rendering.templates import template_text
-from roll.strategies.engine_options import PARALLEL_SIZES, divided, parts_of
-from roll.strategies.fsdp.options import FsdpOptions
-from roll.strategies.sampling_limits import refusals
+from roll.strategies.generation.engine_options import PARALLEL_SIZES, divided, parts_of
+from roll.strategies.generation.sampling_limits import refusals
+from roll.strategies.training.pytorch.options import FsdpOptions
 from roll.tracking.tracker import tracker_arguments
 from roll.workers.classes import worker_class
 from roll.workers.environment import sampling_params
@@ -128,25 +128,25 @@ def _is_without_gpu(config: PipelineConfig) -> bool:
 
 
 def _deepspeed_options(given: Mapping[str, Any] | None, path: str) -> object:
-    from roll.strategies.deepspeed.options import DeepSpeedOptions
+    from roll.strategies.training.deepspeed.options import DeepSpeedOptions
 
     return DeepSpeedOptions.from_mapping(given, path)
 
 
 def _megatron_options(given: Mapping[str, Any] | None, path: str) -> object:
-    from roll.strategies.megatron.options import MegatronOptions
+    from roll.strategies.training.megatron.options import MegatronOptions
 
     return MegatronOptions.from_mapping(given, path)
 
 
 def _vllm_options(given: Mapping[str, Any] | None, path: str) -> object:
-    from roll.strategies.vllm.options import check_options
+    from roll.strategies.generation.vllm.options import check_options
 
     return check_options(given, path=path)
 
 
 def _sglang_options(given: Mapping[str, Any] | None, path: str) -> object:
-    from roll.strategies.sglang.options import check_options
+    from roll.strategies.generation.sglang.options import check_options
 
     return check_options(given, path=path)
 

@@ -17,7 +17,7 @@ from roll.pipelines.preflight.common import (
     worker_problems,
 )
 from roll.rewards.build import build_rubrics
-from roll.strategies.engine_options import starts_with_random_weights
+from roll.strategies.generation.engine_options import starts_with_random_weights
 
 
 def check_rlvr(config: RLVRConfig) -> list[str]:

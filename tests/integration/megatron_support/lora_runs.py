@@ -11,7 +11,7 @@ from tensordict import TensorDict
 
 from megatron_support.scenarios import Case, Outcome
 from roll.config import AgenticConfig
-from roll.strategies.fsdp_train import FsdpTrainStrategy
+from roll.strategies.training.pytorch.train import FsdpTrainStrategy
 from roll.workers.factory import train_strategy
 
 

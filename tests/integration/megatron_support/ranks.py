@@ -8,7 +8,7 @@ from typing import Any
 from rank_pool import Function, RankPool
 
 HEAVY = (
-    "roll.strategies.megatron.train",
+    "roll.strategies.training.megatron.train",
     "roll.pipelines.objective",
     "transformers.models.qwen2.modeling_qwen2",
     "transformers.models.qwen3.modeling_qwen3",

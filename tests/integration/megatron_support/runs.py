@@ -19,12 +19,12 @@ from tensordict import TensorDict
 from megatron_support.cpu import cpu_layers, hidden_norm_layers, normed_layers
 from megatron_support.lora_runs import LoraOutcome, steps_and_files, train_as_configured
 from megatron_support.scenarios import Case, Outcome
-from roll.strategies.megatron import scorer
-from roll.strategies.megatron.options import MegatronOptions
-from roll.strategies.megatron.parallel import close_parallel
-from roll.strategies.megatron.scorer import MegatronScorer
-from roll.strategies.megatron.train import MegatronTrainStrategy
-from roll.strategies.megatron.weights import WeightMap
+from roll.strategies.training.megatron import scorer
+from roll.strategies.training.megatron.options import MegatronOptions
+from roll.strategies.training.megatron.parallel import close_parallel
+from roll.strategies.training.megatron.scorer import MegatronScorer
+from roll.strategies.training.megatron.train import MegatronTrainStrategy
+from roll.strategies.training.megatron.weights import WeightMap
 
 CPU = torch.device("cpu")
 

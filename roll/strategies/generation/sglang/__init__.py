@@ -1,0 +1,5 @@
+"""The `sglang` engine: SGLang's own `Engine`."""
+
+from roll.strategies.generation.sglang.strategy import SglangStrategy
+
+__all__ = ["SglangStrategy"]

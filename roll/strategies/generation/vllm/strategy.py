@@ -1,0 +1,425 @@
+"""The asyncio face of vLLM: token ids in, token ids and exact log-probs out, weights that change while it runs."""
+
+from __future__ import annotations
+
+import asyncio
+import pickle
+import time
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
+from contextlib import asynccontextmanager
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Literal, TypeVar
+
+from roll.generation import Completion, GenerationRequest
+from roll.strategies.base import WeightUpdate
+from roll.strategies.generation.engine_options import starts_with_random_weights
+from roll.strategies.generation.fingerprints import Fingerprints
+from roll.strategies.generation.hf_infer.sampling import check_sampling
+from roll.strategies.generation.sampling_limits import check_limits
+from roll.strategies.generation.serving import ServedEngine, check_prompt
+from roll.strategies.generation.stop_strings import Decode, StopStrings
+from roll.strategies.generation.vllm.buckets import DEFAULT_BUCKET_BYTES, buckets_of
+from roll.strategies.generation.vllm.errors import GenerationError, VllmNotInstalledError, WeightLoadError
+from roll.strategies.generation.vllm.fingerprints import join
+from roll.strategies.generation.vllm.metrics import EngineCounters
+from roll.strategies.generation.vllm.options import EngineLimits, check_options
+
+if TYPE_CHECKING:
+    from roll.strategies.generation.vllm.worker import ReceivesWeights
+
+T = TypeVar("T")
+
+PauseMode = Literal["abort", "wait", "keep"]
+
+_SHUTDOWN_SECONDS = 20.0
+"""How long the engine's processes may take to end before they are killed."""
+
+
+class _Ends:
+    """Where texts end the samples of a request.
+
+    Attributes:
+        counts: Tokens of the samples that have ended so, by index.
+    """
+
+    def __init__(self, stop_strings: StopStrings) -> None:
+        self.counts: dict[int, int] = {}
+        self._stop_strings = stop_strings
+        self._known: dict[int, int] = {}
+        self._told = False
+
+    def are_reached(self, outputs: Mapping[int, Any], texts: tuple[str, ...], samples: int) -> bool:
+        """Return, once, that the last of all samples has ended, some by a text."""
+        for index, output in outputs.items():
+            if index not in self.counts:
+                end = self._stop_strings.end(output.token_ids, texts, self._known.get(index, 0))
+                self._known[index] = len(output.token_ids)
+                if end is not None:
+                    self.counts[index] = end
+        over = [index for index, output in outputs.items() if index in self.counts or output.finished()]
+        first = len(over) == samples and bool(self.counts) and not self._told
+        self._told |= first
+        return first
+
+
+class VllmStrategy(ServedEngine):
+    """Samples completions with vLLM's ``AsyncLLM``, whose engine runs in processes of its own.
+
+    Making one starts those processes and loads the model, which blocks for 10 s and more. It serves the event loop that
+    first uses it.
+
+    Prompts are cached in blocks; requests with equal beginnings share them, so sessions need no care. New weights take
+    effect between two steps: running requests freeze, weights are loaded, all that was cached is dropped, and the
+    requests go on under the new weights. Their earlier tokens are computed anew, so that no token is sampled from a
+    mixture of two policies.
+
+    Args:
+        model: Folder of the model in Hugging Face format. No tokenizer is needed.
+        max_slots: Most sequences that run at once; more wait, smallest priority first.
+        max_length: Most tokens of a sequence, prompt and completion.
+        dtype: ``fp32``, ``bf16`` or ``fp16``: of weights and cache.
+        device: ``cpu`` or ``cuda``, to be sure; ``None`` takes what the installed vLLM is built for. Which GPU is
+            what ``CUDA_VISIBLE_DEVICES`` says.
+        strategy_config: Further arguments of vLLM's engine (``tensor_parallel_size``, ``gpu_memory_utilization``, …).
+        seed: Of the engine's own random numbers; requests carry their own.
+        version: Policy version of the weights in the folder.
+        bucket_bytes: Most shared memory that an update of weights takes, unless a single tensor is larger.
+        decode: Of the policy's tokenizer, where requests end at texts.
+
+    Raises:
+        VllmNotInstalledError: If vLLM is missing.
+        ConfigError: If ``strategy_config`` has a key that vLLM does not know or that roll sets itself.
+        ValueError: If a size is not positive, or vLLM refuses an argument.
+    """
+
+    engine_name = "vllm"
+
+    def __init__(
+        self,
+        model: str | Path,
+        *,
+        max_slots: int = 256,
+        max_length: int = 4096,
+        dtype: str = "fp32",
+        device: str | None = None,
+        strategy_config: Mapping[str, Any] | None = None,
+        seed: int = 0,
+        version: int = 0,
+        bucket_bytes: int = DEFAULT_BUCKET_BYTES,
+        decode: Decode | None = None,
+    ) -> None:
+        self.check_sizes(max_slots=max_slots, max_length=max_length, bucket_bytes=bucket_bytes)
+        try:
+            from roll.strategies.generation.vllm import adapter
+        except ImportError as error:
+            raise VllmNotInstalledError(error) from error
+        options = check_options(strategy_config, max_length=max_length, path="strategy_config")
+        super().__init__(adapter.FIRST_LABEL, version, starts_with_random_weights(options))
+        limits = EngineLimits(adapter.model_folder(model), max_slots, max_length, dtype, seed)
+        self.max_length = max_length
+        self._adapter = adapter
+        self._counters = EngineCounters()
+        self._engine: Any = adapter.start_engine(limits, options, self._counters, device)
+        self._vocabulary: int = self._engine.model_config.get_vocab_size()
+        self._bucket_bytes = bucket_bytes
+        self._stop_strings = StopStrings(decode)
+        self._active: set[str] = set()
+        self._paused = False
+
+    async def generate(self, request: GenerationRequest) -> Completion:
+        """Return the completion of ``request``. Cancelling the caller ends the request.
+
+        Raises:
+            ValueError: If the prompt is empty, has ids outside the vocabulary or leaves no room for a token, if the
+                sampling parameters are meaningless, or if a request with this id is running.
+            GenerationError: If the engine failed.
+            RuntimeError: If the engine is closed or its last weight update failed half-way.
+        """
+        return (await self.generate_samples(request, 1))[0]
+
+    async def generate_samples(self, request: GenerationRequest, samples: int) -> list[Completion]:
+        """Return several completions of one prompt, which is computed once.
+
+        Sample ``i`` draws with a seed of its own, made of the request's. :meth:`abort` ends all of them.
+
+        Raises:
+            ValueError: If ``samples`` is below 1, and as :meth:`generate`.
+            GenerationError: As :meth:`generate`.
+            RuntimeError: As :meth:`generate`.
+        """
+        self._check(request, samples)
+        self._active.add(request.request_id)
+        self._counters.begin()
+        try:
+            return await self._run(request, samples)
+        except self._adapter.ENGINE_ERRORS as error:
+            raise GenerationError(
+                f"vllm failed while request {request.request_id!r} was running: {type(error).__name__}: {error}"
+            ) from error
+        finally:
+            self._active.discard(request.request_id)
+            self._counters.end()
+
+    async def abort(self, request_id: str) -> None:
+        """End a request; its ``generate`` returns what it has. Unknown or finished ids are ignored."""
+        if request_id in self._active and not self._closed:
+            await self._engine.abort(request_id)
+
+    async def release(self, session: str) -> None:
+        """Nothing to do: the cache knows no sessions and forgets what was not used for longest."""
+
+    async def pause(self, mode: PauseMode = "keep") -> None:
+        """Stop stepping; new requests queue until :meth:`resume`.
+
+        Args:
+            mode: What becomes of running requests: ``keep`` freezes them, ``wait`` returns when they are done,
+                ``abort`` ends them with what they have.
+        """
+        self._check_open()
+        async with self._changing:
+            await self._pause(mode)
+            self._paused = True
+
+    async def resume(self) -> None:
+        """Continue stepping."""
+        self._check_open()
+        async with self._changing:
+            self._paused = False
+            await self._engine.resume_generation()
+
+    async def sleep(self, level: int = 1, mode: PauseMode = "keep") -> None:
+        """Stop stepping and give the memory of a GPU back; on a CPU nothing is freed.
+
+        Args:
+            level: 1 keeps the weights in CPU memory, 2 drops them: requests are then refused until an update. The
+                cache is dropped in both cases.
+            mode: What becomes of running requests, as in :meth:`pause`; frozen ones go on after :meth:`wake`.
+
+        Raises:
+            RuntimeError: On a GPU, if the engine was started without ``strategy_config.enable_sleep_mode``.
+        """
+        self._check_open()
+        config = self._engine.vllm_config
+        if config.device_config.device_type != "cpu":
+            if not config.model_config.enable_sleep_mode:
+                raise RuntimeError("vllm: to sleep, the engine must be started with strategy_config.enable_sleep_mode")
+            if level >= 2:
+                self._unusable = "sleep(level=2) dropped the weights"
+        async with self._changing:
+            self._paused = True
+            await self._engine.sleep(level, mode)
+
+    async def wake(self, tags: Sequence[str] | None = None) -> None:
+        """Take the memory back and continue stepping.
+
+        Args:
+            tags: ``weights`` or ``kv_cache``: only that part; stepping continues when both are there. New weights can
+                be loaded in between, before the cache takes its memory. ``None``: all.
+        """
+        self._check_open()
+        async with self._changing:
+            awake = await self._engine.wake_up(None if tags is None else list(tags))
+            self._paused = not awake
+
+    async def update_weights(self, update: WeightUpdate) -> None:
+        """Load new weights and drop every cached prefix; running requests go on under the new weights.
+
+        Tensors are read on the event loop's thread, one bucket at a time, and reach the engine's processes through
+        shared memory of this machine.
+
+        Raises:
+            WeightLoadError: If a name is unknown or missing, or a shape differs. Requests under way fail with
+                :class:`GenerationError`, and further ones are refused until an update succeeds.
+        """
+
+        async def load() -> int:
+            await self._ask("roll_begin_update")
+            for bucket in buckets_of(update.named_tensors, self._bucket_bytes):
+                await self._ask("roll_load_bucket", bucket.path, bucket.rows)
+            await self._ask("roll_finish_update")
+            return update.version
+
+        await self._change_weights(load)
+
+    async def update_weights_from(self, folder: Path, version: int) -> None:
+        """Load the safetensors files of a folder that all of the engine's processes see; otherwise as an update.
+
+        Raises:
+            WeightLoadError: As :meth:`update_weights`.
+        """
+
+        async def load() -> int:
+            await self._ask("roll_begin_update")
+            await self._ask("roll_load_folder", str(folder.resolve()))
+            await self._ask("roll_finish_update")
+            return version
+
+        await self._change_weights(load)
+
+    async def call_workers(self, function: Callable[[int], T]) -> list[T]:
+        """Call ``function`` with its rank in each of the engine's processes; return the results in their order.
+
+        Args:
+            function: Can be pickled, and is found under the same name in the other processes.
+        """
+        self._check_open()
+        answers = await self._engine.collective_rpc("roll_call", args=(pickle.dumps(function),))
+        return [pickle.loads(answer) for answer in answers]
+
+    async def fingerprints(self) -> Fingerprints:
+        """Return fingerprints of the weights that it computes with, under Hugging Face names."""
+        self._check_open()
+        answers = await self._engine.collective_rpc("roll_fingerprints")
+        return join([pickle.loads(answer) for answer in answers])
+
+    async def connect_workers(self, make_receiver: Callable[[int], ReceivesWeights]) -> None:
+        """Give each of the engine's processes an end of its own of a weight sync, for :meth:`receive_weights`.
+
+        Args:
+            make_receiver: Makes the end of the process with the given rank; can be pickled. A
+                ``roll.distributed.weight_sync.WeightReceiver`` is one.
+
+        Raises:
+            WeightLoadError: If one cannot be made.
+        """
+        self._check_open()
+        await self._ask("roll_connect", pickle.dumps(make_receiver))
+
+    async def disconnect_workers(self) -> None:
+        """Close the ends that :meth:`connect_workers` made."""
+        self._check_open()
+        await self._ask("roll_disconnect")
+
+    async def receive_weights(self) -> int:
+        """Load what the trainer sends to the engine's own processes; return the version.
+
+        Running requests are frozen from now until the weights have arrived, so call it when the trainer sends.
+
+        Raises:
+            WeightLoadError: As :meth:`update_weights`.
+        """
+
+        async def load() -> int:
+            answers = await self._engine.collective_rpc("roll_receive")
+            problems = [problem for problem, _ in answers if problem is not None]
+            if problems:
+                raise WeightLoadError(f"vllm could not load new weights: {problems[0]}")
+            return int(answers[0][1])
+
+        await self._change_weights(load)
+        return self.policy_version
+
+    async def close(self) -> None:
+        """Abort all requests and end the engine's processes. Closing twice is harmless."""
+        if self._closed:
+            return
+        if self._active and asyncio.get_running_loop() is self._loop:
+            await self._engine.abort(list(self._active))
+            # Their callers take the results before the engine is gone.
+            for _ in range(10):
+                await asyncio.sleep(0)
+        self._closed = True
+        engine, self._engine = self._engine, None
+        if engine.output_handler is not None:
+            # It would take the end of the processes for a crash and say so.
+            engine.output_handler.cancel()
+        # It waits for the processes to end.
+        await asyncio.to_thread(engine.shutdown, _SHUTDOWN_SECONDS)
+
+    def metrics(self) -> dict[str, float]:
+        """Totals since the start, rates, and the state after the last step (``running``, ``queue``)."""
+        return self._counters.as_metrics()
+
+    async def _run(self, request: GenerationRequest, samples: int) -> list[Completion]:
+        texts, ends = request.sampling.stop_strings, _Ends(self._stop_strings)
+        latest: dict[int, Any] = {}
+        cached = None
+        stream = self._engine.generate(
+            self._adapter.engine_prompt(request),
+            self._adapter.engine_sampling(self._cut_to_length(request), samples),
+            request.request_id,
+            priority=request.priority,
+        )
+        async for output in stream:
+            cached = output.num_cached_tokens
+            latest |= {each.index: each for each in output.outputs}
+            if texts and ends.are_reached(latest, texts, samples):
+                await self._engine.abort(request.request_id)
+        if self._unusable is not None:
+            raise GenerationError(f"vllm: request {request.request_id!r} was ended: {self._unusable}")
+        if len(latest) != samples:
+            raise GenerationError(f"vllm returned no result for request {request.request_id!r}")
+        completions = [
+            self._adapter.completion_of(output, cached, self._versions, self.policy_version, ends.counts.get(index))
+            for index, output in sorted(latest.items())
+        ]
+        for completion in completions:
+            self._counters.completed(
+                len(request.prompt_ids), completion.cached_tokens, completion.finish_reason == "abort"
+            )
+        return completions
+
+    def _cut_to_length(self, request: GenerationRequest) -> GenerationRequest:
+        room = self.max_length - len(request.prompt_ids)
+        if request.sampling.max_new_tokens <= room:
+            return request
+        return replace(request, sampling=replace(request.sampling, max_new_tokens=room))
+
+    def _check(self, request: GenerationRequest, samples: int) -> None:
+        self._check_usable()
+        check_sampling(request.sampling)
+        self._stop_strings.check(request)
+        where = f"request {request.request_id!r}"
+        check_limits("vllm", request.request_id, request.sampling)
+        if samples < 1:
+            raise ValueError(f"{where} asks for {samples} samples; it must be at least 1")
+        if request.request_id in self._active:
+            raise ValueError(f"{where} is already running; request ids must be unique")
+        check_prompt(request, self.max_length, self._vocabulary)
+
+    async def _pause(self, mode: PauseMode) -> None:
+        await self._engine.pause_generation(mode=mode, clear_cache=False)
+
+    @asynccontextmanager
+    async def _frozen(self) -> AsyncIterator[None]:
+        """Keep the engine from stepping; running requests freeze."""
+        async with self._changing:
+            if not self._paused:
+                await self._pause("keep")
+            try:
+                yield
+            finally:
+                if not self._paused:
+                    await self._engine.resume_generation()
+
+    async def _change_weights(self, load: Callable[[], Any]) -> None:
+        """Run ``load``, which returns the new version, while nothing steps; then forget what was cached."""
+        self._check_open()
+        started = time.perf_counter()
+        async with self._frozen():
+            try:
+                version = await load()
+                # Running requests give their cached tokens up and compute them anew: the cache only forgets blocks
+                # that nobody holds.
+                await self._engine.reset_prefix_cache(reset_running_requests=True)
+                label = str(len(self._versions))
+                self._versions[label] = version
+                await self._engine.update_weight_version(label)
+            except BaseException as error:
+                self._unusable = f"a weight update failed half-way: {error}"
+                await self._engine.abort(list(self._active))
+                raise
+            self._label = label
+            self._unusable = None
+        self._counters.updated(time.perf_counter() - started)
+
+    async def _ask(self, method: str, *arguments: Any) -> None:
+        """Call a method of the worker extension in all of the engine's processes.
+
+        Raises:
+            WeightLoadError: With what the first that failed says.
+        """
+        for problem in await self._engine.collective_rpc(method, args=arguments):
+            if problem is not None:
+                raise WeightLoadError(f"vllm could not load new weights: {problem}")

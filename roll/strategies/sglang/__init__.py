@@ -1,5 +1,0 @@
-"""The `sglang` engine: SGLang's own `Engine`."""
-
-from roll.strategies.sglang.strategy import SglangStrategy
-
-__all__ = ["SglangStrategy"]

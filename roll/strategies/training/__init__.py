@@ -1,0 +1,1 @@
+"""Engines that train and score, and what they share."""

@@ -1,5 +1,0 @@
-"""The `vllm` engine: vLLM's own `AsyncLLM`, on CPUs and GPUs."""
-
-from roll.strategies.vllm.strategy import VllmStrategy
-
-__all__ = ["VllmStrategy"]
