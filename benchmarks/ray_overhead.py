@@ -50,7 +50,7 @@ from roll.envs.base import Outcome  # noqa: E402
 from roll.generation import Completion, GenerationRequest  # noqa: E402
 from roll.models.loading import load_tokenizer  # noqa: E402
 from roll.pipelines.roles.pool import WorkerPool  # noqa: E402
-from roll.schedulers.rollout import RolloutScheduler, group_specs  # noqa: E402
+from roll.schedulers.groups import RolloutScheduler, group_specs  # noqa: E402
 from roll.workers.engine_client import Engines  # noqa: E402
 from roll.workers.environment import EnvironmentWorker  # noqa: E402
 from roll.workers.setup import Registered  # noqa: E402

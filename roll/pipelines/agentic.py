@@ -8,16 +8,16 @@ from typing import Any
 from roll.config import AgenticConfig
 from roll.config.batch_plan import rollout_plan
 from roll.distributed import Cluster
-from roll.pipelines.agentic_parts import TRAIN, VAL, Environments, build_ahead, require_turns, start_environments
-from roll.pipelines.ahead import spares
 from roll.pipelines.algorithm_options import needs_baselines
 from roll.pipelines.base import Pipeline, Rollout, run_pipeline
 from roll.pipelines.core import build_core
-from roll.pipelines.group_search import GroupSearch
 from roll.pipelines.learner import Learner
 from roll.pipelines.metrics import Throughput, generation_metrics, rollout_metrics
 from roll.pipelines.preflight.agentic import check_agentic
-from roll.schedulers.rollout import GroupSpec, RolloutScheduler, group_specs
+from roll.pipelines.sampling.filters import GroupSearch
+from roll.pipelines.sampling.levels import TRAIN, VAL, Environments, build_ahead, require_turns, start_environments
+from roll.pipelines.sampling.stream import spares
+from roll.schedulers.groups import GroupSpec, RolloutScheduler, group_specs
 from roll.tracking import RunSummary
 from roll.trajectories.model import TrajectoryGroup
 from roll.workers.loading import load_text

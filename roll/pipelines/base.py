@@ -18,7 +18,6 @@ from roll.config.process import settle_collector
 from roll.distributed import Cluster, WorkerError, open_cluster
 from roll.distributed.weight_sync import WeightSyncError
 from roll.env_managers.groups import GroupMismatchError
-from roll.pipelines.ahead import Ahead
 from roll.pipelines.core import Core
 from roll.pipelines.learner import Learner, Lesson
 from roll.pipelines.metrics import generation_metrics, prefixed, rollout_metrics
@@ -40,7 +39,8 @@ from roll.pipelines.run.terminal import (
     say,
     say_differences,
 )
-from roll.schedulers.rollout import RolloutError
+from roll.pipelines.sampling.stream import Ahead
+from roll.schedulers.groups import RolloutError
 from roll.strategies.generation.engine_options import starts_with_random_weights
 from roll.tracking import Progress, RunSummary, make_progress
 from roll.trajectories.model import Trajectory, TrajectoryGroup

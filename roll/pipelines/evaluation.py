@@ -16,13 +16,13 @@ from roll.pipelines.base import shown_episodes
 from roll.pipelines.core import build_sampler
 from roll.pipelines.preflight.rlvr import check_evaluation
 from roll.pipelines.rlvr_metrics import evaluation_metrics
-from roll.pipelines.rlvr_parts import eval_prompts, prompt_scheduler, start_graders
 from roll.pipelines.run.folders import EVALUATION, folders, make_room, own_folders
 from roll.pipelines.run.process import run_to_end, settle_process
 from roll.pipelines.run.record import RunRecord
 from roll.pipelines.run.storage import refusals_end_the_run
 from roll.pipelines.run.terminal import quiet_transformers, say, show_evaluation
-from roll.schedulers.prompts import PromptScheduler
+from roll.pipelines.sampling.prompts import eval_prompts, prompt_scheduler, start_graders
+from roll.schedulers.answers import PromptScheduler
 from roll.tracking import make_progress
 from roll.trajectories.model import Status, TrajectoryGroup
 from roll.trajectories.store import is_trajectory_file, read_trajectories, trajectory_path, write_trajectories

@@ -20,7 +20,7 @@ from roll.pipelines.metrics import batch_metrics, prefixed
 from roll.pipelines.objective import PolicyObjective, merge_metrics
 from roll.pipelines.roles.models import TrainRole
 from roll.pipelines.value_objective import ValueObjective, critic_metrics, explained_variance
-from roll.schedulers.rollout import RolloutError
+from roll.schedulers.groups import RolloutError
 from roll.tracking import Progress
 from roll.trajectories.batch import collate
 from roll.trajectories.model import Status, Trajectory, TrajectoryGroup

@@ -13,8 +13,8 @@ from roll.pipelines.learner import Learner
 from roll.pipelines.metrics import Throughput, prefixed
 from roll.pipelines.preflight.rlvr import check_rlvr
 from roll.pipelines.rlvr_metrics import VERIFIER, domain_metrics, evaluation_metrics
-from roll.pipelines.rlvr_parts import RlvrParts, build_ahead, build_rlvr, load_data
 from roll.pipelines.run.terminal import say
+from roll.pipelines.sampling.prompts import RlvrParts, build_ahead, build_rlvr, load_data
 from roll.schedulers.prompt_search import Collected
 from roll.tracking import RunSummary
 from roll.workers.loading import load_text

@@ -11,9 +11,9 @@ from dataclasses import dataclass
 from typing import Any, Generic, TypeVar
 
 from roll.schedulers.admission import Admission, Dropped, DropReason
+from roll.schedulers.groups import RolloutError
 from roll.schedulers.members import cancel
 from roll.schedulers.prompt_search import Keep
-from roll.schedulers.rollout import RolloutError
 from roll.schedulers.staleness import oldest_version, staleness_metrics
 from roll.trajectories.model import TrajectoryGroup
 

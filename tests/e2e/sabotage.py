@@ -12,8 +12,8 @@ import signal
 from collections import Counter
 from typing import Any
 
-from roll.schedulers.prompts import PromptScheduler
-from roll.schedulers.rollout import RolloutScheduler
+from roll.schedulers.answers import PromptScheduler
+from roll.schedulers.groups import RolloutScheduler
 from roll.strategies.training.pytorch.train import FsdpTrainStrategy
 
 MOMENT, _, TIME = os.environ.get("ROLL_TEST_KILL", "never:0").partition(":")

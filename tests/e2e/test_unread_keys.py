@@ -29,7 +29,7 @@ ELSEWHERE = {
     "difficulty_low_threshold": "roll/pipelines/loss_scope.py",
     "difficulty_high_threshold": "roll/pipelines/loss_scope.py",
     "kl_horizon": "roll/pipelines/credit.py",
-    "straggler_timeout": "roll/pipelines/ahead.py",
+    "straggler_timeout": "roll/pipelines/sampling/stream.py",
     **dict.fromkeys(
         ("gamma", "lambd", "step_reward_gamma", "step_reward_weight", "norm_adv_by_std_in_grpo"),
         "roll/pipelines/algorithm_options.py",

@@ -10,7 +10,7 @@ from scheduler_fakes import trajectory
 
 from roll.schedulers.group_stream import GroupStream, StepGroups
 from roll.schedulers.group_streams import GroupStreams
-from roll.schedulers.rollout import GroupSpec, endless_specs, group_specs
+from roll.schedulers.groups import GroupSpec, endless_specs, group_specs
 from roll.schedulers.virtual_time import run_in_virtual_time
 from roll.trajectories.model import TrajectoryGroup
 

@@ -18,8 +18,8 @@ from roll.env_managers.records import EpisodeSpec
 from roll.generation import GenerationRequest, SamplingParams
 from roll.schedulers.generation import GenerationScheduler
 from roll.schedulers.group_stream import GroupStream, StepGroups
+from roll.schedulers.groups import GroupSpec, RolloutScheduler, endless_specs
 from roll.schedulers.members import Spares
-from roll.schedulers.rollout import GroupSpec, RolloutScheduler, endless_specs
 from roll.schedulers.virtual_time import run_in_virtual_time
 from roll.trajectories.model import Status, Trajectory, TrajectoryGroup
 

@@ -14,10 +14,10 @@ from roll.data.prompts import Prompt
 from roll.env_managers.records import GenerateCall
 from roll.generation import Completion
 from roll.rewards.base import Grade, RewardRequest
+from roll.schedulers.answers import AnswerLimits, PromptScheduler
 from roll.schedulers.group_stream import GroupStream
 from roll.schedulers.members import Spares
 from roll.schedulers.prompt_search import Collected
-from roll.schedulers.prompts import AnswerLimits, PromptScheduler
 from roll.trajectories.model import Status, TrajectoryGroup
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from roll.pipelines.group_search import GroupSearch
+from roll.pipelines.sampling.filters import GroupSearch
 from roll.trajectories.model import Status, Trajectory, TrajectoryGroup
 
 

@@ -8,14 +8,14 @@ from roll.config import AgenticConfig, ConfigError, Problem
 from roll.config.batch_plan import rollout_plan
 from roll.distributed import WorkerDiedError, WorkerSpec
 from roll.env_managers.records import EpisodeSpec
-from roll.pipelines.ahead import Ahead, spares, stream_options
 from roll.pipelines.algorithm_options import needs_baselines
 from roll.pipelines.core import Core
-from roll.pipelines.group_search import has_variance
 from roll.pipelines.roles.pool import WorkerPool
+from roll.pipelines.sampling.filters import has_variance
+from roll.pipelines.sampling.stream import Ahead, spares, stream_options
 from roll.schedulers.group_stream import GroupStream
 from roll.schedulers.group_streams import GroupStreams
-from roll.schedulers.rollout import RolloutScheduler, endless_specs
+from roll.schedulers.groups import RolloutScheduler, endless_specs
 from roll.trajectories.model import Trajectory
 from roll.workers.classes import worker_class
 from roll.workers.loading import Text

@@ -16,15 +16,15 @@ from roll.data.errors import DataError
 from roll.data.loading import load_prompts, validation_prompts
 from roll.data.prompts import Prompt
 from roll.distributed import WorkerSpec
-from roll.pipelines.ahead import Ahead, spares, stream_options
 from roll.pipelines.algorithm_options import needs_baselines
 from roll.pipelines.core import Core, Sampler
 from roll.pipelines.roles.pool import WorkerPool
+from roll.pipelines.sampling.stream import Ahead, spares, stream_options
 from roll.rewards.base import Grade, RewardRequest
 from roll.rewards.concurrency import ConcurrencyLimit
+from roll.schedulers.answers import AnswerLimits, Grader, PromptScheduler
 from roll.schedulers.group_stream import GroupStream
 from roll.schedulers.prompt_search import Keep
-from roll.schedulers.prompts import AnswerLimits, Grader, PromptScheduler
 from roll.trajectories.model import TrajectoryGroup
 from roll.workers.classes import worker_class
 from roll.workers.environment import sampling_params
@@ -76,7 +76,7 @@ class RlvrParts:
 
 
 class PooledGrader:
-    """Grades in the workers of a domain; see :class:`roll.schedulers.prompts.Grader`.
+    """Grades in the workers of a domain; see :class:`roll.schedulers.answers.Grader`.
 
     Args:
         pool: The workers.

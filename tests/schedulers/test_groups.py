@@ -18,7 +18,7 @@ from roll.generation import Completion, GenerationRequest, SamplingParams
 from roll.models.toy.tokenizer import build_tokenizer
 from roll.rendering import ChatRenderer
 from roll.schedulers.generation import GenerationScheduler
-from roll.schedulers.rollout import GroupSpec, RolloutError, RolloutScheduler, endless_specs, group_specs
+from roll.schedulers.groups import GroupSpec, RolloutError, RolloutScheduler, endless_specs, group_specs
 from roll.strategies.base import GenerationStrategy, WeightUpdate
 from roll.trajectories.model import Status, Trajectory, TrajectoryGroup
 

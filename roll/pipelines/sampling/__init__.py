@@ -1,0 +1,1 @@
+"""Task sources, how tasks are played, and the stream that gives each step its groups."""
