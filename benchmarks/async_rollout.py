@@ -26,7 +26,7 @@ import random
 from dataclasses import dataclass, replace
 from itertools import count
 
-from roll.env_managers.records import EpisodeSpec, GenerateCall
+from roll.env_managers.records import EpisodeSpec
 from roll.generation import Completion, GenerationRequest, SamplingParams, generation_seed
 from roll.schedulers.generation import GenerationScheduler
 from roll.schedulers.group_stream import GroupStream
@@ -180,7 +180,7 @@ class Episodes:
     def __init__(self, workload: Workload, generation: GenerationScheduler) -> None:
         self.workload = workload
         self.generation = generation
-        self._generate = generation.generator(SamplingParams(max_new_tokens=1 << 20))
+        self._sampling = SamplingParams(max_new_tokens=1 << 20, stop_token_ids=(1,))
 
     async def play(self, spec: EpisodeSpec, greedy: bool) -> Trajectory:
         """Play one episode."""
@@ -192,8 +192,8 @@ class Episodes:
         for turn in range(round(workload.turns.draw(rng))):
             seed = generation_seed(spec.run_seed, spec.group_id, spec.episode, turn)
             number = int(spec.group_id.removeprefix("train-"))
-            call = GenerateCall(f"{name}/{turn}", session, prompt, 1 << 20, (1,), seed, turn, priority=number)
-            completion = await self._generate(call)
+            request = GenerationRequest(f"{name}/{turn}", prompt, self._sampling, seed, session, priority=number)
+            completion = await self.generation.generate(request)
             await asyncio.sleep(workload.latency.draw(rng))
             turns.append(Turn([], completion.token_ids, [], policy_version=completion.policy_version))
             prompt = prompt + completion.token_ids + [0] * workload.observation

@@ -40,7 +40,7 @@ from roll.env_managers.records import EnvManagerLimits, EpisodeSpec  # noqa: E40
 from roll.env_managers.templates import Templates  # noqa: E402
 from roll.env_managers.trajectory import TrajectoryEnvManager  # noqa: E402
 from roll.envs import get_tag, make  # noqa: E402
-from roll.generation import Completion, GenerationRequest, SamplingParams  # noqa: E402
+from roll.generation import Completion, GenerationRequest  # noqa: E402
 from roll.models.loading import load_tokenizer  # noqa: E402
 from roll.models.toy import WEIGHTS_DIRECTORY  # noqa: E402
 from roll.rendering.chat import ChatRenderer  # noqa: E402
@@ -128,7 +128,7 @@ async def through(
     generation = GenerationScheduler(recorder)
     manager = TrajectoryEnvManager(
         renderer=renderer,
-        generate=generation.generator(SamplingParams(max_new_tokens=NEW_TOKENS)),
+        generate=generation.generate,
         limits=EnvManagerLimits(10, SEQUENCE_LENGTH, NEW_TOKENS),
         templates=Templates("Solve the Sokoban puzzle.", "{observation}"),
         threads=None,  # as the env worker has it for quick environments

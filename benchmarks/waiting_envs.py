@@ -17,10 +17,10 @@ import os
 import time
 from typing import Any
 
-from roll.env_managers import EnvManagerLimits, EnvThreads, EpisodeSpec, GenerateCall, TrajectoryEnvManager
+from roll.env_managers import EnvManagerLimits, EnvThreads, EpisodeSpec, TrajectoryEnvManager
 from roll.env_managers.event_loop import EnvEventLoop
 from roll.envs import AsyncTextEnv, Outcome, TextEnv
-from roll.generation import Completion
+from roll.generation import Completion, GenerationRequest
 from roll.models.loading import load_tokenizer
 from roll.rendering import ChatRenderer
 
@@ -67,7 +67,7 @@ async def play(kind: type[TextEnv], episodes: int, turns: int, seconds: float) -
     ids = [*tokenizer.encode("<answer>Wait</answer>", add_special_tokens=False), tokenizer.eos_token_id]
     answer = Completion(ids, [0.0] * len(ids), "stop", (0, 0))
 
-    async def generate(call: GenerateCall) -> Any:
+    async def generate(request: GenerationRequest) -> Any:
         return answer
 
     where = EnvEventLoop() if kind is Awaits else EnvThreads()

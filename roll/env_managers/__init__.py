@@ -2,12 +2,8 @@
 
 from roll.env_managers.groups import GroupMismatchError, check_group
 from roll.env_managers.records import (
-    Activity,
     EnvManagerLimits,
     EpisodeSpec,
-    GenerateCall,
-    Renderer,
-    SampledTokens,
     Timeouts,
     TokenInvariantError,
 )
@@ -16,14 +12,10 @@ from roll.env_managers.threads import EnvThreads
 from roll.env_managers.trajectory import TrajectoryEnvManager
 
 __all__ = [
-    "Activity",
     "EnvManagerLimits",
     "EnvThreads",
     "EpisodeSpec",
-    "GenerateCall",
     "GroupMismatchError",
-    "Renderer",
-    "SampledTokens",
     "Templates",
     "Timeouts",
     "TokenInvariantError",

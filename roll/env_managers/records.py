@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Protocol
 
 
 class TokenInvariantError(RuntimeError):
@@ -90,90 +88,3 @@ class Timeouts:
             value = getattr(self, name)
             if value is not None and not value > 0:
                 raise ValueError(f"timeouts.{name}={value}: must be greater than 0 seconds, or None for no limit")
-
-
-@dataclass(frozen=True, slots=True)
-class GenerateCall:
-    """A request for one completion.
-
-    Attributes:
-        request_id: Unique within the run (``group/episode/turn``).
-        session: The trajectory; its requests share a growing prefix. ``None`` if there is one request only.
-        prompt_ids: The whole prompt, history included.
-        max_new_tokens: Upper bound on sampled tokens, the stop token included.
-        stop_token_ids: Sampling ends after one of these, which stays in the completion.
-        seed: 64-bit key of the sampling noise, see :func:`roll.generation.generation_seed`.
-        turn: Index of the turn.
-        priority: Smaller runs earlier when the engine is full.
-    """
-
-    request_id: str
-    session: str | None
-    prompt_ids: list[int]
-    max_new_tokens: int
-    stop_token_ids: tuple[int, ...]
-    seed: int
-    turn: int
-    priority: int = 0
-
-
-class SampledTokens(Protocol):
-    """What ``generate`` returns: sampled ids with one log-probability each."""
-
-    @property
-    def token_ids(self) -> Sequence[int]:
-        """Sampled tokens, stop token included if one was drawn."""
-        ...
-
-    @property
-    def logprobs(self) -> Sequence[float]:
-        """Natural-log probability of each token under the distribution it was drawn from."""
-        ...
-
-    @property
-    def finish_reason(self) -> str:
-        """``"stop"``, ``"length"`` or ``"abort"``."""
-        ...
-
-    @property
-    def policy_version(self) -> tuple[int, int]:
-        """Oldest and newest weights used."""
-        ...
-
-
-class Renderer(Protocol):
-    """Messages to tokens and back; :class:`roll.rendering.ChatRenderer` is one."""
-
-    stop_token_ids: tuple[int, ...]
-
-    def render_ids(self, messages: Sequence[Mapping[str, str]]) -> list[int]:
-        """Return the whole conversation with generation prompt."""
-        ...
-
-    def next_ids(
-        self,
-        completion_ids: Sequence[int],
-        new_messages: Sequence[Mapping[str, str]],
-        history: Sequence[Mapping[str, str]] | None = None,
-    ) -> list[int] | None:
-        """Return the tokens that follow prompt and completion, or ``None`` to render the conversation anew.
-
-        ``history`` is the conversation before; it is given once a conversation was rendered anew.
-        """
-        ...
-
-    def decode(self, ids: Sequence[int]) -> str:
-        """Return the text of sampled tokens without their stop token."""
-        ...
-
-
-class Activity(Protocol):
-    """Is told when an episode works outside the engine; calls come in pairs, in the thread of the event loop."""
-
-    def enter_env(self) -> None:
-        """The episode started, or got its completion."""
-        ...
-
-    def leave_env(self) -> None:
-        """The episode asks for a completion now, or is over."""
-        ...

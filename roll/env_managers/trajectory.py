@@ -12,25 +12,27 @@ from typing import Any, TypeVar
 from roll.env_managers.event_loop import EnvEventLoop, to_its_end_within
 from roll.env_managers.metrics import aggregate_metrics
 from roll.env_managers.records import (
-    Activity,
     EnvManagerLimits,
     EpisodeSpec,
-    GenerateCall,
-    Renderer,
-    SampledTokens,
     Timeouts,
     TokenInvariantError,
 )
 from roll.env_managers.session import EnvFailure, EnvSession, EnvStep
 from roll.env_managers.templates import Templates
 from roll.env_managers.threads import CallTimeoutError, EnvThreads
-from roll.generation import generation_seed
-from roll.rendering.errors import ConversationError
+from roll.generation import (
+    Activity,
+    Completion,
+    Generate,
+    GenerationRequest,
+    NoActivity,
+    SamplingParams,
+    generation_seed,
+)
+from roll.rendering import ConversationError, Renderer
 from roll.trajectories.model import Status, Trajectory, Turn
 
 T = TypeVar("T")
-
-Generate = Callable[[GenerateCall], Awaitable[SampledTokens]]
 
 _IN_PLACE = EnvEventLoop()
 
@@ -47,6 +49,7 @@ class TrajectoryEnvManager:
         renderer: Renderer,
         generate: Generate,
         limits: EnvManagerLimits,
+        sampling: SamplingParams | None = None,
         templates: Templates | None = None,
         timeouts: Timeouts | None = None,
         threads: EnvThreads | EnvEventLoop | None = None,
@@ -60,6 +63,8 @@ class TrajectoryEnvManager:
             generate: Called once per turn. What it raises ends the run: an engine that fails is not an environment's
                 fault. When it outlives its time-out it is cancelled.
             limits: How long an episode may get.
+            sampling: How tokens are drawn. A response ends at the renderer's stop tokens too, and is no longer than the
+                limits allow; by default that is all.
             templates: What the policy is told; by default the instruction, then bare observations.
             timeouts: Seconds per phase.
             threads: Where environments run: in threads, or in the event loop where they are awaited. ``None`` calls
@@ -71,10 +76,12 @@ class TrajectoryEnvManager:
         self.renderer = renderer
         self.generate = generate
         self.limits = limits
+        longest = limits.max_response_length
+        self.sampling = (sampling or SamplingParams(longest)).within(longest, renderer.stop_token_ids)
         self.templates = templates or Templates()
         self.timeouts = timeouts or Timeouts()
         self.threads = threads
-        self.activity: Activity = activity or _NoActivity()
+        self.activity = activity or NoActivity()
         self.record_frames = record_frames
 
     async def run(self, spec: EpisodeSpec, make_env: Callable[[], Any]) -> Trajectory:
@@ -94,11 +101,8 @@ class TrajectoryEnvManager:
             TokenInvariantError: If a prompt does not extend the previous one.
             ValueError: If ``generate`` returns no tokens, or not one log-probability per token.
         """
-        self.activity.enter_env()
-        try:
+        with self.activity.outside_engine():
             return await _Episode(self, spec, make_env).play()
-        finally:
-            self.activity.leave_env()
 
 
 class _Episode:
@@ -195,23 +199,21 @@ class _Episode:
             )
         await self._call("close", self._session.close, self._manager.timeouts.step)
 
-    async def _generate(self, index: int) -> SampledTokens | None:
+    async def _generate(self, index: int) -> Completion | None:
         manager, spec = self._manager, self._spec
-        call = GenerateCall(
+        request = GenerationRequest(
             request_id=f"{spec.trajectory_id}/{index}",
-            session=spec.trajectory_id,
             prompt_ids=self._prompt,
-            max_new_tokens=manager.limits.max_response_length,
-            stop_token_ids=manager.renderer.stop_token_ids,
+            sampling=manager.sampling,
             seed=generation_seed(spec.run_seed, spec.group_id, spec.episode, index),
-            turn=index,
+            session=spec.trajectory_id,
             priority=spec.priority,
         )
         limit = asyncio.timeout(manager.timeouts.generate)
         manager.activity.leave_env()
         try:
             async with limit:
-                completion = await manager.generate(call)
+                completion = await manager.generate(request)
         except TimeoutError:
             if not limit.expired():
                 raise
@@ -231,7 +233,7 @@ class _Episode:
             )
         return completion
 
-    def _record(self, completion: SampledTokens, step: EnvStep) -> Turn:
+    def _record(self, completion: Completion, step: EnvStep) -> Turn:
         turn = Turn(
             prompt_ids=self._added,
             completion_ids=list(completion.token_ids),
@@ -251,7 +253,7 @@ class _Episode:
         self._metrics_agg.update(step.metrics_agg)
         return turn
 
-    def _extend(self, completion: SampledTokens) -> None:
+    def _extend(self, completion: Completion) -> None:
         """Make the next turn's prompt: the previous tokens and a bridge, or the whole conversation rendered anew."""
         turns = self._trajectory.turns
         user = self._user_message(len(turns))
@@ -348,11 +350,3 @@ class _StepCall:
 
     def __call__(self) -> EnvStep | Awaitable[EnvStep]:
         return self._session.step(self._response, self._last)
-
-
-class _NoActivity:
-    def enter_env(self) -> None:
-        return
-
-    def leave_env(self) -> None:
-        return

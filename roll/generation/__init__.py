@@ -1,7 +1,7 @@
 """What passes between those who want completions and the engines that sample them; needs neither torch nor Ray."""
 
-from roll.generation.activity import Activity
-from roll.generation.records import Completion, GenerationRequest, SamplingParams
+from roll.generation.activity import Activity, NoActivity
+from roll.generation.records import Completion, Generate, GenerationRequest, SamplingParams
 from roll.generation.seeds import generation_seed
 
-__all__ = ["Activity", "Completion", "GenerationRequest", "SamplingParams", "generation_seed"]
+__all__ = ["Activity", "Completion", "Generate", "GenerationRequest", "NoActivity", "SamplingParams", "generation_seed"]

@@ -8,6 +8,8 @@ engine waits for :meth:`Activity.quiescent` before it forms a batch.
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Iterator
+from contextlib import contextmanager
 
 _SETTLE_TICKS = 8
 """Turns of the event loop without a change that count as quiet. A finished completion needs a few turns to travel
@@ -19,12 +21,9 @@ class Activity:
 
     Use it from the thread of the event loop only::
 
-        activity.enter_env()
-        try:
+        with activity.outside_engine():
             observation = await asyncio.to_thread(env.step, action)
-        finally:
-            activity.leave_env()
-        completion = await engine.generate(request)   # no other await between leave_env and generate
+        completion = await engine.generate(request)   # no other await between the two
     """
 
     def __init__(self) -> None:
@@ -59,6 +58,15 @@ class Activity:
                 if not waiter.done() and not waiter.get_loop().is_closed():
                     waiter.set_result(None)
 
+    @contextmanager
+    def outside_engine(self) -> Iterator[None]:
+        """Report that one episode works outside the engine while the block runs."""
+        self.enter_env()
+        try:
+            yield
+        finally:
+            self.leave_env()
+
     async def quiescent(self) -> None:
         """Return once no episode is executing outside the engine and none is about to."""
         quiet = 0
@@ -72,3 +80,16 @@ class Activity:
             await asyncio.sleep(0)
             quiet = quiet + 1 if self._changes == seen else 0
             seen = self._changes
+
+
+class NoActivity(Activity):
+    """For runs whose engines wait for nobody: counts nothing, and it is always quiet."""
+
+    def enter_env(self) -> None:
+        """Nobody needs to know."""
+
+    def leave_env(self) -> None:
+        """Nobody needs to know."""
+
+    async def quiescent(self) -> None:
+        """Return at once."""

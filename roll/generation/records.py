@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Awaitable, Callable, Iterable
+from dataclasses import dataclass, replace
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,6 +32,11 @@ class SamplingParams:
     stop_token_ids: tuple[int, ...] = ()
     repetition_penalty: float = 1.0
     stop_strings: tuple[str, ...] = ()
+
+    def within(self, max_new_tokens: int, stop_token_ids: Iterable[int] = ()) -> SamplingParams:
+        """Return these for a place with room for ``max_new_tokens``, where ``stop_token_ids`` end a completion too."""
+        stop = tuple(dict.fromkeys((*stop_token_ids, *self.stop_token_ids)))
+        return replace(self, max_new_tokens=min(max_new_tokens, self.max_new_tokens), stop_token_ids=stop)
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,3 +78,7 @@ class Completion:
     finish_reason: str
     policy_version: tuple[int, int] = (0, 0)
     cached_tokens: int = 0
+
+
+Generate = Callable[[GenerationRequest], Awaitable[Completion]]
+"""What callers are given: an engine's ``generate``, or that of a scheduler before engines."""

@@ -7,6 +7,15 @@ re-tokenising what a model sampled.
 from roll.rendering.chat import ChatRenderer
 from roll.rendering.encoding import PromptEncoder
 from roll.rendering.errors import ChatTemplateError, ConversationError
+from roll.rendering.protocols import Decoder, Renderer
 from roll.rendering.templates import with_template
 
-__all__ = ["ChatRenderer", "ChatTemplateError", "ConversationError", "PromptEncoder", "with_template"]
+__all__ = [
+    "ChatRenderer",
+    "ChatTemplateError",
+    "ConversationError",
+    "Decoder",
+    "PromptEncoder",
+    "Renderer",
+    "with_template",
+]

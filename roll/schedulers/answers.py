@@ -4,16 +4,22 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
 from roll.data.prompts import Prompt, PromptSource
-from roll.env_managers.records import Activity, GenerateCall
-from roll.generation import Completion, generation_seed
+from roll.generation import (
+    Activity,
+    Completion,
+    Generate,
+    GenerationRequest,
+    NoActivity,
+    SamplingParams,
+    generation_seed,
+)
+from roll.rendering import Decoder
 from roll.rewards.base import Grade, RewardRequest
-from roll.schedulers.generation import Generate
 from roll.schedulers.members import Spares, cancel, play_group
 from roll.schedulers.prompt_search import Collected, Keep, PromptSearch
 from roll.trajectories.model import Status, Trajectory, TrajectoryGroup, Turn
@@ -27,16 +33,6 @@ class Grader(Protocol):
 
     async def grade(self, request: RewardRequest) -> Grade:
         """Return the grade of one response."""
-        ...
-
-
-class Decoder(Protocol):
-    """Tokens back to text; :class:`roll.rendering.chat.ChatRenderer` is one."""
-
-    stop_token_ids: tuple[int, ...]
-
-    def decode(self, ids: Sequence[int]) -> str:
-        """Return the text of sampled tokens without their stop token."""
         ...
 
 
@@ -58,13 +54,14 @@ class PromptScheduler:
 
     Args:
         generate: Samples one completion.
+        sampling: How tokens are drawn; a response ends at the decoder's stop tokens too.
         decoder: Tokens to text.
         graders: What grades the responses of each domain.
         limits: How long responses may get.
         run_seed: Keys the sampling noise, with the group's name and the number of the response.
         activity: Told while responses are graded, where what is sampled next depends on the grades.
         grade_at_end: Grade when all responses of a round are there, instead of each as it is finished.
-        greedy: Samples greedily: gives each group a ``baseline``. ``None`` for groups without.
+        greedy: How tokens are drawn for the ``baseline`` of each group. ``None`` for groups without.
         spares: Responses beyond the size of a group, in place of those that break.
     """
 
@@ -72,21 +69,23 @@ class PromptScheduler:
         self,
         *,
         generate: Generate,
+        sampling: SamplingParams,
         decoder: Decoder,
         graders: Mapping[str, Grader],
         limits: AnswerLimits,
         run_seed: int,
         activity: Activity | None = None,
         grade_at_end: bool = False,
-        greedy: Generate | None = None,
+        greedy: SamplingParams | None = None,
         spares: Spares | None = None,
     ) -> None:
         self._generate = generate
+        self._sampling = sampling
         self._decoder = decoder
         self._graders = graders
         self._limits = limits
         self._run_seed = run_seed
-        self._activity: Activity = activity or _NoActivity()
+        self._activity = activity or NoActivity()
         self._grade_at_end = grade_at_end
         self._greedy = greedy
         self._spares = spares or Spares()
@@ -216,8 +215,8 @@ class PromptScheduler:
         together: asyncio.Barrier | None = None,
     ) -> TrajectoryGroup:
         async def one(episode: int, is_greedy: bool) -> Trajectory:
-            generate = self._greedy if is_greedy and self._greedy is not None else self._generate
-            trajectory = await self._answer(prompt, group_id, episode, priority, generate, together)
+            sampling = self._greedy if is_greedy and self._greedy is not None else self._sampling
+            trajectory = await self._answer(prompt, group_id, episode, priority, sampling, together)
             if not is_greedy:
                 on_graded(trajectory)
             return trajectory
@@ -231,20 +230,17 @@ class PromptScheduler:
         group_id: str,
         episode: int,
         priority: int,
-        generate: Generate,
+        sampling: SamplingParams,
         together: asyncio.Barrier | None,
     ) -> Trajectory:
         room = self._limits.sequence_length - len(prompt.prompt_ids)
         begun = time.perf_counter()
-        completion = await generate(
-            GenerateCall(
+        completion = await self._generate(
+            GenerationRequest(
                 request_id=f"{group_id}/{episode}",
-                session=None,
                 prompt_ids=prompt.prompt_ids,
-                max_new_tokens=min(self._limits.max_new_tokens, room),
-                stop_token_ids=self._decoder.stop_token_ids,
+                sampling=sampling.within(min(self._limits.max_new_tokens, room), self._decoder.stop_token_ids),
                 seed=generation_seed(self._run_seed, group_id, episode, 0),
-                turn=0,
                 priority=priority,
             )
         )
@@ -252,7 +248,7 @@ class PromptScheduler:
         response = self._decoder.decode(completion.token_ids)
         if together is not None:
             await together.wait()
-        with _outside_the_engine(self._activity):
+        with self._activity.outside_engine():
             return await self._grade(prompt, group_id, episode, completion, response, seconds)
 
     async def _grade(
@@ -316,22 +312,3 @@ def _trajectory(
         metrics={**grade.raw, **grade.metrics, "success": float(grade.correct)},
         messages=[dict(message) for message in prompt.messages],
     )
-
-
-class _NoActivity:
-    """Nobody needs to know."""
-
-    def enter_env(self) -> None:
-        """Nothing to report."""
-
-    def leave_env(self) -> None:
-        """Nothing to report."""
-
-
-@contextmanager
-def _outside_the_engine(activity: Activity) -> Iterator[None]:
-    activity.enter_env()
-    try:
-        yield
-    finally:
-        activity.leave_env()

@@ -1,27 +1,22 @@
-"""Turns what env managers ask for into requests to generation engines."""
+"""Brings requests to generation engines, whichever has a place for them."""
 
 from __future__ import annotations
 
 import asyncio
-import functools
 import time
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 
-from roll.env_managers.records import GenerateCall
-from roll.generation import Completion, GenerationRequest, SamplingParams
+from roll.generation import Completion, GenerationRequest
 from roll.schedulers.generation_metrics import GenerationMeter
 from roll.schedulers.replicas import GenerationClient, Replica, ReplicaDown, ReplicaPool
 
-Generate = Callable[[GenerateCall], Awaitable[Completion]]
-
-_CACHED_SAMPLINGS = 64
 _ABORT_SECONDS = 5.0
 """How long an engine may take to confirm that a request is over before it is believed to hang."""
 
 
 class GenerationScheduler:
-    """Routes calls to engine replicas, with the sampling parameters of their phase.
+    """Routes requests to engine replicas; to those who generate it looks like one engine.
 
     A request goes to the least loaded replica, and every later one of its trajectory to the same, which has its prefix
     (:class:`~roll.schedulers.replicas.ReplicaPool`). Where all are full, requests wait, oldest group first.
@@ -65,36 +60,23 @@ class GenerationScheduler:
         self._prefix = prefix
         self._meter = GenerationMeter(clock)
 
-    def generator(self, sampling: SamplingParams) -> Generate:
-        """Return the function that env managers call; limits and stop tokens of a call override ``sampling``'s.
+    async def generate(self, request: GenerationRequest) -> Completion:
+        """Return the completion of ``request``.
 
-        It raises :class:`~roll.schedulers.replicas.ReplicaDown` if no replica came back in time, or one after the
-        other went down with the request. A request that took too long every time comes back with
-        ``finish_reason="abort"`` and without tokens: its trajectory ends, the run goes on.
+        A request that took too long every time comes back with ``finish_reason="abort"`` and without tokens: its
+        trajectory ends, the run goes on.
+
+        Raises:
+            ReplicaDown: If no replica came back in time, or one after the other went down with the request.
         """
-
-        @functools.lru_cache(_CACHED_SAMPLINGS)
-        def sampling_of(max_new_tokens: int, stop_token_ids: tuple[int, ...]) -> SamplingParams:
-            stop = tuple(dict.fromkeys((*stop_token_ids, *sampling.stop_token_ids)))
-            most = min(max_new_tokens, sampling.max_new_tokens)
-            return replace(sampling, max_new_tokens=most, stop_token_ids=stop)
-
-        async def generate(call: GenerateCall) -> Completion:
-            request = GenerationRequest(
-                request_id=self._prefix + call.request_id,
-                prompt_ids=call.prompt_ids,
-                sampling=sampling_of(call.max_new_tokens, call.stop_token_ids),
-                seed=call.seed,
-                session=None if call.session is None else self._prefix + call.session,
-                priority=call.priority,
-            )
-            begun = self._meter.clock()
-            completion = await self._serve(request)
-            self.sampled_tokens += len(completion.token_ids)
-            self._meter.finished(len(request.prompt_ids), completion, self._meter.clock() - begun)
-            return completion
-
-        return generate
+        if self._prefix:
+            session = None if request.session is None else self._prefix + request.session
+            request = replace(request, request_id=self._prefix + request.request_id, session=session)
+        begun = self._meter.clock()
+        completion = await self._serve(request)
+        self.sampled_tokens += len(completion.token_ids)
+        self._meter.finished(len(request.prompt_ids), completion, self._meter.clock() - begun)
+        return completion
 
     async def release(self, session: str) -> None:
         """Let the engines forget the prefix of a finished trajectory."""

@@ -12,12 +12,12 @@ from typing import Any
 from roll.config import AgenticConfig, EnvManagerConfig, GeneratingArgs
 from roll.distributed import worker_context
 from roll.env_managers.event_loop import EnvEventLoop
-from roll.env_managers.records import Activity, EnvManagerLimits, EpisodeSpec, Timeouts
+from roll.env_managers.records import EnvManagerLimits, EpisodeSpec, Timeouts
 from roll.env_managers.templates import Templates
 from roll.env_managers.threads import EnvThreads
 from roll.env_managers.trajectory import TrajectoryEnvManager
 from roll.envs import Tag, get_env_class, get_tag, make
-from roll.generation import SamplingParams
+from roll.generation import Activity, SamplingParams
 from roll.schedulers.generation import GenerationScheduler
 from roll.trajectories.model import Trajectory
 from roll.workers.engine_client import Engines
@@ -152,8 +152,9 @@ def _managers(
     return {
         name: manager_class(get_tag(name))(
             renderer=text.renderer,
-            generate=generation.generator(sampling_params(generating)),
+            generate=generation.generate,
             limits=_limits(get_tag(name), manager, config.sequence_length, generating.max_new_tokens),
+            sampling=sampling_params(generating),
             templates=templates(get_tag(name)),
             timeouts=Timeouts(manager.timeouts.reset, manager.timeouts.step, manager.timeouts.generate),
             threads=threads[name],

@@ -8,8 +8,7 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from roll.config import ConfigError, Problem, RLVRConfig
-from roll.env_managers.records import GenerateCall
-from roll.generation import SamplingParams
+from roll.generation import GenerationRequest, SamplingParams
 from roll.models.errors import ModelNotFoundError
 from roll.models.finding import resolve_pretrain
 from roll.models.loading import DTYPES
@@ -38,7 +37,7 @@ def is_judged_by_policy(config: RLVRConfig) -> bool:
 
 def policy_judge(text: Text, generation: GenerationScheduler, sequence_length: int) -> Callable[[str], Any]:
     """Return a judge that answers with the current policy, greedily."""
-    generate = generation.generator(SamplingParams(max_new_tokens=JUDGE_TOKENS, temperature=0.0))
+    sampling = SamplingParams(max_new_tokens=JUDGE_TOKENS, temperature=0.0)
     numbers = itertools.count()
 
     async def judge(prompt: str) -> str:
@@ -49,15 +48,12 @@ def policy_judge(text: Text, generation: GenerationScheduler, sequence_length: i
                 f"the judge's prompt has {len(ids)} tokens and leaves no room for a verdict in sequence_length "
                 f"{sequence_length}: raise it, or shorten the judge's prompt"
             )
-        completion = await generate(
-            GenerateCall(
+        completion = await generation.generate(
+            GenerationRequest(
                 request_id=f"judge-{next(numbers)}",
-                session=None,
                 prompt_ids=ids,
-                max_new_tokens=room,
-                stop_token_ids=text.renderer.stop_token_ids,
+                sampling=sampling.within(room, text.renderer.stop_token_ids),
                 seed=int.from_bytes(hashlib.blake2b(prompt.encode(), digest_size=8).digest(), "big"),
-                turn=0,
             )
         )
         return text.renderer.decode(completion.token_ids)

@@ -5,21 +5,14 @@ from __future__ import annotations
 import asyncio
 import threading
 from collections.abc import Awaitable, Callable, Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any
 
-from roll.env_managers import EnvManagerLimits, EpisodeSpec, GenerateCall, TrajectoryEnvManager
+from roll.env_managers import EnvManagerLimits, EpisodeSpec, TrajectoryEnvManager
+from roll.generation import Activity as EngineActivity
+from roll.generation import Completion, GenerationRequest
 from roll.trajectories.model import Trajectory
 
 STOP = 3
-
-
-@dataclass
-class FakeCompletion:
-    token_ids: list[int]
-    logprobs: list[float]
-    finish_reason: str = "stop"
-    policy_version: tuple[int, int] = (7, 8)
 
 
 class CharacterRenderer:
@@ -50,19 +43,24 @@ class CharacterRenderer:
         return "".join(chr(i) for i in ids if i != STOP)
 
 
-def says(text: str, finish_reason: str = "stop") -> FakeCompletion:
+def says(text: str, finish_reason: str = "stop") -> Completion:
     ids = [*map(ord, text), STOP]
-    return FakeCompletion(ids, [-0.5] * len(ids), finish_reason)
+    return Completion(ids, [-0.5] * len(ids), finish_reason, (7, 8))
 
 
-def script(*replies: str) -> tuple[Callable[[GenerateCall], Awaitable[FakeCompletion]], list[GenerateCall]]:
+def turn_of(request: GenerationRequest) -> int:
+    """Index of the turn that a request of an env manager is for."""
+    return int(request.request_id.rsplit("/", 1)[1])
+
+
+def script(*replies: str) -> tuple[Callable[[GenerationRequest], Awaitable[Completion]], list[GenerationRequest]]:
     """An engine that answers turn k with reply k (the last one for ever), and the calls it got."""
-    calls: list[GenerateCall] = []
+    calls: list[GenerationRequest] = []
 
-    async def generate(call: GenerateCall) -> FakeCompletion:
+    async def generate(call: GenerationRequest) -> Completion:
         calls.append(call)
         await asyncio.sleep(0)
-        return says(replies[min(call.turn, len(replies) - 1)])
+        return says(replies[min(turn_of(call), len(replies) - 1)])
 
     return generate, calls
 
@@ -102,21 +100,20 @@ class CountEnv:
         self.closed += 1
 
 
-class Activity:
-    """Counts like the engine's, and remembers how it stood at each call."""
+class Activity(EngineActivity):
+    """Remembers how it stood at each call."""
 
     def __init__(self) -> None:
-        self.outside = 0
+        super().__init__()
         self.log: list[int] = []
 
     def enter_env(self) -> None:
-        self.outside += 1
+        super().enter_env()
         self.log.append(self.outside)
 
     def leave_env(self) -> None:
-        self.outside -= 1
+        super().leave_env()
         self.log.append(self.outside)
-        assert self.outside >= 0
 
 
 def spec(group: str = "g", episode: int = 0, seed: int = 11) -> EpisodeSpec:

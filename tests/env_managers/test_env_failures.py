@@ -11,9 +11,10 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
-from manager_fakes import Activity, CountEnv, manager, play, says, script, spec
+from manager_fakes import Activity, CountEnv, manager, play, says, script, spec, turn_of
 
-from roll.env_managers import EnvThreads, GenerateCall, Timeouts
+from roll.env_managers import EnvThreads, Timeouts
+from roll.generation import GenerationRequest
 from roll.trajectories.model import Status
 
 
@@ -171,11 +172,11 @@ def test_a_reset_that_hangs_times_out() -> None:
 def test_a_generation_that_hangs_times_out_and_is_cancelled() -> None:
     cancelled: list[int] = []
 
-    async def generate(call: GenerateCall) -> Any:
+    async def generate(call: GenerationRequest) -> Any:
         try:
             await asyncio.sleep(30)
         except asyncio.CancelledError:
-            cancelled.append(call.turn)
+            cancelled.append(turn_of(call))
             raise
 
     env, activity = CountEnv(), Activity()
@@ -187,7 +188,7 @@ def test_a_generation_that_hangs_times_out_and_is_cancelled() -> None:
 
 @pytest.mark.parametrize("error", [TimeoutError("engine"), RuntimeError("engine")])
 def test_an_engine_failure_is_not_blamed_on_the_environment(error: Exception) -> None:
-    async def generate(call: GenerateCall) -> Any:
+    async def generate(call: GenerationRequest) -> Any:
         raise error
 
     env, activity = CountEnv(), Activity()
@@ -200,7 +201,7 @@ def test_an_engine_failure_is_not_blamed_on_the_environment(error: Exception) ->
 def test_cancelling_an_episode_closes_its_environment_and_goes_on_to_the_caller(where: str) -> None:
     env, activity = Hanging(), Activity()
 
-    async def generate(call: GenerateCall) -> Any:
+    async def generate(call: GenerationRequest) -> Any:
         if where == "generate":
             await asyncio.sleep(30)
         return says("up")

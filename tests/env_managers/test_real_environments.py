@@ -7,18 +7,17 @@ import random
 from typing import Any
 
 import pytest
-from manager_fakes import FakeCompletion
 
 import roll.envs
 from roll.env_managers import (
     EnvManagerLimits,
     EnvThreads,
     EpisodeSpec,
-    GenerateCall,
     Templates,
     TrajectoryEnvManager,
     check_group,
 )
+from roll.generation import Completion, GenerationRequest
 from roll.models.toy.tokenizer import build_tokenizer
 from roll.rendering import ChatRenderer
 from roll.trajectories.model import Status, Trajectory
@@ -28,12 +27,12 @@ TOKENIZER = build_tokenizer(["Turn 1:\n######\n#__S##\nActions left: 9.\n<answer
 REPLIES = ("<answer>Up</answer>", "<answer>Left</answer>", "<answer>Jump</answer>", "<think>a</think> no", "")
 
 
-async def random_policy(call: GenerateCall) -> FakeCompletion:
+async def random_policy(call: GenerationRequest) -> Completion:
     """Depends on the request's seed alone, and sometimes runs into the token limit."""
     rng = random.Random(call.seed)
     ids = TOKENIZER.encode(rng.choice(REPLIES), add_special_tokens=False)
-    ids = ids if rng.random() < 0.3 and ids else [*ids, call.stop_token_ids[0]]
-    return FakeCompletion(ids, [-rng.random() for _ in ids])
+    ids = ids if rng.random() < 0.3 and ids else [*ids, call.sampling.stop_token_ids[0]]
+    return Completion(ids, [-rng.random() for _ in ids], "stop", (7, 8))
 
 
 def play_group(name: str, threads: EnvThreads | None, run_seed: int = 1) -> list[Trajectory]:

@@ -9,17 +9,17 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-from manager_fakes import STOP, Activity, CharacterRenderer, CountEnv, manager, play, says, script, spec
+from manager_fakes import STOP, Activity, CharacterRenderer, CountEnv, manager, play, says, script, spec, turn_of
 
 from roll.env_managers import (
     EnvManagerLimits,
     EnvThreads,
-    GenerateCall,
     GroupMismatchError,
     Templates,
     TokenInvariantError,
     check_group,
 )
+from roll.generation import GenerationRequest, SamplingParams
 from roll.trajectories.model import Status, Trajectory
 from roll.trajectories.samples import samples_from
 
@@ -52,7 +52,17 @@ def test_an_episode_is_recorded_turn_by_turn(threaded: bool) -> None:
     assert env.closed == 1
     assert all(name.startswith("roll-env") == threaded for name in env.threads)
     assert [call.request_id for call in calls] == ["g/0/0", "g/0/1", "g/0/2"]
-    assert {(call.session, call.max_new_tokens, call.stop_token_ids) for call in calls} == {("g/0", 20, (STOP,))}
+    assert {(call.session, call.sampling) for call in calls} == {("g/0", SamplingParams(20, stop_token_ids=(STOP,)))}
+
+
+def test_requests_have_the_sampling_of_the_phase_within_the_limits_of_the_tag() -> None:
+    generate, calls = script("up")
+    sampling = SamplingParams(max_new_tokens=20, temperature=0.5, top_k=4, stop_token_ids=(9, STOP))
+    for most in (8, None):
+        limits = EnvManagerLimits(max_steps=1, sequence_length=1000, max_new_tokens=50, max_tokens_per_step=most)
+        asyncio.run(manager(generate, sampling=sampling, limits=limits).run(spec(), CountEnv))
+    expected = replace(sampling, stop_token_ids=(STOP, 9))
+    assert [call.sampling for call in calls] == [replace(expected, max_new_tokens=8), expected]
 
 
 def test_each_prompt_is_the_previous_prompt_and_completion_and_the_new_message() -> None:
@@ -85,7 +95,7 @@ def test_a_turn_the_template_rewrites_starts_a_new_sample_with_the_whole_convers
 
 
 def test_an_engine_that_changes_what_it_was_given_is_caught() -> None:
-    async def generate(call: GenerateCall) -> object:
+    async def generate(call: GenerationRequest) -> object:
         call.prompt_ids[0] = 99
         return says("up")
 
@@ -94,7 +104,7 @@ def test_an_engine_that_changes_what_it_was_given_is_caught() -> None:
 
 
 def test_an_engine_without_one_log_probability_per_token_is_caught() -> None:
-    async def generate(call: GenerateCall) -> object:
+    async def generate(call: GenerationRequest) -> object:
         return replace(says("up"), logprobs=[-0.5])
 
     env, activity = CountEnv(), Activity()
@@ -129,7 +139,7 @@ def test_a_turn_begins_only_if_its_prompt_and_a_longest_response_fit() -> None:
         env = CountEnv(goal=99)
         trajectory = asyncio.run(manager(generate, limits=limits).run(spec(), lambda env=env: env))
         turns[length] = len(trajectory.turns)
-        assert all(len(call.prompt_ids) + 8 <= length and call.max_new_tokens == 8 for call in calls)
+        assert all(len(call.prompt_ids) + 8 <= length and call.sampling.max_new_tokens == 8 for call in calls)
         assert env.closed == 1
         if turns[length] == 2:
             assert trajectory.status is Status.TRUNCATED_LENGTH and trajectory.error is None
@@ -148,8 +158,8 @@ def test_a_first_prompt_that_does_not_fit_says_so() -> None:
 
 
 def test_an_aborted_generation_ends_the_episode_and_keeps_complete_turns() -> None:
-    async def generate(call: GenerateCall) -> object:
-        return says("up", "abort" if call.turn == 1 else "stop")
+    async def generate(call: GenerationRequest) -> object:
+        return says("up", "abort" if turn_of(call) == 1 else "stop")
 
     env = CountEnv()
     trajectory = asyncio.run(manager(generate).run(spec(), lambda: env))
@@ -197,7 +207,7 @@ def test_activity_is_outside_the_engine_except_during_generation() -> None:
     activity = Activity()
     during: list[int] = []
 
-    async def generate(call: GenerateCall) -> object:
+    async def generate(call: GenerationRequest) -> object:
         during.append(activity.outside)
         return says("up")
 

@@ -5,8 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable
 
-from roll.env_managers.records import GenerateCall
-from roll.generation import Completion, GenerationRequest
+from roll.generation import Completion, GenerationRequest, SamplingParams
 from roll.schedulers.replicas import ReplicaDown
 from roll.trajectories.model import Status, Trajectory, TrajectoryGroup, Turn
 
@@ -78,10 +77,9 @@ def finish(over: asyncio.Future[str], reason: str = "stop") -> None:
 
 def call(
     request_id: str, session: str | None = None, *, priority: int = 0, tokens: int = 4, prompt: int = 2
-) -> GenerateCall:
-    return GenerateCall(
-        request_id, session, [1] * prompt, tokens, (2,), seed=hash(request_id), turn=0, priority=priority
-    )
+) -> GenerationRequest:
+    sampling = SamplingParams(tokens, stop_token_ids=(2,))
+    return GenerationRequest(request_id, [1] * prompt, sampling, hash(request_id), session, priority)
 
 
 def trajectory(

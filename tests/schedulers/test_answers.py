@@ -11,8 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from roll.data.prompts import Prompt
-from roll.env_managers.records import GenerateCall
-from roll.generation import Completion
+from roll.generation import Completion, GenerationRequest, SamplingParams
 from roll.rewards.base import Grade, RewardRequest
 from roll.schedulers.answers import AnswerLimits, PromptScheduler
 from roll.schedulers.group_stream import GroupStream
@@ -35,13 +34,13 @@ class Numbers:
 class FakeEngine:
     """Answers after some turns of the event loop; remembers what was asked and what was cancelled."""
 
-    def __init__(self, delay: Callable[[GenerateCall], int] = lambda call: 1, reason: str = "stop") -> None:
-        self.calls: list[GenerateCall] = []
+    def __init__(self, delay: Callable[[GenerationRequest], int] = lambda call: 1, reason: str = "stop") -> None:
+        self.calls: list[GenerationRequest] = []
         self.cancelled: list[str] = []
         self.running = self.most_running = 0
         self._delay, self._reason = delay, reason
 
-    async def generate(self, call: GenerateCall) -> Completion:
+    async def generate(self, call: GenerationRequest) -> Completion:
         self.calls.append(call)
         self.running += 1
         self.most_running = max(self.most_running, self.running)
@@ -81,6 +80,7 @@ class FakeGrader:
 def scheduler(engine: FakeEngine, grader: FakeGrader | None = None, **options: object) -> PromptScheduler:
     return PromptScheduler(
         generate=engine.generate,
+        sampling=SamplingParams(),
         decoder=Decoder(),
         graders={"numbers": grader or FakeGrader(lambda number, response: 1.0)},
         limits=AnswerLimits(max_new_tokens=8, sequence_length=16),
@@ -181,11 +181,12 @@ def test_a_response_that_was_cut_off_says_so() -> None:
 
 def test_the_greedy_member_is_the_baseline_and_not_trained_on() -> None:
     class Greedy(FakeEngine):
-        async def generate(self, call: GenerateCall) -> Completion:
-            return Completion([7], [-0.1], "stop")
+        async def generate(self, call: GenerationRequest) -> Completion:
+            greedy = Completion([7], [-0.1], "stop")
+            return greedy if call.sampling.temperature == 0 else await super().generate(call)
 
     grader = FakeGrader(lambda number, response: 0.25 if response == "7" else 1.0)
-    group = collect(FakeEngine(), 0, 1, grader=grader, greedy=Greedy().generate).groups[0]
+    group = collect(Greedy(), 0, 1, grader=grader, greedy=SamplingParams(temperature=0.0)).groups[0]
     assert group.baseline == 0.25 and len(group.trajectories) == 3
     assert {member.score for member in group.trajectories} == {1.0}
 
@@ -193,12 +194,13 @@ def test_the_greedy_member_is_the_baseline_and_not_trained_on() -> None:
 @pytest.mark.parametrize("reason", ["abort", "stop"])
 def test_a_greedy_member_that_broke_gives_no_baseline(reason: str) -> None:
     class Greedy(FakeEngine):
-        async def generate(self, call: GenerateCall) -> Completion:
-            return Completion([7], [-0.1], reason)
+        async def generate(self, call: GenerationRequest) -> Completion:
+            greedy = Completion([7], [-0.1], reason)
+            return greedy if call.sampling.temperature == 0 else await super().generate(call)
 
     # An aborted response is graded like any other; one that cannot be graded is an error.
     grader = FakeGrader(lambda number, response: 1.0 if response != "7" else 0.0 if reason == "abort" else None)
-    group = collect(FakeEngine(), 0, 1, grader=grader, greedy=Greedy().generate).groups[0]
+    group = collect(Greedy(), 0, 1, grader=grader, greedy=SamplingParams(temperature=0.0)).groups[0]
     assert group.baseline is None and len(group.trajectories) == 3
 
 
@@ -230,7 +232,7 @@ def test_a_stream_answers_the_prompts_of_a_synchronous_run_and_replaces_response
 
 def test_an_engine_that_fails_ends_the_rollout_with_its_own_error() -> None:
     class Broken(FakeEngine):
-        async def generate(self, call: GenerateCall) -> Completion:
+        async def generate(self, call: GenerationRequest) -> Completion:
             if call.prompt_ids[0] == 2:
                 raise RuntimeError("out of memory")
             return await super().generate(call)

@@ -10,12 +10,10 @@ from typing import Any
 import pytest
 from scheduler_fakes import FakeReplica, call
 
-from roll.generation import Completion, GenerationRequest, SamplingParams
+from roll.generation import Completion, GenerationRequest
 from roll.schedulers.generation import GenerationScheduler
 from roll.schedulers.replicas import ReplicaDown
 from roll.schedulers.virtual_time import Deadlock, run_in_virtual_time
-
-SAMPLING = SamplingParams(max_new_tokens=64)
 
 
 def now() -> float:
@@ -53,7 +51,7 @@ def test_replicas_are_kept_full_and_never_fuller_than_their_limit(limit: int) ->
     replicas = [FakeReplica(slow_when_long) for _ in range(3)]
 
     async def main() -> float:
-        generate = scheduler(*replicas, max_running_requests=limit).generator(SAMPLING)
+        generate = scheduler(*replicas, max_running_requests=limit).generate
         await asyncio.gather(*(generate(call(f"r{i}", tokens=1 + i * 7 % 11)) for i in range(100)))
         return now()
 
@@ -73,7 +71,7 @@ def test_new_trajectories_go_to_the_least_loaded_replica_and_stay_there() -> Non
             await asyncio.sleep(0.5)
 
     async def main() -> None:
-        generate = scheduler(*replicas).generator(SAMPLING)
+        generate = scheduler(*replicas).generate
         await asyncio.gather(*(episode(generate, f"e{i}") for i in range(20)))
 
     run(main())
@@ -87,7 +85,7 @@ def test_a_trajectory_leaves_a_full_replica_for_an_idle_one_and_both_forget_it()
 
     async def main() -> None:
         requests = scheduler(first, second, max_running_requests=1)
-        generate = requests.generator(SAMPLING)
+        generate = requests.generate
         await generate(call("a/0", "a"))
         blockers = [asyncio.create_task(generate(call(f"b{tokens}", tokens=tokens))) for tokens in (1, 50)]
         await asyncio.sleep(2)
@@ -109,7 +107,7 @@ def test_a_place_goes_to_those_whose_prefix_is_there_before_it_goes_to_strangers
             await generate(call(f"{name}/{turn}", name, tokens=1 + (int(name) * 5 + turn) % 4))
 
     async def main() -> None:
-        generate = scheduler(*replicas, max_running_requests=4).generator(SAMPLING)
+        generate = scheduler(*replicas, max_running_requests=4).generate
         await asyncio.gather(*(episode(generate, str(i)) for i in range(40)))
 
     run(main())
@@ -123,7 +121,7 @@ def test_waiting_requests_are_served_by_priority_and_else_by_the_age_of_their_tr
     engine = FakeReplica()
 
     async def main() -> None:
-        generate = scheduler(engine, max_running_requests=1).generator(SAMPLING)
+        generate = scheduler(engine, max_running_requests=1).generate
         await generate(call("old/0", "old"))
         first = asyncio.create_task(generate(call("blocker", None)))
         await asyncio.sleep(0)
@@ -151,7 +149,7 @@ def test_long_requests_wait_no_longer_than_short_ones() -> None:
     engine.seconds = seconds
 
     async def main() -> None:
-        generate = scheduler(engine, max_running_requests=4).generator(SAMPLING)
+        generate = scheduler(engine, max_running_requests=4).generate
         await asyncio.gather(*(generate(call(f"r{i}", tokens=60 if i % 2 else 2)) for i in range(60)))
 
     run(main())
@@ -163,7 +161,7 @@ def test_cancelling_frees_the_place_and_aborts_at_the_replica() -> None:
 
     async def main() -> float:
         requests = scheduler(engine, max_running_requests=1)
-        generate = requests.generator(SAMPLING)
+        generate = requests.generate
         running, waiting, granted, last = (asyncio.create_task(generate(call(name))) for name in "abcd")
         await asyncio.sleep(0.5)
         waiting.cancel()
@@ -185,7 +183,7 @@ def test_a_request_that_takes_too_long_is_aborted_and_tried_elsewhere() -> None:
 
     async def main() -> dict[str, float]:
         requests = scheduler(hangs, works, timeout=10)
-        generate = requests.generator(SAMPLING)
+        generate = requests.generate
         completion = await generate(call("a/0", "a"))
         assert completion.token_ids and now() == pytest.approx(11)
         await generate(call("a/1", "a"))
@@ -205,7 +203,7 @@ def test_a_request_that_takes_too_long_everywhere_comes_back_aborted() -> None:
 
     async def main() -> tuple[Completion, dict[str, float], float]:
         requests = scheduler(*replicas, timeout=10, retries=3)
-        completion = await requests.generator(SAMPLING)(call("a", "a"))
+        completion = await requests.generate(call("a", "a"))
         return completion, requests.metrics(), now()
 
     completion, metrics, seconds = run(main())
@@ -223,7 +221,7 @@ def test_requests_of_a_replica_that_dies_move_at_once_and_stay_where_they_went(d
 
     async def main() -> float:
         requests = scheduler(dies, lives, max_running_requests=8)
-        generate = requests.generator(SAMPLING)
+        generate = requests.generate
         tasks = [asyncio.create_task(generate(call(f"s{i}/0", f"s{i}"))) for i in range(12)]
         await asyncio.sleep(5)
         dies.die()
@@ -246,7 +244,7 @@ def test_who_waits_for_a_replica_that_goes_down_is_served_elsewhere_by_priority(
 
     async def main() -> None:
         requests = scheduler(first, second, max_running_requests=1)
-        generate = requests.generator(SAMPLING)
+        generate = requests.generate
         await asyncio.gather(*(generate(call(f"{name}/0", name)) for name in "ab"))
         asked = [("a/1", "a", 7), ("b/1", "b", 0), ("a/2", "a", 1), ("c/0", "c", 5), ("b/2", "b", 9)]
         tasks = []
@@ -266,7 +264,7 @@ def test_without_a_replica_requests_wait_for_one_as_long_as_they_are_patient() -
 
     async def main() -> None:
         requests = scheduler(engine, patience=10)
-        generate = requests.generator(SAMPLING)
+        generate = requests.generate
         engine.dead = True
         waiting = asyncio.create_task(generate(call("a", "a")))
         await asyncio.sleep(9)
@@ -292,7 +290,7 @@ def test_a_request_that_every_replica_dies_of_is_an_error() -> None:
         replica.dead = True
 
     async def main() -> None:
-        await scheduler(*replicas, retries=3).generator(SAMPLING)(call("poison"))
+        await scheduler(*replicas, retries=3).generate(call("poison"))
 
     with pytest.raises(ReplicaDown, match=r"Request 'poison' was tried 4 times"):
         run(main())
@@ -307,7 +305,7 @@ def test_an_exception_of_an_engine_reaches_the_caller_unchanged_and_frees_the_pl
         requests = scheduler(Broken(), max_running_requests=1, timeout=10)
         for _ in range(3):
             with pytest.raises(TimeoutError, match="of its own"):
-                await requests.generator(SAMPLING)(call("a"))
+                await requests.generate(call("a"))
 
     run(main())
 
@@ -317,7 +315,7 @@ def test_pausing_holds_requests_back_and_resuming_starts_no_more_than_there_are_
 
     async def main() -> None:
         requests = scheduler(*replicas, max_running_requests=2)
-        generate = requests.generator(SAMPLING)
+        generate = requests.generate
         requests.pause()
         tasks = [asyncio.create_task(generate(call(f"r{i}"))) for i in range(10)]
         await asyncio.sleep(100)
@@ -335,7 +333,7 @@ def test_schedulers_with_prefixes_can_share_an_engine() -> None:
 
     async def main() -> None:
         both = [scheduler(engine, prefix=prefix) for prefix in ("w0-", "w1-")]
-        await asyncio.gather(*(each.generator(SAMPLING)(call("a/0", "a")) for each in both))
+        await asyncio.gather(*(each.generate(call("a/0", "a")) for each in both))
         await both[1].release("a")
 
     run(main())
@@ -351,7 +349,7 @@ def test_with_a_place_free_the_engine_is_called_in_the_same_turn_of_the_event_lo
     async def main(**options: Any) -> None:
         turns: list[int] = []
         asyncio.get_running_loop().call_soon(turns.append, 1)
-        generate = GenerationScheduler(Immediate(), **options).generator(SAMPLING)
+        generate = GenerationScheduler(Immediate(), **options).generate
         for turn in range(3):
             await generate(call(f"a/{turn}", "a"))
         assert not turns
@@ -365,7 +363,7 @@ def test_metrics_describe_what_happened_since_the_last_report() -> None:
 
     async def main() -> None:
         requests = scheduler(*replicas, max_running_requests=1)
-        generate = requests.generator(SAMPLING)
+        generate = requests.generate
         tasks = [asyncio.create_task(generate(call(f"r{i}", tokens=4, prompt=10))) for i in range(6)]
         await asyncio.sleep(1)
         now_running = requests.metrics()

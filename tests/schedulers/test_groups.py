@@ -6,6 +6,7 @@ import asyncio
 import random
 from collections import Counter
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -13,7 +14,7 @@ import pytest
 import roll.envs
 from roll.env_managers import EnvManagerLimits, EnvThreads, Templates, TrajectoryEnvManager
 from roll.env_managers.groups import GroupMismatchError
-from roll.env_managers.records import EpisodeSpec, GenerateCall
+from roll.env_managers.records import EpisodeSpec
 from roll.generation import Completion, GenerationRequest, SamplingParams
 from roll.models.toy.tokenizer import build_tokenizer
 from roll.rendering import ChatRenderer
@@ -73,13 +74,12 @@ def scheduler(
     with_baselines: bool = False,
 ) -> RolloutScheduler:
     generation = GenerationScheduler(engine)
-    generate = generation.generator(SamplingParams(max_new_tokens=32))
     managers = {}
     for name in TAGS:
         tag = roll.envs.get_tag(name)
         managers[name] = TrajectoryEnvManager(
             renderer=ChatRenderer(TOKENIZER),
-            generate=generate,
+            generate=generation.generate,
             limits=EnvManagerLimits(max_steps=4, sequence_length=2048, max_new_tokens=32),
             templates=Templates(tag.agent_system_template, tag.agent_template),
             threads=threads,
@@ -264,23 +264,18 @@ def test_one_group_comes_with_its_greedy_member_as_baseline() -> None:
     assert group.baseline is not None and engine.released.count("train-0000002/3") == 1
 
 
-def test_calls_become_requests_with_the_smaller_limit_and_all_stop_tokens() -> None:
+def test_requests_reach_the_engine_as_they_are_and_their_tokens_are_counted() -> None:
     engine = FakeEngine()
     generation = GenerationScheduler(engine)
     sampling = SamplingParams(max_new_tokens=20, temperature=0.5, top_p=0.9, top_k=4, stop_token_ids=(3, 2))
-    generate = generation.generator(sampling)
+    asked = [
+        GenerationRequest(f"g/0/{turn}", [1, 2], replace(sampling, max_new_tokens=limit), seed=turn, session="g/0")
+        for turn, limit in enumerate((8, 50))
+    ]
 
     async def main() -> list[Completion]:
-        calls = [
-            GenerateCall(f"g/0/{turn}", "g/0", [1, 2], limit, (2, 9), seed=turn, turn=turn)
-            for turn, limit in enumerate((8, 50))
-        ]
-        return [await generate(call) for call in calls]
+        return [await generation.generate(request) for request in asked]
 
     completions = asyncio.run(main())
-    expected = dict(temperature=0.5, top_p=0.9, top_k=4, stop_token_ids=(2, 9, 3))
-    assert engine.requests == [
-        GenerationRequest("g/0/0", [1, 2], SamplingParams(max_new_tokens=8, **expected), seed=0, session="g/0"),
-        GenerationRequest("g/0/1", [1, 2], SamplingParams(max_new_tokens=20, **expected), seed=1, session="g/0"),
-    ]
+    assert engine.requests == asked
     assert generation.sampled_tokens == sum(len(c.token_ids) for c in completions) > 0

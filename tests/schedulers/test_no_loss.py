@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 from scheduler_fakes import FakeReplica, call, trajectory
 
 from roll.env_managers.records import EpisodeSpec
-from roll.generation import GenerationRequest, SamplingParams
+from roll.generation import GenerationRequest
 from roll.schedulers.generation import GenerationScheduler
 from roll.schedulers.group_stream import GroupStream, StepGroups
 from roll.schedulers.groups import GroupSpec, RolloutScheduler, endless_specs
@@ -77,7 +77,6 @@ class Run:
         self.generation = GenerationScheduler(
             self.engines, max_running_requests=case.limit, timeout=200.0, patience=200.0, retries=5, clock=now
         )
-        self.generate = self.generation.generator(SamplingParams(max_new_tokens=32))
         self.rollouts = RolloutScheduler(play=self.play, run_seed=case.seed, spares=Spares(case.spares))
         self.stream: GroupStream[GroupSpec] = GroupStream(
             endless_specs([("fake", case.groups)], case.size, case.seed, "train-")["fake"],
@@ -112,7 +111,9 @@ class Run:
         try:
             for turn in range(1 + int(3 * self.luck(name))):
                 await asyncio.sleep(self.latency.lognormvariate(0, 1))
-                completion = await self.generate(call(f"{name}/{turn}", name, priority=int(spec.group_id[6:])))
+                completion = await self.generation.generate(
+                    call(f"{name}/{turn}", name, priority=int(spec.group_id[6:]))
+                )
                 if completion.finish_reason == "abort":
                     return trajectory(spec.group_id, spec.episode, versions, Status.ABORTED)
                 versions.append(completion.policy_version)

@@ -13,8 +13,7 @@ from fake_engines import FakeEngineWorker, Log, Refused, names, request
 
 from roll.config import AgenticConfig
 from roll.distributed import WorkerCallError, WorkerGroup, WorkerSpec
-from roll.env_managers.records import GenerateCall
-from roll.generation import Completion, SamplingParams
+from roll.generation import Completion
 from roll.schedulers.generation import GenerationScheduler
 from roll.schedulers.replicas import ReplicaDown
 from roll.workers.engine_client import Engines, RemoteEngine
@@ -233,18 +232,13 @@ def test_a_scheduler_that_is_given_the_next_engine_serves_what_the_dead_one_had(
     async def play() -> None:
         handed_over = Engines(engines.calls())
         scheduler = GenerationScheduler([handed_over.client(VICTIM)])
-        generate = scheduler.generator(SamplingParams())
-        asked = [asyncio.ensure_future(generate(_call(name))) for name in names("soon", 5)]
+        asked = [asyncio.ensure_future(scheduler.generate(request(name, 1))) for name in names("soon", 5)]
         await asyncio.sleep(0.1)
         await engines.restart(VICTIM)
         scheduler.replace(0, handed_over.client(VICTIM))
         assert {answer.finish_reason for answer in await asyncio.gather(*asked)} == {"stop"}
 
     in_time(play, 60)
-
-
-def _call(name: str) -> GenerateCall:
-    return GenerateCall(name, None, [1], max_new_tokens=1, stop_token_ids=(), seed=0, turn=0)
 
 
 def test_an_engine_that_hangs_is_down_after_the_timeout(engines: WorkerGroup, monkeypatch: pytest.MonkeyPatch) -> None:

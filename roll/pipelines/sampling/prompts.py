@@ -228,9 +228,10 @@ def prompt_scheduler(
         with_baselines: Whether each group has a greedy member to compare with.
         training: Whether groups have spare members.
     """
-    greedy = replace(sampling_params(generating), temperature=0.0)
+    sampling = sampling_params(generating)
     return PromptScheduler(
-        generate=sampler.generation.generator(sampling_params(generating)),
+        generate=sampler.generation.generate,
+        sampling=sampling,
         decoder=sampler.renderer,
         graders=graders,
         limits=AnswerLimits(generating.max_new_tokens, config.sequence_length),
@@ -239,7 +240,7 @@ def prompt_scheduler(
         # must not wait for a judge that waits for the engine.
         activity=sampler.activity if replacing and not is_judged_by_policy(config) else None,
         grade_at_end=config.generate_opt_level == 0,
-        greedy=sampler.generation.generator(greedy) if with_baselines else None,
+        greedy=replace(sampling, temperature=0.0) if with_baselines else None,
         spares=spares(config) if training else None,
     )
 

@@ -6,12 +6,11 @@ import asyncio
 from collections import abc
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
-from typing import Protocol
 
 import torch
 from torch import nn
 
-from roll.generation import Completion, GenerationRequest
+from roll.generation import Activity, Completion, GenerationRequest
 from roll.strategies.base import WeightUpdate
 from roll.strategies.generation.fingerprints import Fingerprints
 from roll.strategies.generation.hf_infer.engine import Counters, Engine, Sequence, StepResults
@@ -20,14 +19,6 @@ from roll.strategies.generation.hf_infer.sampling import check_sampling
 from roll.strategies.generation.serving import check_prompt
 from roll.strategies.generation.stop_strings import Decode, StopStrings
 from roll.strategies.parking import Parking
-
-
-class Quiescence(Protocol):
-    """What the engine needs of :class:`roll.generation.Activity`."""
-
-    async def quiescent(self) -> None:
-        """Return once no episode is executing outside the engine."""
-        ...
 
 
 class GenerationError(RuntimeError):
@@ -71,7 +62,7 @@ class HfInferStrategy:
         max_slots: int = 512,
         max_length: int = 4096,
         max_prefill_tokens: int = 4096,
-        activity: Quiescence | None = None,
+        activity: Activity | None = None,
         in_thread: bool | None = None,
         layout: Layout | None = None,
         decode: Decode | None = None,
