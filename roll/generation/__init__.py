@@ -2,6 +2,15 @@
 
 from roll.generation.activity import Activity, NoActivity
 from roll.generation.records import Completion, Generate, GenerationRequest, SamplingParams
-from roll.generation.seeds import generation_seed
+from roll.generation.seeds import fold_seed, generation_seed
 
-__all__ = ["Activity", "Completion", "Generate", "GenerationRequest", "NoActivity", "SamplingParams", "generation_seed"]
+__all__ = [
+    "Activity",
+    "Completion",
+    "Generate",
+    "GenerationRequest",
+    "NoActivity",
+    "SamplingParams",
+    "fold_seed",
+    "generation_seed",
+]

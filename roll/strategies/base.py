@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Final, Protocol, runtime_checkable
+from typing import TYPE_CHECKING, Final, Literal, Protocol, runtime_checkable
 
 from roll.generation import Completion, GenerationRequest
 
@@ -15,6 +15,10 @@ if TYPE_CHECKING:
 
 EXTREMES: Final = ("_max", "_min")
 """How the name of a metric ends that is an extreme; of several, the largest or smallest counts, never sum or mean."""
+
+
+Prediction = Literal["log_probs", "values"]
+"""What a model says of tokens: a policy log-probs, a critic values."""
 
 
 @dataclass(slots=True)

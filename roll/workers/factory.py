@@ -13,12 +13,12 @@ from roll.config import ConfigError, PipelineConfig, Problem, plan, require_avai
 from roll.config.worker import TrainWorkerConfig, WorkerConfig
 from roll.generation import Activity
 from roll.models.lora import add_adapters
-from roll.strategies.base import GenerationStrategy
+from roll.strategies.base import GenerationStrategy, Prediction
 from roll.strategies.generation.engine_options import divided
 from roll.strategies.generation.hf_infer import HfInferStrategy
 from roll.strategies.training.pytorch.loading import load_on_first_rank
 from roll.strategies.training.pytorch.options import FsdpOptions
-from roll.strategies.training.pytorch.scoring import Prediction, Scorer
+from roll.strategies.training.pytorch.scoring import Scorer
 from roll.strategies.training.pytorch.train import FsdpTrainStrategy
 from roll.strategies.training.trainer import TrainOptions
 from roll.workers.loading import load_role_model, load_text, model_folder

@@ -15,7 +15,7 @@ from roll.models.errors import ModelNotFoundError
 from roll.models.finding import resolve_pretrain
 from roll.models.loading import load_model, load_tokenizer
 from roll.rendering import ChatRenderer, ChatTemplateError, with_template
-from roll.strategies.training.pytorch.scoring import Prediction
+from roll.strategies.base import Prediction
 
 ATTENTION = {"auto": None, "eager": "eager", "sdpa": "sdpa", "fa2": "flash_attention_2"}
 

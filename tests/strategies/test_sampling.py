@@ -6,8 +6,9 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from roll.generation import SamplingParams
-from roll.strategies.generation.hf_infer.sampling import check_sampling, fold_seed, sample, uniforms
+from roll.generation import SamplingParams, fold_seed
+from roll.strategies.generation.hf_infer.sampling import sample, uniforms
+from roll.strategies.generation.serving import check_sampling
 
 
 def draw(logits: torch.Tensor, noise, temperature=1.0, top_k=0, top_p=1.0):

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 from typing import ClassVar
 
-from roll.generation import GenerationRequest
+from roll.generation import GenerationRequest, SamplingParams
 
 
 def check_prompt(request: GenerationRequest, max_length: int, vocabulary: int | None = None) -> None:
@@ -29,6 +29,23 @@ def check_prompt(request: GenerationRequest, max_length: int, vocabulary: int | 
         )
     if vocabulary is not None and (min(prompt) < 0 or max(prompt) >= vocabulary):
         raise ValueError(f"{where} has token ids outside the vocabulary [0, {vocabulary})")
+
+
+def check_sampling(params: SamplingParams) -> None:
+    """Refuse parameters that have no meaning.
+
+    Raises:
+        ValueError: If ``max_new_tokens`` < 1, ``temperature`` < 0 or not finite, ``top_p`` outside (0, 1], or
+            ``repetition_penalty`` not above 0.
+    """
+    if params.max_new_tokens < 1:
+        raise ValueError(f"sampling.max_new_tokens is {params.max_new_tokens}; it must be at least 1")
+    if not 0.0 <= params.temperature < float("inf"):
+        raise ValueError(f"sampling.temperature is {params.temperature}; it must be finite and >= 0 (0 is greedy)")
+    if not 0.0 < params.top_p <= 1.0:
+        raise ValueError(f"sampling.top_p is {params.top_p}; it must be in (0, 1], 1 keeps every token")
+    if not 0.0 < params.repetition_penalty < float("inf"):
+        raise ValueError(f"sampling.repetition_penalty is {params.repetition_penalty}; it must be above 0, 1 is off")
 
 
 class ServedEngine:

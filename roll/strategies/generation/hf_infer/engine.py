@@ -8,10 +8,10 @@ from dataclasses import dataclass, field
 import numpy as np
 import torch
 
-from roll.generation import Completion, GenerationRequest
+from roll.generation import Completion, GenerationRequest, fold_seed
 from roll.strategies.generation.hf_infer.model_runner import ModelRunner
 from roll.strategies.generation.hf_infer.prefix_index import BLOCK, PrefixIndex
-from roll.strategies.generation.hf_infer.sampling import fold_seed, penalise, sample, uniforms
+from roll.strategies.generation.hf_infer.sampling import penalise, sample, uniforms
 from roll.strategies.generation.hf_infer.slots import Slot, SlotPool, common_prefix
 from roll.strategies.generation.stop_strings import StopStrings
 

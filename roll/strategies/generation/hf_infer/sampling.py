@@ -12,37 +12,7 @@ import numpy as np
 import numpy.typing as npt
 import torch
 
-from roll.generation import SamplingParams
-
-_MASK64 = (1 << 64) - 1
 _GOLDEN = 0x9E3779B97F4A7C15
-
-
-def check_sampling(params: SamplingParams) -> None:
-    """Refuse parameters that have no meaning.
-
-    Raises:
-        ValueError: If ``max_new_tokens`` < 1, ``temperature`` < 0 or not finite, ``top_p`` outside (0, 1], or
-            ``repetition_penalty`` not above 0.
-    """
-    if params.max_new_tokens < 1:
-        raise ValueError(f"sampling.max_new_tokens is {params.max_new_tokens}; it must be at least 1")
-    if not 0.0 <= params.temperature < float("inf"):
-        raise ValueError(f"sampling.temperature is {params.temperature}; it must be finite and >= 0 (0 is greedy)")
-    if not 0.0 < params.top_p <= 1.0:
-        raise ValueError(f"sampling.top_p is {params.top_p}; it must be in (0, 1], 1 keeps every token")
-    if not 0.0 < params.repetition_penalty < float("inf"):
-        raise ValueError(f"sampling.repetition_penalty is {params.repetition_penalty}; it must be above 0, 1 is off")
-
-
-def fold_seed(seed: int) -> int:
-    """Reduce any integer to 64 bits such that seeds which differ in higher bits or sign stay different streams."""
-    folded = _GOLDEN if seed < 0 else 0
-    rest = abs(seed)
-    while rest > _MASK64:
-        folded = _mix_int(folded ^ (rest & _MASK64))
-        rest >>= 64
-    return _mix_int(folded) ^ rest if folded else rest
 
 
 def uniforms(seeds: npt.NDArray[np.uint64], counters: npt.NDArray[np.uint64]) -> npt.NDArray[np.float64]:
@@ -156,9 +126,3 @@ def _mix(state: npt.NDArray[np.uint64]) -> npt.NDArray[np.uint64]:
     state = (state ^ (state >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
     state = (state ^ (state >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
     return state ^ (state >> np.uint64(31))
-
-
-def _mix_int(state: int) -> int:
-    """The same finaliser for one Python integer."""
-    with np.errstate(over="ignore"):
-        return int(_mix(np.array([(state + _GOLDEN) & _MASK64], dtype=np.uint64))[0])

@@ -15,8 +15,7 @@ from roll.strategies.base import WeightUpdate
 from roll.strategies.generation.fingerprints import Fingerprints
 from roll.strategies.generation.hf_infer.engine import Counters, Engine, Sequence, StepResults
 from roll.strategies.generation.hf_infer.model_runner import Layout, ModelRunner
-from roll.strategies.generation.hf_infer.sampling import check_sampling
-from roll.strategies.generation.serving import check_prompt
+from roll.strategies.generation.serving import check_prompt, check_sampling
 from roll.strategies.generation.stop_strings import Decode, StopStrings
 from roll.strategies.parking import Parking
 

@@ -14,12 +14,11 @@ from typing import Any, Literal
 
 import torch
 
-from roll.generation import Completion, GenerationRequest, SamplingParams
+from roll.generation import Completion, GenerationRequest, SamplingParams, fold_seed
 from roll.strategies.base import WeightUpdate
 from roll.strategies.generation.engine_options import starts_with_random_weights
-from roll.strategies.generation.hf_infer.sampling import check_sampling, fold_seed
 from roll.strategies.generation.sampling_limits import check_limits
-from roll.strategies.generation.serving import ServedEngine, check_prompt
+from roll.strategies.generation.serving import ServedEngine, check_prompt, check_sampling
 from roll.strategies.generation.sglang.errors import (
     EngineDiedError,
     GenerationError,

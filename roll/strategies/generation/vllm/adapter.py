@@ -25,9 +25,8 @@ from vllm.v1.engine.exceptions import EngineDeadError, EngineGenerateError
 from vllm.v1.metrics.loggers import PrometheusStatLogger
 
 from roll.config.errors import ConfigError, Problem
-from roll.generation import Completion, GenerationRequest, SamplingParams
+from roll.generation import Completion, GenerationRequest, SamplingParams, fold_seed
 from roll.strategies.generation.engine_options import parts_of
-from roll.strategies.generation.hf_infer.sampling import fold_seed
 from roll.strategies.generation.vllm.errors import GenerationError
 from roll.strategies.generation.vllm.metrics import EngineCounters
 from roll.strategies.generation.vllm.options import EngineLimits, engine_arguments

@@ -15,9 +15,8 @@ from roll.generation import Completion, GenerationRequest
 from roll.strategies.base import WeightUpdate
 from roll.strategies.generation.engine_options import starts_with_random_weights
 from roll.strategies.generation.fingerprints import Fingerprints
-from roll.strategies.generation.hf_infer.sampling import check_sampling
 from roll.strategies.generation.sampling_limits import check_limits
-from roll.strategies.generation.serving import ServedEngine, check_prompt
+from roll.strategies.generation.serving import ServedEngine, check_prompt, check_sampling
 from roll.strategies.generation.stop_strings import Decode, StopStrings
 from roll.strategies.generation.vllm.buckets import DEFAULT_BUCKET_BYTES, buckets_of
 from roll.strategies.generation.vllm.errors import GenerationError, VllmNotInstalledError, WeightLoadError

@@ -10,6 +10,7 @@ from torch import Tensor, nn
 from transformers import PreTrainedModel
 
 from roll.config.errors import ConfigError, Problem
+from roll.strategies.base import Prediction
 from roll.strategies.training.deepspeed.engine import (
     first_rank_weights_everywhere,
     make_engine,
@@ -20,7 +21,7 @@ from roll.strategies.training.deepspeed.loading import load_shared_out
 from roll.strategies.training.deepspeed.memory import DeviceMemory
 from roll.strategies.training.deepspeed.options import DeepSpeedOptions
 from roll.strategies.training.deepspeed.scorer import EngineScorer
-from roll.strategies.training.pytorch.scoring import Prediction, Scorer
+from roll.strategies.training.pytorch.scoring import Scorer
 
 
 class DeepSpeedInferStrategy:

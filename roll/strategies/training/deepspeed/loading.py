@@ -6,9 +6,9 @@ from collections.abc import Callable
 
 from transformers import PreTrainedModel
 
+from roll.strategies.base import Prediction
 from roll.strategies.training.deepspeed.engine import sharing_out
 from roll.strategies.training.deepspeed.options import DeepSpeedOptions
-from roll.strategies.training.pytorch.scoring import Prediction
 
 
 def load_shared_out(

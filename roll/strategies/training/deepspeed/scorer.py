@@ -10,9 +10,10 @@ from tensordict import TensorDict
 from torch import Tensor, nn
 from transformers import PreTrainedModel
 
+from roll.strategies.base import Prediction
 from roll.strategies.training.deepspeed.predictor import StackedPredictor, whole_head
 from roll.strategies.training.packing import prepare_packing
-from roll.strategies.training.pytorch.scoring import Pass, Prediction, Predictor, Scorer, no_response
+from roll.strategies.training.pytorch.scoring import Pass, Predictor, Scorer, no_response
 from roll.strategies.training.ranks import Ranks
 
 

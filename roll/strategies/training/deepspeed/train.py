@@ -14,7 +14,7 @@ from torch import Tensor, nn
 from torch.optim import Optimizer
 from transformers import PreTrainedModel, get_scheduler
 
-from roll.strategies.base import BatchTotals, Loss
+from roll.strategies.base import BatchTotals, Loss, Prediction
 from roll.strategies.training.adapters import adapters_disabled, save_adapters
 from roll.strategies.training.deepspeed import checkpoint
 from roll.strategies.training.deepspeed.engine import make_engine, numel_of, shape_of, start_deepspeed
@@ -24,7 +24,6 @@ from roll.strategies.training.deepspeed.options import DeepSpeedOptions
 from roll.strategies.training.deepspeed.penalty import SquarePenalty
 from roll.strategies.training.deepspeed.scorer import EngineScorer
 from roll.strategies.training.deepspeed.weights import exact, save_whole, stream_weights
-from roll.strategies.training.pytorch.scoring import Prediction
 from roll.strategies.training.ranks import Ranks
 from roll.strategies.training.trainer import ScoringTrainer, TrainOptions, accumulate, contributing
 

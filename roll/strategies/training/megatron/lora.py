@@ -13,6 +13,7 @@ import torch.distributed as dist
 from torch import Tensor, nn
 from transformers import AutoModelForCausalLM, AutoModelForTokenClassification, PretrainedConfig, PreTrainedModel
 
+from roll.strategies.base import Prediction
 from roll.strategies.training.adapters import ADAPTER, adapted_layers, write_adapters
 from roll.strategies.training.megatron.core import mpu
 from roll.strategies.training.megatron.hf_names import Attention, Cut, Gated, Source
@@ -20,7 +21,6 @@ from roll.strategies.training.megatron.lora_layers import Factors, LayerAdapters
 from roll.strategies.training.megatron.model import Stage
 from roll.strategies.training.megatron.parallel import gather
 from roll.strategies.training.megatron.weights import WeightMap, all_parts, broadcast, whole_model_names
-from roll.strategies.training.pytorch.scoring import Prediction
 
 Adapt = Callable[[PreTrainedModel], object]
 """Gives a Hugging Face model its adapters, in place (:func:`roll.models.lora.add_adapters`)."""

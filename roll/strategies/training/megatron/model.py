@@ -10,6 +10,7 @@ import torch
 from torch import Tensor, nn
 from transformers import PretrainedConfig
 
+from roll.strategies.base import Prediction
 from roll.strategies.training.log_probs import MAX_LOGITS, TokenOutputs, in_chunks
 from roll.strategies.training.megatron.architecture import inverse_frequencies, padded_vocabulary
 from roll.strategies.training.megatron.core import (
@@ -21,7 +22,6 @@ from roll.strategies.training.megatron.core import (
     mpu,
 )
 from roll.strategies.training.megatron.vocabulary import score_tokens
-from roll.strategies.training.pytorch.scoring import Prediction
 
 LayerSpec = Callable[[TransformerConfig, int | None], Any]
 """From the configuration and the virtual stage to the layers of that stage, as ``GPTModel`` takes them."""

@@ -14,6 +14,7 @@ from tensordict import TensorDict
 from torch import Tensor, nn
 from transformers import PreTrainedModel
 
+from roll.strategies.base import Prediction
 from roll.strategies.parking import Parking
 from roll.strategies.training.balance import spread
 from roll.strategies.training.log_probs import TokenOutputs
@@ -32,7 +33,6 @@ from roll.strategies.training.megatron.parallel import Place, default_device, ga
 from roll.strategies.training.megatron.weights import WeightMap
 from roll.strategies.training.micro_batches import iterate_micro_batches, split_by_tokens
 from roll.strategies.training.packing import pack_by_tokens
-from roll.strategies.training.pytorch.scoring import Prediction
 
 
 @dataclass(frozen=True, slots=True)

@@ -13,7 +13,7 @@ from tensordict import TensorDict
 from torch import Tensor
 from transformers import PreTrainedModel
 
-from roll.strategies.base import BatchTotals, Loss
+from roll.strategies.base import BatchTotals, Loss, Prediction
 from roll.strategies.parking import Parking
 from roll.strategies.training.megatron import checkpoint
 from roll.strategies.training.megatron.lora import Adapt
@@ -22,7 +22,6 @@ from roll.strategies.training.megatron.optimizer import Stepper
 from roll.strategies.training.megatron.options import MegatronOptions
 from roll.strategies.training.megatron.parallel import gather
 from roll.strategies.training.megatron.scorer import MegatronScorer, Pass
-from roll.strategies.training.pytorch.scoring import Prediction
 from roll.strategies.training.trainer import ScoringTrainer, TrainOptions, accumulate, contributing
 
 

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import AbstractContextManager, nullcontext
-from typing import Literal, NamedTuple
+from typing import NamedTuple
 
 import torch
 from tensordict import TensorDict
 from torch import Tensor, nn
 from transformers import PreTrainedModel
 
+from roll.strategies.base import Prediction
 from roll.strategies.parking import Parking
 from roll.strategies.training.balance import spread
 from roll.strategies.training.log_probs import Reference, TokenOutputs, forward_log_probs
@@ -20,8 +21,6 @@ from roll.strategies.training.pytorch.options import FsdpOptions
 from roll.strategies.training.ranks import Ranks
 from roll.strategies.training.ulysses import SequenceRanks, prepare_ulysses
 from roll.strategies.training.values import forward_values, value_head
-
-Prediction = Literal["log_probs", "values"]
 
 
 class Layout(NamedTuple):

@@ -11,13 +11,13 @@ from tensordict import TensorDict
 from torch import Tensor
 from transformers import PreTrainedModel, get_scheduler
 
-from roll.strategies.base import BatchTotals, Loss
+from roll.strategies.base import BatchTotals, Loss, Prediction
 from roll.strategies.parking import Parking
 from roll.strategies.training.adapters import adapted_layers, adapters_disabled, merged_named_parameters, save_adapters
 from roll.strategies.training.pytorch import checkpoint
 from roll.strategies.training.pytorch.checkpoint import CHECKPOINT_FILE
 from roll.strategies.training.pytorch.options import FsdpOptions
-from roll.strategies.training.pytorch.scoring import Prediction, Scorer
+from roll.strategies.training.pytorch.scoring import Scorer
 from roll.strategies.training.ranks import Ranks
 from roll.strategies.training.trainer import ScoringTrainer, TrainOptions, accumulate, contributing
 
