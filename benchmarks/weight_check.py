@@ -55,15 +55,15 @@ def measure(config: AgenticConfig) -> list[tuple[float, float]]:
 
     checks: list[float] = []
     steps: list[tuple[float, float]] = []
-    honest = AgenticPipeline.train
+    honest = AgenticPipeline.step
 
-    async def train(self: AgenticPipeline, step: int) -> None:
+    async def timed(self: AgenticPipeline, step: int) -> None:
         checks.append(0.0)
         before = time.process_time()
         await honest(self, step)
         steps.append((time.process_time() - before, checks[-1]))
 
-    AgenticPipeline.train = train  # type: ignore[method-assign]
+    AgenticPipeline.step = timed  # type: ignore[method-assign]
     for name in ("prepare", "run"):
         setattr(WeightCheck, name, counted(getattr(WeightCheck, name), checks))
     run_agentic(config)

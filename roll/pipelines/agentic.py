@@ -9,11 +9,12 @@ from roll.config import AgenticConfig
 from roll.config.batch_plan import rollout_plan
 from roll.distributed import Cluster
 from roll.pipelines.algorithm_options import needs_baselines
-from roll.pipelines.base import Pipeline, Rollout, run_pipeline
 from roll.pipelines.core import build_core
 from roll.pipelines.learner import Learner
 from roll.pipelines.metrics import Throughput, generation_metrics, rollout_metrics
 from roll.pipelines.preflight.agentic import check_agentic
+from roll.pipelines.rl import RLPipeline, Rollout
+from roll.pipelines.run.start import start_run
 from roll.pipelines.sampling.filters import GroupSearch
 from roll.pipelines.sampling.levels import TRAIN, VAL, Environments, build_ahead, require_turns, start_environments
 from roll.pipelines.sampling.stream import spares
@@ -36,10 +37,10 @@ def run_agentic(config: AgenticConfig) -> RunSummary:
         KeyboardInterrupt: After Ctrl-C. Of either, the last completed step is saved, and the message says how to
             continue.
     """
-    return run_pipeline(AgenticPipeline, config, check_agentic(config))
+    return start_run(AgenticPipeline, config, check_agentic(config))
 
 
-class AgenticPipeline(Pipeline[AgenticConfig]):
+class AgenticPipeline(RLPipeline[AgenticConfig]):
     """Plays episodes of environments, in groups that share a level."""
 
     async def assemble(self, cluster: Cluster) -> None:
@@ -87,7 +88,7 @@ class AgenticPipeline(Pipeline[AgenticConfig]):
     def state(self) -> dict[str, Any]:
         """Return which groups were played, as JSON."""
         ahead = {} if self.ahead is None else {"ahead": self.ahead.stream.state_dict()}
-        return {"groups_played": self.position, **ahead}
+        return {**super().state(), "groups_played": self.position, **ahead}
 
     def load_state(self, state: dict[str, Any]) -> None:
         """Go on with the level behind the last one that was played."""

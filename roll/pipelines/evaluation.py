@@ -4,23 +4,29 @@ from __future__ import annotations
 
 import asyncio
 import json
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 
+from rich import box
+from rich.console import Console
+from rich.table import Table
+
 from roll.config import ConfigError, EvaluationConfig, Problem
+from roll.config.plain_text import plain_text
 from roll.config.worker import GeneratingArgs
 from roll.data.prompts import Prompt
 from roll.distributed import open_cluster
 from roll.generation import Completion
-from roll.pipelines.base import shown_episodes
 from roll.pipelines.core import build_sampler
 from roll.pipelines.preflight.rlvr import check_evaluation
+from roll.pipelines.review import shown_episodes
 from roll.pipelines.rlvr_metrics import evaluation_metrics
-from roll.pipelines.run.folders import EVALUATION, folders, make_room, own_folders
+from roll.pipelines.run.command import shown
+from roll.pipelines.run.folders import EVALUATION, TRAJECTORIES, folders, make_room, own_folders
 from roll.pipelines.run.process import run_to_end, settle_process
 from roll.pipelines.run.record import RunRecord
 from roll.pipelines.run.storage import refusals_end_the_run
-from roll.pipelines.run.terminal import quiet_transformers, say, show_evaluation
+from roll.pipelines.run.terminal import quiet_transformers, say
 from roll.pipelines.sampling.prompts import eval_prompts, prompt_scheduler, start_graders
 from roll.schedulers.answers import PromptScheduler
 from roll.tracking import make_progress
@@ -144,3 +150,29 @@ def _listed(path: Path, prompts: Sequence[Prompt]) -> Iterator[Recorded]:
             message = f"{prompt.key} has neither a column `response` nor `responses` (it has {columns})."
             raise ConfigError([Problem("recorded", message, "name a file with recorded responses.", str(path))])
         yield prompt, [(str(text), None) for text in ([found] if isinstance(found, str) else found)]
+
+
+def show_evaluation(config: EvaluationConfig, metrics: Mapping[str, float], stored: Path) -> None:
+    """Show the accuracies of an evaluation, one row per source, and where everything is."""
+    if config.progress == "none":
+        return
+    names = [name for name in metrics if name.startswith(("mean@", "pass@"))]
+    sources = [name.removesuffix(f"/{names[0]}") for name in metrics if names and name.endswith(f"/{names[0]}")]
+    table = Table(title=config.exp_name, title_justify="left", box=box.ROUNDED, header_style="dim", border_style="dim")
+    table.add_column("source")
+    for name in names:
+        table.add_column(name, justify="right")
+    for source in sources:
+        table.add_row(plain_text(source), *(f"{metrics[f'{source}/{name}']:.1%}" for name in names))
+    if len(sources) != 1:
+        table.add_row("all", *(f"{metrics[name]:.1%}" for name in names), style="bold")
+    # Sources have the names that a data file gives them. In a notebook: lines, not a box of HTML each.
+    console = Console(markup=False, force_jupyter=False)
+    console.print(table)
+    if metrics.get("errors"):
+        console.print(f"{metrics['errors']:.0f} responses could not be graded and are left out.")
+    console.print(
+        f"metrics {shown(stored)}, responses {shown(config.output_dir / TRAJECTORIES)}, "
+        f"pages {shown(config.render_path / 'index.html')}",
+        soft_wrap=True,
+    )

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from statistics import fmean
@@ -12,6 +14,7 @@ import numpy as np
 import torch
 from tensordict import TensorDict
 
+from roll.algorithms.groups import AlgorithmWarning
 from roll.config import PipelineConfig, plan
 from roll.pipelines.core import Core
 from roll.pipelines.credit import CreditState, assign_credit
@@ -192,3 +195,17 @@ def _mini_batches(batch: TensorDict, count: int, key: Sequence[int]) -> Iterator
     for rows in np.array_split(order, count):
         if len(rows):
             yield batch[torch.from_numpy(rows)]
+
+
+@contextmanager
+def algorithm_warnings(progress: Progress) -> Iterator[None]:
+    """Show what the maths warns about (all advantages zero, …) on the display, each sentence once."""
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always", AlgorithmWarning)
+        yield
+    ours = [item for item in caught if issubclass(item.category, AlgorithmWarning)]
+    for message in dict.fromkeys(str(item.message) for item in ours):
+        progress.warning(message)
+    for item in caught:
+        if item not in ours:
+            warnings.warn_explicit(item.message, item.category, item.filename, item.lineno)

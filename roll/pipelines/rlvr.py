@@ -7,12 +7,13 @@ from typing import Any
 
 from roll.config import RLVRConfig
 from roll.distributed import Cluster
-from roll.pipelines.base import Pipeline, Rollout, run_pipeline
 from roll.pipelines.core import build_core
 from roll.pipelines.learner import Learner
 from roll.pipelines.metrics import Throughput, prefixed
 from roll.pipelines.preflight.rlvr import check_rlvr
+from roll.pipelines.rl import RLPipeline, Rollout
 from roll.pipelines.rlvr_metrics import VERIFIER, domain_metrics, evaluation_metrics
+from roll.pipelines.run.start import start_run
 from roll.pipelines.run.terminal import say
 from roll.pipelines.sampling.prompts import RlvrParts, build_ahead, build_rlvr, load_data
 from roll.schedulers.prompt_search import Collected
@@ -30,10 +31,10 @@ def run_rlvr(config: RLVRConfig) -> RunSummary:
         KeyboardInterrupt: After Ctrl-C. Of either, the last completed step is saved, and the message says how to
             continue.
     """
-    return run_pipeline(RlvrPipeline, config, check_rlvr(config))
+    return start_run(RlvrPipeline, config, check_rlvr(config))
 
 
-class RlvrPipeline(Pipeline[RLVRConfig]):
+class RlvrPipeline(RLPipeline[RLVRConfig]):
     """Answers prompts of a data set, in groups of responses to the same prompt."""
 
     parts: RlvrParts
@@ -114,7 +115,7 @@ class RlvrPipeline(Pipeline[RLVRConfig]):
     def state(self) -> dict[str, Any]:
         """Return the position in the data, as JSON."""
         ahead = {} if self.ahead is None else {"ahead": self.ahead.stream.state_dict()}
-        return {"data": self.parts.data.train.state_dict(self.position), **ahead}
+        return {**super().state(), "data": self.parts.data.train.state_dict(self.position), **ahead}
 
     def load_state(self, state: dict[str, Any]) -> None:
         """Go on behind the last prompt that was trained on.

@@ -17,7 +17,7 @@ from docs_support import KINDS, PAGES, ROOT, Block, blocks, commands, shipped, w
 from roll.config import PipelineConfig
 from roll.envs import REGISTRY
 from roll.models.toy import build
-from roll.pipelines.run.log import is_due
+from roll.pipelines.run.life_cycle import is_due
 from roll.viewer import __main__ as viewer
 
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -123,16 +121,3 @@ class ScoreRole(ModelRole):
         heads = await self.group.all("head")
         weight, bias = heads[0]
         return weight, bias
-
-
-async def to_its_end(call: Callable[[], Any]) -> Any:
-    """Run a coroutine that must not stop half-way: a cancellation that comes meanwhile counts when it is done."""
-    task = asyncio.ensure_future(call())
-    try:
-        return await asyncio.shield(task)
-    except asyncio.CancelledError:
-        if not task.done():
-            await asyncio.wait([task])
-        if not task.cancelled() and task.exception() is not None:
-            await task
-        raise

@@ -1,0 +1,197 @@
+"""The step of reinforcement learning: sample, learn, publish the weights, report."""
+
+from __future__ import annotations
+
+from abc import abstractmethod
+from collections.abc import AsyncIterator, Iterator, Sequence
+from contextlib import asynccontextmanager
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any, ClassVar, TypeVar
+
+from roll.config import PipelineConfig, plan
+from roll.distributed.weight_sync import WeightSyncError
+from roll.env_managers.groups import GroupMismatchError
+from roll.pipelines.core import Core
+from roll.pipelines.learner import Learner, Lesson, algorithm_warnings
+from roll.pipelines.metrics import generation_metrics, prefixed, rollout_metrics
+from roll.pipelines.review import all_trajectories, report_failures, shown_episodes, store
+from roll.pipelines.roles.weight_check import WeightCheckError
+from roll.pipelines.run.folders import TRAJECTORIES
+from roll.pipelines.run.interrupts import to_its_end
+from roll.pipelines.run.life_cycle import Run
+from roll.pipelines.sampling.stream import Ahead
+from roll.pipelines.silence import SilenceWatch
+from roll.schedulers.groups import RolloutError
+from roll.strategies.generation.engine_options import starts_with_random_weights
+from roll.tracking import Progress, RunSummary
+from roll.trajectories.model import TrajectoryGroup
+from roll.viewer import write_pages
+
+Config = TypeVar("Config", bound=PipelineConfig)
+
+
+@dataclass(slots=True)
+class Rollout:
+    """What was sampled for one training step.
+
+    Attributes:
+        groups: The trajectories, in an order that does not depend on who finished first.
+        metrics: Numbers to report.
+    """
+
+    groups: list[TrajectoryGroup]
+    metrics: dict[str, float] = field(default_factory=dict)
+
+
+class RLPipeline(Run[Config]):
+    """A run that learns from what it samples. A pipeline says how (:meth:`rollout`, :meth:`evaluate`)."""
+
+    recovers_from = (*Run.recovers_from, WeightSyncError)
+    fails_with = (*Run.fails_with, WeightSyncError, RolloutError, GroupMismatchError, WeightCheckError)
+
+    core: Core
+    learner: Learner
+    silence: SilenceWatch
+    ahead: Ahead | None = None
+    """What samples while the policy learns; ``None`` where the two take turns."""
+    reporter: ClassVar[str] = "env"
+    """Who reports the metrics of trajectories (see :func:`roll.pipelines.metrics.rollout_metrics`)."""
+
+    def __init__(self, config: Config, progress: Progress) -> None:
+        super().__init__(config, progress)
+        self.plan = plan(config)
+
+    @abstractmethod
+    async def rollout(self, step: int) -> Rollout:
+        """Sample the trajectories of training step ``step``."""
+
+    @abstractmethod
+    def load_state(self, state: dict[str, Any]) -> None:
+        """Restore what :meth:`state` returned."""
+
+    def complete(self, step: int) -> None:
+        """Take note that ``step`` is trained: what was sampled for it is used up."""
+
+    async def measure(self) -> dict[str, float]:
+        """Return what engines and workers report of the step."""
+        return {**generation_metrics([self.core.generation.metrics()]), **self.core.cluster_metrics()}
+
+    async def step(self, step: int) -> None:
+        """One step: sample, make a batch, learn from it, publish the new weights, report."""
+        with self.progress.stage("rollout"):
+            rollout = await self.rollout(step)
+            report_failures(self.progress, rollout.groups, f"step {step}")
+            store(self.config, rollout.groups, step, "train")
+        batch = self.learner.make_batch(rollout.groups)
+        learned = await to_its_end(lambda: self.update(batch, step))
+        described = prefixed(rollout_metrics(rollout.groups, self.reporter), "rollout")
+        named = {"reward/mean": described.get("rollout/reward", 0.0)}
+        if self.reporter == "env":
+            named["env/success"] = described.get("rollout/success", 0.0)
+        metrics = {**named, **described, **rollout.metrics, **learned, **await self.measure()}
+        self.log.step(step, metrics)
+        warning = self.silence.step(metrics)
+        if warning is not None:
+            self.progress.warning(warning)
+        self.core.weight_check.require()
+
+    async def update(self, batch: Lesson, step: int) -> dict[str, float]:
+        """Learn from a batch and publish the new weights; afterwards ``step`` is complete."""
+        turns, check = self.core.turns, self.core.weight_check
+        due = step % self.config.actor_infer.model_update_frequency == 0
+        async with self.core.engines.weights_at_rest:
+            measured = await turns.memory("rollout") if turns.needed else {}
+            await turns.begin_update()
+            measured |= await check.late()
+            check.require()
+            with self.changing(step):
+                with algorithm_warnings(self.progress):
+                    learned = measured | await self.learner.learn(batch, step)
+                learned |= await turns.memory("update") if turns.needed else {}
+                await turns.begin_weight_sync()
+                if due:
+                    with self.progress.stage("weight_sync"):
+                        learned |= await self.publish(step)
+                await turns.end_weight_sync()
+                self.complete(step)
+            if due:
+                with self.progress.stage("weight_sync"):
+                    learned |= await check.run(step)
+        return learned
+
+    async def publish(self, step: int) -> dict[str, float]:
+        """Give the engines the weights of ``step``, between two tokens of what is sampled ahead; returns metrics."""
+        await self.core.weight_check.prepare()
+        return await (self.core.engines if self.ahead is None else self.ahead).publish(step)
+
+    async def publish_first(self, step: int) -> None:
+        """Give engines that were just started the weights of ``step``, and check that they have them."""
+        check = self.core.weight_check
+        # They have cached nothing, and may not answer before: load_format=dummy makes random weights.
+        await self.core.engines.publish(step)
+        await check.run(step)
+        await check.late()
+        check.require()
+
+    @asynccontextmanager
+    async def working(self) -> AsyncIterator[None]:
+        """Make engines that die again; in the end, stop what is being sampled ahead."""
+        async with self.core.engines.watched():
+            try:
+                yield
+            finally:
+                if self.ahead is not None:
+                    await self.ahead.stream.close()
+
+    async def ready(self, first: int, resumed: bool) -> None:
+        """Give the engines weights that they do not have, and the devices."""
+        self.silence = SilenceWatch()
+        if resumed or starts_with_random_weights(self.config.actor_infer.strategy_args.strategy_config):
+            await self.publish_first(first)
+        await self.core.turns.begin_rollout()
+
+    def state(self) -> dict[str, Any]:
+        """Return what the learner remembers beside the weights, as JSON; a pipeline adds its own."""
+        return self.learner.state()
+
+    async def save_state(self, folder: Path) -> None:
+        """Write trainer and critic, with the policy in Hugging Face format beside them."""
+        async with self.core.turns.for_models():
+            await self.learner.save(folder)
+
+    async def restore(self, folder: Path, state: dict[str, Any]) -> None:
+        """Load a checkpoint into the learner and the pipeline."""
+        await self.learner.restore(folder, state)
+        self.load_state(state)
+
+    def report_evaluation(self, groups: Sequence[TrajectoryGroup], step: int, metrics: dict[str, float]) -> None:
+        """Store an evaluation, write its review pages and log its metrics."""
+        report_failures(self.progress, groups, f"evaluation after step {step}")
+        with self.progress.stage("eval"):
+            store(self.config, groups, step, "val")
+            write_pages(
+                shown_episodes(groups),
+                self.config.render_path,
+                title=self.config.exp_name,
+                step=step,
+                token_text=self.core.token_text,
+                of=list(all_trajectories(groups)),
+            )
+        self.log.evaluation(step, prefixed(metrics, "val"))
+
+    def headline(self) -> str:
+        """Return policy, algorithm and batch in a few words."""
+        policy = Path(self.config.model_path("actor_train")).name
+        return f"{policy}, {self.config.adv_estimator}, {self.plan.train.short()}"
+
+    def remarks(self) -> Iterator[str]:
+        """Say what the chat template cannot do."""
+        if self.core.renderer.folds_system:
+            yield "The chat template takes no system message: the first message of the user says it too."
+
+    def summary(self, steps: int) -> RunSummary:
+        """Return what is shown at the end, with the places of trajectories and pages."""
+        stored = self.config.output_dir / TRAJECTORIES if self.config.trajectory_dump_steps else None
+        pages = self.config.render_path if self.log.evaluated >= 0 else None
+        return replace(super().summary(steps), trajectories=stored, pages=pages)

@@ -1,0 +1,231 @@
+"""The life cycle of a run, whatever its steps do: resume, recover, evaluate and save when due, report, end."""
+
+from __future__ import annotations
+
+import asyncio
+from abc import ABC, abstractmethod
+from collections.abc import AsyncIterator, Iterator
+from contextlib import asynccontextmanager, contextmanager
+from functools import partial
+from pathlib import Path
+from typing import Any, ClassVar, Generic, TypeVar
+
+from roll.config import PipelineConfig
+from roll.config.process import settle_collector
+from roll.distributed import Cluster, WorkerError, open_cluster
+from roll.pipelines.run.checkpoint import folder_of, new_checkpoint
+from roll.pipelines.run.command import resume_command, shown
+from roll.pipelines.run.folders import make_room
+from roll.pipelines.run.interrupts import stopped_by_sigterm, to_its_end
+from roll.pipelines.run.log import RunLog, summarize
+from roll.pipelines.run.record import RunRecord
+from roll.pipelines.run.resuming import Resumed, find_resumed, identity
+from roll.pipelines.run.storage import StorageError
+from roll.pipelines.run.terminal import one_line, say, say_differences
+from roll.tracking import Progress, RunSummary
+
+TIMELINE = "timeline.json"
+
+Config = TypeVar("Config", bound=PipelineConfig)
+
+
+class Run(ABC, Generic[Config]):
+    """One run: its steps from the first or the newest checkpoint to the last, and what is due in between.
+
+    A kind of run says what its parts are (:meth:`assemble`), what a step does (:meth:`step`) and what a checkpoint
+    needs (:meth:`state`, :meth:`save_state`, :meth:`restore`). All other methods have a meaning without them.
+
+    Args:
+        config: A checked configuration.
+        progress: Where to show what happens.
+
+    Attributes:
+        log: Metrics go there; open from before the first step.
+        recoveries: Recoveries since the last checkpoint.
+        saved: The newest checkpoint.
+        unsaved: The complete step that no checkpoint has yet; ``None`` also while a change is under way.
+    """
+
+    recovers_from: ClassVar[tuple[type[Exception], ...]] = (WorkerError,)
+    """Losses after which the run goes on by itself from the newest checkpoint."""
+    fails_with: ClassVar[tuple[type[Exception], ...]] = (WorkerError, FloatingPointError)
+    """Errors whose message tells a person why the run cannot go on."""
+
+    log: RunLog
+    record: RunRecord
+
+    def __init__(self, config: Config, progress: Progress) -> None:
+        self.config = config
+        self.progress = progress
+        self.saved: Path | None = None
+        self.unsaved: int | None = None
+        self.recoveries = 0
+        self._resume_from: bool | str = config.resume_from_checkpoint
+        self._begun = False
+        self._not_saved: str | None = None
+
+    @abstractmethod
+    async def assemble(self, cluster: Cluster) -> None:
+        """Start the parts."""
+
+    @abstractmethod
+    async def step(self, step: int) -> None:
+        """Do step ``step``, which ends with ``self.log.step``. What changes weights does so in :meth:`changing`."""
+
+    @abstractmethod
+    async def save_state(self, folder: Path) -> None:
+        """Write into the folder of a new checkpoint what was learned."""
+
+    @abstractmethod
+    async def restore(self, folder: Path, state: dict[str, Any]) -> None:
+        """Load what :meth:`save_state` wrote and :meth:`state` returned."""
+
+    def state(self) -> dict[str, Any]:
+        """Return what else a checkpoint must remember, as JSON."""
+        return {}
+
+    async def ready(self, first: int, resumed: bool) -> None:
+        """Get ready for the steps after ``first``; all state is there, restored where ``resumed``."""
+
+    async def evaluate(self, step: int) -> None:
+        """Evaluate after ``step`` steps; ends with ``self.log.evaluation``."""
+
+    @asynccontextmanager
+    async def working(self) -> AsyncIterator[None]:
+        """Surround all steps with what goes on beside them."""
+        yield
+
+    def headline(self) -> str:
+        """Return what the run is about, in a few words."""
+        return ""
+
+    def remarks(self) -> Iterator[str]:
+        """Yield what a person should know before the first step, as sentences."""
+        return iter(())
+
+    def summary(self, steps: int) -> RunSummary:
+        """Return what is shown at the end of a run of ``steps`` steps."""
+        return summarize(self.config, self.log, steps, self.saved)
+
+    async def run(self) -> RunSummary:
+        """Take ``max_steps`` steps; after the loss of a worker that it needs, go on from the newest checkpoint."""
+        with stopped_by_sigterm():
+            while True:
+                try:
+                    async with open_cluster(self.config) as cluster:
+                        return await self._sit(cluster)
+                except self.recovers_from as error:
+                    if self.recoveries >= self.config.max_recoveries:
+                        raise
+                    self.recoveries += 1
+                    self._resume_from = self._newest()
+                    where = f"from {shown(self.saved)}" if self.saved is not None else "from the start"
+                    self.progress.warning(f"{one_line(error)} The run goes on {where}.")
+
+    async def _sit(self, cluster: Cluster) -> RunSummary:
+        """Run from the checkpoint to continue from, if any, to the end, with what is due in between."""
+        config = self.config
+        resumed = find_resumed(config, self._resume_from)
+        first = 0 if resumed is None else resumed.step
+        self.saved, self.unsaved = None if resumed is None else resumed.path, None
+        await self.assemble(cluster)
+        self._begin(resumed, first)
+        restore_collector = settle_collector()
+        try:
+            async with self.working():
+                if resumed is not None:
+                    await self.restore(resumed.path, resumed.state)
+                await self.ready(first, resumed is not None)
+                if is_due(first, config.eval_steps, config.max_steps) and self.log.evaluated < first:
+                    await self.evaluate(first)
+                for step in range(first + 1, config.max_steps + 1):
+                    await self.step(step)
+                    if is_due(step, config.eval_steps, config.max_steps):
+                        await self.evaluate(step)
+                    if is_due(step, config.save_steps, config.max_steps) or step == config.max_steps:
+                        await to_its_end(partial(self.save, step))
+            summary = self.summary(max(first, config.max_steps))
+            self.progress.finish(summary)
+            return summary
+        except (asyncio.CancelledError, Exception) as error:
+            # Ctrl-C arrives between changes, which run to their end, so a completed step can be saved.
+            if self.unsaved is not None:
+                await self._save_at_the_end(self.unsaved, error)
+            raise
+        finally:
+            restore_collector()
+            self.log.trackers.close()
+            if config.enable_ray_timeline:
+                cluster.write_timeline(config.output_dir / TIMELINE)
+
+    @contextmanager
+    def changing(self, step: int) -> Iterator[None]:
+        """Mark a change of what is learned: inside nothing can be saved, and afterwards ``step`` is complete."""
+        self.unsaved = None
+        yield
+        self.unsaved = step
+
+    async def save(self, step: int) -> None:
+        """Write a checkpoint from which the run continues exactly."""
+        config = self.config
+        self.unsaved = None
+        with self.progress.stage("checkpoint"):
+            state = {**identity(config), **self.log.state(), **self.state()}
+            root, keep = config.checkpoint_path, config.checkpoint_config.keep
+            with new_checkpoint(root, step, state, keep=keep) as folder:
+                self.record.write(folder)
+                await self.save_state(folder)
+        self.saved, self.recoveries = folder_of(root, step), 0
+
+    def how_to_continue(self) -> str:
+        """Return a sentence that says what is saved and the command that goes on from there."""
+        lost = f"{self._not_saved}\n" if self._not_saved else ""
+        if self.saved is None:
+            return f"{lost}No step was saved, so there is nothing to continue from."
+        command = resume_command(self.config)
+        how = f"Continue with:\n  {command}" if command else "Continue with resume_from_checkpoint=true."
+        return f"{lost}The newest checkpoint is {shown(self.saved)}. {how}"
+
+    def _begin(self, resumed: Resumed | None, first: int) -> None:
+        """Open the logs and the display; what an earlier run left in the folders is moved aside."""
+        config = self.config
+        if not self._begun:
+            self._begun = True
+            if config.resume_from_checkpoint and resumed is None:
+                say(config, f"No checkpoint in {config.checkpoint_path} to resume from: starting anew.")
+            if 0 < config.max_steps <= first:
+                say(config, f"{self.saved} is complete: set max_steps above {first} to train on.")
+            for remark in self.remarks():
+                say(config, remark)
+            aside = make_room(config, self.saved)
+            if aside is not None:
+                say(config, f"An earlier run was there: it is in {shown(aside)} now.")
+            self.record = RunRecord.of(config, self.saved)
+            self.record.write(config.output_dir)
+            say_differences(config, self.record)
+            self.progress.start(config.max_steps, config.exp_name, self.headline(), first_step=first)
+        self.log = RunLog(config, self.progress, None if resumed is None else resumed.state)
+        self.log.trackers.log_config(self.record.keys, self.record.text)
+        for note in () if resumed is None else resumed.notes:
+            self.progress.warning(note)
+
+    def _newest(self) -> bool | str:
+        """Return the checkpoint to recover from: the newest whole one of this run, or the one that it began with."""
+        if not self._begun:
+            return self._resume_from
+        if self.saved is None:
+            return False
+        return True if self.saved.parent == self.config.checkpoint_path else str(self.saved)
+
+    async def _save_at_the_end(self, step: int, error: BaseException) -> None:
+        """Save the last completed step of a run that ends; where workers or room are gone too, say so."""
+        try:
+            await to_its_end(partial(self.save, step))
+        except (WorkerError, StorageError) as second:
+            self._not_saved = f"Step {step} could not be saved: {second}"
+            error.add_note(self._not_saved)
+
+
+def is_due(step: int, every: int, last: int) -> bool:
+    """Whether something that happens every ``every`` steps (0: never) and at the end happens after ``step``."""
+    return every > 0 and (step % every == 0 or step == last)

@@ -1,0 +1,69 @@
+"""The life cycle of a run that samples nothing."""
+
+import json
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import torch
+
+from roll.config import ConfigError, RunError
+from tests.pipelines.run.fit import Fit, fit
+
+
+def losses(folder: Path) -> list[tuple[int, float]]:
+    lines = [json.loads(line) for file in sorted(folder.glob("logs/*.jsonl")) for line in file.read_text().splitlines()]
+    return [(line["step"], line["loss"]) for line in lines if "loss" in line]
+
+
+def test_a_run_that_is_killed_and_resumed_is_the_run_that_was_not(tmp_path: Path) -> None:
+    whole = fit(tmp_path / "whole")
+    killed = subprocess.run(
+        [sys.executable, "-m", "tests.pipelines.run.fit", str(tmp_path / "killed")], capture_output=True, text=True
+    )
+    assert killed.returncode == -signal.SIGKILL, killed.stderr
+    resumed = fit(tmp_path / "killed", resume_from_checkpoint=True)
+
+    assert losses(tmp_path / "whole") == losses(tmp_path / "killed")
+    assert len(losses(tmp_path / "whole")) == 10
+    assert whole.before == resumed.before and whole.after == resumed.after
+    assert resumed.after["val/reward"] > resumed.before["val/reward"]
+    states = [torch.load(tmp_path / name / "checkpoints/step=000010/fit.pt")[0] for name in ("whole", "killed")]
+    assert all(torch.equal(states[0][key], states[1][key]) for key in states[0])
+
+    parts = {module.split(".")[1] for module in killed.stdout.split() if module.startswith("roll.")}
+    assert not parts & {"strategies", "schedulers", "env_managers", "envs", "workers", "rewards", "trajectories"}
+    assert "run" in {module.split(".")[2] for module in killed.stdout.split() if module.startswith("roll.pipelines.")}
+
+
+def test_what_fails_between_two_steps_leaves_the_last_complete_one_saved(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def step(self: Fit, step: int) -> None:
+        if step == 5:
+            raise FloatingPointError("the loss is not finite.")
+        await honest(self, step)
+
+    honest = Fit.step
+    monkeypatch.setattr(Fit, "step", step)
+    with pytest.raises(RunError, match=r"the loss is not finite\.\nThe newest checkpoint is .*step=000004\. Continue"):
+        fit(tmp_path)
+
+
+def test_what_fails_in_a_change_saves_nothing_half_changed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    async def step(self: Fit, step: int) -> None:
+        with self.changing(step):
+            if step == 5:
+                raise FloatingPointError("the loss is not finite.")
+
+    monkeypatch.setattr(Fit, "step", step)
+    with pytest.raises(RunError, match=r"step=000003\. Continue"):
+        fit(tmp_path)
+
+
+def test_a_run_with_another_seed_is_not_resumed(tmp_path: Path) -> None:
+    fit(tmp_path, max_steps=1)
+    with pytest.raises(ConfigError, match="seed"):
+        fit(tmp_path, resume_from_checkpoint=True, seed=7)
