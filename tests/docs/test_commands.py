@@ -195,7 +195,9 @@ def check_run_path(path: str) -> None:
 
 
 def _write_named_files(page: str, folder: Path) -> None:
-    """Write the YAML files that a page tells the reader to write: ``my_configs/qwen.yaml`` by its ``exp_name``.
+    """Write the files that a page tells the reader to write: ``my_configs/qwen.yaml`` by its ``exp_name``.
+
+    A file may say its name in its first line, ``# mine.yaml``.
 
     And the record that a run leaves behind, with which it can be started again.
     """
@@ -208,3 +210,7 @@ def _write_named_files(page: str, folder: Path) -> None:
                 # What the page leaves to the reader (RLVR's has no defaults list) is a file of its own.
                 text = block.text if "defaults:" in block.text else f"defaults: [_self_]\n{block.text}"
                 (folder / "my_configs" / f"{stem}.yaml").write_text(text, encoding="utf-8")
+    for block in (*blocks("yaml"), *blocks("python")):
+        name = re.match(r"# ([\w/]+\.\w+)\n", block.text)
+        if block.page == page and name and not (folder / name[1]).exists():  # the first section's, of several
+            (folder / name[1]).write_text(block.text, encoding="utf-8")

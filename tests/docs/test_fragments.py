@@ -34,7 +34,7 @@ def test_the_yaml_of_the_page_is_accepted(block: Block, tmp_path: Path) -> None:
     fragment = OmegaConf.create(block.text)
     assert isinstance(fragment, DictConfig)
     first = str(next(iter(fragment)))
-    rlvr = block.page in RLVR_PAGES or "rewards" in fragment
+    rlvr = block.page in RLVR_PAGES or "rewards" in fragment or "rlvr_math" in fragment.get("defaults", ())
     kind: type[PipelineConfig] = RLVRConfig if rlvr else AgenticConfig
     if first == "defaults":
         assert _started(block.text, tmp_path, kind)

@@ -34,6 +34,7 @@ RUN_ELSEWHERE = {
     "docs/rewards.md": "tests/rewards/test_rewards_page.py",
     "docs/data.md": "tests/data/test_data_page.py",
     "docs/python.md": "tests/e2e/test_notebook.py",
+    "docs/extending.md": "tests/docs/test_extending.py",
 }
 
 ELSEWHERE = {*GIVEN_BY_THE_READER, *RUN_ELSEWHERE}
