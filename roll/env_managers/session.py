@@ -9,14 +9,12 @@ import io
 import math
 import threading
 import traceback
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable, Iterator, Mapping
 from dataclasses import dataclass
 from functools import partial
 from inspect import isawaitable
 from numbers import Real
-from typing import Any, TypeVar
-
-T = TypeVar("T")
+from typing import Any
 
 AGGREGATIONS = ("last", "mean", "sum", "max")
 
@@ -80,7 +78,14 @@ class EnvSession:
         Raises:
             EnvFailure: If that fails or what comes back is not an observation and an info.
         """
-        return self._exclusive(self._start)
+        with self._exclusive():
+            with _blamed("making the environment"):
+                self._env = self._make_env()
+            with _blamed("reset()"):
+                returned = self._env.reset(seed=self._seed)
+            return (
+                self._awaited("reset()", returned, self._started) if isawaitable(returned) else self._started(returned)
+            )
 
     def step(self, response: str, last: bool) -> EnvStep | Awaitable[EnvStep]:
         """Take a step, and close the environment if the episode is over; to be awaited where its ``step`` is.
@@ -92,7 +97,11 @@ class EnvSession:
         Raises:
             EnvFailure: If the environment fails or what comes back is not a step.
         """
-        return self._exclusive(lambda: self._step(response, last))
+        with self._exclusive():
+            with _blamed("step()"):
+                returned = self._env.step(response)
+            taken = partial(self._taken, last)
+            return self._awaited("step()", returned, taken) if isawaitable(returned) else taken(returned)
 
     def close(self) -> None | Awaitable[None]:
         """Close the environment; closing twice does nothing. To be awaited where its ``close`` is.
@@ -100,7 +109,8 @@ class EnvSession:
         Raises:
             EnvFailure: If it fails.
         """
-        return self._exclusive(self._close)
+        with self._exclusive():
+            return self._close()
 
     def abandon(self, detach: Callable[[Callable[[], object]], None]) -> None:
         """Give the environment up: close it through ``detach`` if it is idle, else when its running call returns."""
@@ -111,10 +121,12 @@ class EnvSession:
             if needs_close:
                 detach(self._close_quietly)
 
-    def _exclusive(self, function: Callable[[], T]) -> T:
+    @contextlib.contextmanager
+    def _exclusive(self) -> Iterator[None]:
+        """Let nobody else call the environment meanwhile; one that was given up during the call is closed after it."""
         try:
             with self._busy:
-                return function()
+                yield
         finally:
             if self._abandoned:
                 self._close_quietly()
@@ -136,11 +148,6 @@ class EnvSession:
                 if closing is not None:
                     await closing
 
-    def _start(self) -> EnvStart | Awaitable[EnvStart]:
-        self._env = _guarded("making the environment", self._make_env)
-        returned = _guarded("reset()", lambda: self._env.reset(seed=self._seed))
-        return self._awaited("reset()", returned, self._started) if isawaitable(returned) else self._started(returned)
-
     def _started(self, returned: Any) -> EnvStart:
         if not isinstance(returned, tuple) or len(returned) != 2:
             raise EnvFailure(f"reset() must return (observation, info), got {_short(returned)}")
@@ -148,13 +155,9 @@ class EnvSession:
         _check_text("reset()", observation)
         if not isinstance(info, Mapping):
             raise EnvFailure(f"reset() must return info as a dict, got {_short(info)}")
-        instruction = _guarded("instruction", lambda: getattr(self._env, "instruction", ""))
+        with _blamed("instruction"):
+            instruction = getattr(self._env, "instruction", "")
         return EnvStart(observation, _writable("instruction", str(instruction)), self._frame())
-
-    def _step(self, response: str, last: bool) -> EnvStep | Awaitable[EnvStep]:
-        returned = _guarded("step()", lambda: self._env.step(response))
-        taken = partial(self._taken, last)
-        return self._awaited("step()", returned, taken) if isawaitable(returned) else taken(returned)
 
     def _taken(self, last: bool, returned: Any) -> EnvStep | Awaitable[EnvStep]:
         if not isinstance(returned, tuple) or len(returned) != 5:
@@ -187,14 +190,16 @@ class EnvSession:
     def _frame(self) -> str | None:
         if not self._record_frames or getattr(self._env, "render_mode", None) is None:
             return None
-        frame = _guarded("render()", lambda: _frame_text(self._env.render()))
+        with _blamed("render()"):
+            frame = _frame_text(self._env.render())
         return None if frame is None else _writable("render()", frame)
 
     def _close(self) -> Awaitable[None] | None:
         if self._closed or self._env is None:
             return None
         self._closed = True
-        returned = _guarded("close()", self._env.close)
+        with _blamed("close()"):
+            returned = self._env.close()
         return self._awaited("close()", returned, lambda _: None) if isawaitable(returned) else None
 
     def _close_quietly(self) -> Awaitable[None] | None:
@@ -215,10 +220,11 @@ async def _quietly(closing: Awaitable[None]) -> None:
         await closing
 
 
-def _guarded(phase: str, function: Callable[[], T]) -> T:
-    """Run user code; whatever it raises becomes an :class:`EnvFailure` that says where."""
+@contextlib.contextmanager
+def _blamed(phase: str) -> Iterator[None]:
+    """Around user code: whatever it raises becomes an :class:`EnvFailure` that says where."""
     try:
-        return function()
+        yield
     except BaseException as error:
         if isinstance(error, KeyboardInterrupt) and threading.current_thread() is threading.main_thread():
             raise

@@ -6,6 +6,7 @@ import asyncio
 import hashlib
 import time
 from collections.abc import Awaitable, Callable
+from functools import partial
 from inspect import isawaitable
 from typing import Any, TypeVar
 
@@ -169,17 +170,18 @@ class _Episode:
         generated = time.perf_counter()
         self._response = self._manager.renderer.decode(completion.token_ids)
         last = index + 1 >= self._manager.limits.max_steps
-        step_call = _StepCall(self._session, self._response, last)
-        called = await self._call("step", step_call, self._manager.timeouts.step)
+        # Not a closure: a step that hangs would keep the whole episode.
+        step = partial(self._session.step, self._response, last)
+        called = await self._call("step", step, self._manager.timeouts.step)
         if called is None:
             return
-        step, queued = called
+        taken, queued = called
         stepped = time.perf_counter()
-        turn = self._record(completion, step)
+        turn = self._record(completion, taken)
         turn.seconds = {"generate": generated - began, "env": stepped - generated - queued, "queue": queued}
-        if step.terminated:
+        if taken.terminated:
             self._trajectory.status = Status.COMPLETED
-        elif step.truncated or last:
+        elif taken.truncated or last:
             self._trajectory.status = Status.TRUNCATED_TURNS
         else:
             self._extend(completion)
@@ -336,17 +338,3 @@ class _Episode:
         turn = len(self._trajectory.turns)
         said = f"; the last response was {self._response[:200]!r}" if self._response else ""
         return f"{spec.tag} ({spec.trajectory_id}, seed {spec.seed}, turn {turn}): {reason}{said}"
-
-
-class _StepCall:
-    """``EnvSession.step`` with its arguments; lighter than a closure over the episode."""
-
-    __slots__ = ("_session", "_response", "_last")
-
-    def __init__(self, session: EnvSession, response: str, last: bool) -> None:
-        self._session = session
-        self._response = response
-        self._last = last
-
-    def __call__(self) -> EnvStep | Awaitable[EnvStep]:
-        return self._session.step(self._response, self._last)

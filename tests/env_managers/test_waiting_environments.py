@@ -102,7 +102,7 @@ def test_thousands_of_environments_wait_at_the_same_time_in_one_event_loop() -> 
 
     played = play_all(lambda: Meeting(goal=1), 4096, threads=meet)
     assert all(trajectory.status is Status.COMPLETED for trajectory in played)
-    assert threading.active_count() == before
+    assert threading.active_count() <= before  # those of tests before this one may have ended meanwhile
 
 
 def test_blocking_environments_get_as_many_threads_as_there_are_episodes() -> None:
