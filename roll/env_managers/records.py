@@ -1,4 +1,4 @@
-"""What goes into and out of an env manager: the episode, its limits, and the interfaces of what it is given."""
+"""What goes into an env manager: the episode, its limits, its time-outs."""
 
 from __future__ import annotations
 
