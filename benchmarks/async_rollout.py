@@ -26,6 +26,7 @@ import random
 from dataclasses import dataclass, replace
 from itertools import count
 
+from roll.config import AgenticConfig
 from roll.env_managers.records import EpisodeSpec
 from roll.generation import Completion, GenerationRequest, SamplingParams, generation_seed
 from roll.schedulers.generation import GenerationScheduler
@@ -223,7 +224,8 @@ async def run(
 ) -> Outcome:
     engines = [FakeEngine(workload) for _ in range(replicas)]
     clock = asyncio.get_running_loop().time
-    generation = GenerationScheduler(engines, max_running_requests=SLOTS, clock=clock)
+    config = AgenticConfig(max_running_requests=SLOTS, deterministic=False)
+    generation = GenerationScheduler.for_run(config, engines, clock=clock)
     rollouts = RolloutScheduler(play=Episodes(workload, generation).play, run_seed=seed)
 
     async def freeze() -> None:

@@ -16,7 +16,7 @@ from roll.pipelines.roles.models import ScoreRole, TrainRole
 from roll.pipelines.roles.pool import WorkerPool
 from roll.pipelines.roles.turns import Turns
 from roll.pipelines.roles.weight_check import WeightCheck, check_options
-from roll.schedulers.generation import GenerationScheduler
+from roll.schedulers.generation import GenerationScheduler, waits_for_quiet
 from roll.workers.classes import worker_class
 from roll.workers.engine import wire_dtype
 from roll.workers.loading import Text
@@ -95,11 +95,11 @@ async def build_sampler(
         ConfigError: If the model cannot be loaded.
     """
     registered = Registered.here()
-    activity = Activity() if config.deterministic and config.cluster == "local" else None
+    activity = Activity() if waits_for_quiet(config) else None
     shared = _shared_model(config, trainers)
     spec = WorkerSpec(cls=worker_class(config, "actor_infer"), args=(config, registered, shared, activity))
     engines = EngineRole(await cluster.start("actor_infer", spec), None if trainers is None else trainers.group, config)
-    generation = GenerationScheduler(engines.engines.clients(), timeout=config.generation_timeout)
+    generation = GenerationScheduler.for_run(config, engines.engines.clients())
 
     async def replace(rank: int) -> None:
         generation.replace(rank, engines.engines.client(rank))

@@ -7,6 +7,7 @@ import time
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 
+from roll.config import PipelineConfig
 from roll.generation import Completion, GenerationRequest
 from roll.schedulers.generation_metrics import GenerationMeter
 from roll.schedulers.replicas import GenerationClient, Replica, ReplicaDown, ReplicaPool
@@ -22,16 +23,13 @@ class GenerationScheduler:
     (:class:`~roll.schedulers.replicas.ReplicaPool`). Where all are full, requests wait, oldest group first.
 
     A request that takes longer than ``timeout`` is aborted and tried on another replica. A replica that raises
-    :class:`~roll.schedulers.replicas.ReplicaDown` gets no more requests until :meth:`mark_up` or :meth:`replace`, and
-    those that it had move at once. Every other exception of an engine reaches the caller unchanged.
+    :class:`~roll.schedulers.replicas.ReplicaDown` gets no more requests until :meth:`replace`, and those that it had
+    move at once. Every other exception of an engine reaches the caller unchanged.
 
     Args:
         replicas: One engine, or several with the same weights.
-        max_running_requests: Most requests at a time per replica; ``None`` leaves the bound to the engines. Leave it
-            where a run is to be reproducible bit for bit: an engine that knows when everything is quiet admits in an
-            order of its own, and here it is the order of arrival that breaks ties.
+        max_running_requests: Most requests at a time per replica; ``None`` leaves the bound to the engines.
         timeout: Seconds that a request may take at a replica; ``None`` for any time.
-        patience: Seconds that a request waits while no replica is up; ``None`` for any time.
         retries: How often a request is tried again.
         prefix: Put before request ids and sessions, so that several schedulers can share engines.
         clock: Seconds, for metrics.
@@ -46,19 +44,36 @@ class GenerationScheduler:
         *,
         max_running_requests: int | None = None,
         timeout: float | None = None,
-        patience: float | None = None,
         retries: int = 3,
         prefix: str = "",
         clock: Callable[[], float] = time.perf_counter,
     ) -> None:
-        _check(max_running_requests, retries, {"timeout": timeout, "patience": patience})
+        _check(max_running_requests, retries, timeout)
         clients = list(replicas) if isinstance(replicas, Sequence) else [replicas]
         self.sampled_tokens = 0
-        self._pool = ReplicaPool(clients, max_running_requests, patience)
+        self._pool = ReplicaPool(clients, max_running_requests)
         self._timeout = timeout
         self._retries = retries
         self._prefix = prefix
         self._meter = GenerationMeter(clock)
+
+    @classmethod
+    def for_run(
+        cls,
+        config: PipelineConfig,
+        replicas: GenerationClient | Sequence[GenerationClient],
+        *,
+        prefix: str = "",
+        clock: Callable[[], float] = time.perf_counter,
+    ) -> GenerationScheduler:
+        """Return the scheduler that ``config`` asks for.
+
+        Where engines wait until everything is quiet (:func:`waits_for_quiet`) they keep to the bound: they admit
+        in an order of their own, and here it is the order of arrival that breaks ties.
+        """
+        most = None if waits_for_quiet(config) else config.max_running_requests
+        timeout = config.generation_timeout
+        return cls(replicas, max_running_requests=most, timeout=timeout, prefix=prefix, clock=clock)
 
     async def generate(self, request: GenerationRequest) -> Completion:
         """Return the completion of ``request``.
@@ -67,7 +82,7 @@ class GenerationScheduler:
         trajectory ends, the run goes on.
 
         Raises:
-            ReplicaDown: If no replica came back in time, or one after the other went down with the request.
+            ReplicaDown: If one replica after the other went down with the request.
         """
         if self._prefix:
             session = None if request.session is None else self._prefix + request.session
@@ -98,25 +113,9 @@ class GenerationScheduler:
         """
         return self._meter.report(self._pool.replicas, self._pool.waiting)
 
-    def mark_down(self, rank: int) -> None:
-        """Give a replica no more requests; those that it has move to another one."""
-        self._pool.mark_down(self._pool.replicas[rank])
-
-    def mark_up(self, rank: int) -> None:
-        """Give requests to a replica that was down; it must have the current weights."""
-        self._pool.mark_up(rank)
-
     def replace(self, rank: int, client: GenerationClient) -> None:
-        """Put another engine, with the current weights, in the place of a replica."""
+        """Put another engine, with the current weights, in the place of a replica; requests of the old one move."""
         self._pool.replace(rank, client)
-
-    def pause(self) -> None:
-        """Hand no more requests to replicas until :meth:`resume`; those they have go on."""
-        self._pool.pause()
-
-    def resume(self) -> None:
-        """Hand out requests again, never more than the replicas take at a time."""
-        self._pool.resume()
 
     async def _serve(self, request: GenerationRequest) -> Completion:
         """Return the completion, from the first replica that gives one."""
@@ -193,11 +192,15 @@ class GenerationScheduler:
         )
 
 
-def _check(max_running_requests: int | None, retries: int, seconds: dict[str, float | None]) -> None:
+def waits_for_quiet(config: PipelineConfig) -> bool:
+    """Whether engines form batches only when no episode is at work outside them, so that runs are equal bit for bit."""
+    return config.deterministic and config.cluster == "local"
+
+
+def _check(max_running_requests: int | None, retries: int, timeout: float | None) -> None:
     if max_running_requests is not None and max_running_requests < 1:
         raise ValueError(f"max_running_requests={max_running_requests}: must be at least 1, or None for no bound")
-    for name, limit in seconds.items():
-        if limit is not None and not limit > 0:
-            raise ValueError(f"{name}={limit}: must be greater than 0 seconds, or None for no limit")
+    if timeout is not None and not timeout > 0:
+        raise ValueError(f"timeout={timeout}: must be greater than 0 seconds, or None for no limit")
     if retries < 0:
         raise ValueError(f"retries={retries}: must be at least 0")

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from itertools import count
 from typing import Protocol
@@ -93,19 +93,16 @@ class ReplicaPool:
     Args:
         clients: The replicas, by rank.
         limit: Most requests at a time per replica.
-        patience: Seconds that a request waits while no replica is up; ``None`` for any time.
     """
 
-    def __init__(self, clients: Sequence[GenerationClient], limit: int | None, patience: float | None) -> None:
+    def __init__(self, clients: Sequence[GenerationClient], limit: int | None) -> None:
         if not clients:
             raise ValueError("GenerationScheduler: no replicas; give at least one engine")
         self.replicas = [Replica(rank, client, limit) for rank, client in enumerate(clients)]
         self._limit = limit
-        self._patience = patience
         self._line = WaitingLine()
         self._sessions: dict[str, _Session] = {}
         self._begun = count()
-        self._paused = False
 
     @property
     def waiting(self) -> int:
@@ -120,8 +117,8 @@ class ReplicaPool:
     def take(self, session: str | None, avoid: Replica | None = None) -> Replica | None:
         """Return a replica with a place taken at it, ``None`` if the request has to wait."""
         home = self._home(session, avoid)
-        if home is None or not home.has_room or self._paused:
-            free = [r for r in self.replicas if r.has_room and r is not avoid] if not self._paused else []
+        if home is None or not home.has_room:
+            free = [r for r in self.replicas if r.has_room and r is not avoid]
             if not free:
                 return None
             home = min(free, key=_load)
@@ -129,27 +126,17 @@ class ReplicaPool:
         return home
 
     async def wait(self, session: str | None, priority: int, avoid: Replica | None = None) -> Replica:
-        """Wait in line; return a replica with a place taken at it.
-
-        Raises:
-            ReplicaDown: If no replica was up for as long as the pool is patient.
-        """
-        limit = asyncio.timeout(None)
-        place = asyncio.get_running_loop().create_future()
-        waiter = Waiter(priority, self._known(session).age, session, place, limit, avoid)
+        """Wait in line, while no replica is up for one that is; return a replica with a place taken at it."""
+        place: asyncio.Future[Replica] = asyncio.get_running_loop().create_future()
+        waiter = Waiter(priority, self._known(session).age, session, place, avoid)
+        self._line.add(waiter, self._home(session, avoid))
         try:
-            async with limit:
-                self._line.add(waiter, self._home(session, avoid))
-                self._be_patient([waiter])
-                try:
-                    return await waiter.place
-                except asyncio.CancelledError:
-                    self._line.leave(waiter)
-                    if waiter.place.done() and not waiter.place.cancelled():
-                        self.give_back(waiter.place.result())
-                    raise
-        except TimeoutError as error:
-            raise ReplicaDown(f"No engine was up for {self._patience:g} s; {self.describe()}") from error
+            return await place
+        except asyncio.CancelledError:
+            self._line.leave(waiter)
+            if place.done() and not place.cancelled():
+                self.give_back(place.result())
+            raise
 
     def give_back(self, replica: Replica) -> None:
         """Free a place; the first in line gets it."""
@@ -176,14 +163,6 @@ class ReplicaPool:
             if not attempt.expired():
                 attempt.reschedule(now)
         self._line.scatter(replica)
-        self._be_patient(self._line)
-        self._fill_all()
-
-    def mark_up(self, rank: int) -> None:
-        """Give requests to a replica that was down."""
-        replica = self.replicas[rank]
-        replica.up, replica.timeouts = True, 0
-        self._be_patient(self._line)
         self._fill_all()
 
     def replace(self, rank: int, client: GenerationClient) -> None:
@@ -191,16 +170,6 @@ class ReplicaPool:
         old = self.replicas[rank]
         self.mark_down(old)
         self.replicas[rank] = Replica(rank, client, self._limit, served=old.served)
-        self._be_patient(self._line)
-        self._fill_all()
-
-    def pause(self) -> None:
-        """Hand out no places until :meth:`resume`; requests at replicas are not touched."""
-        self._paused = True
-
-    def resume(self) -> None:
-        """Hand out places again, no more than there are."""
-        self._paused = False
         self._fill_all()
 
     def describe(self) -> str:
@@ -247,7 +216,7 @@ class ReplicaPool:
 
     def _fill(self, replica: Replica) -> bool:
         """Give one place of a replica to the first in its line; return whether that was possible."""
-        if self._paused or not self._line or not replica.has_room:
+        if not self._line or not replica.has_room:
             return False
         alone = sum(each.up for each in self.replicas) == 1
         waiter = self._line.next(replica, alone)
@@ -256,16 +225,6 @@ class ReplicaPool:
         self._place(replica, waiter.session)
         waiter.place.set_result(replica)
         return True
-
-    def _be_patient(self, waiters: Iterable[Waiter]) -> None:
-        """Let those who wait give up after a while if no replica is up, and wait on if one is."""
-        if self._patience is None:
-            return
-        nobody = not any(replica.up for replica in self.replicas)
-        until = asyncio.get_running_loop().time() + self._patience if nobody else None
-        for waiter in waiters:
-            if not waiter.limit.expired() and (until is None or waiter.limit.when() is None):
-                waiter.limit.reschedule(until)
 
 
 def _load(replica: Replica) -> tuple[int, int, int, int]:

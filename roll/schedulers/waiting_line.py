@@ -20,7 +20,6 @@ class Waiter:
         age: Number of its trajectory; among equals, the one that began first goes first.
         session: Its trajectory.
         place: Is given the replica that serves it.
-        limit: How long it waits.
         avoid: The replica that failed it; ``None`` if none did.
     """
 
@@ -28,7 +27,6 @@ class Waiter:
     age: int
     session: str | None
     place: asyncio.Future[Any]
-    limit: asyncio.Timeout
     avoid: Hashable | None = None
 
 

@@ -55,7 +55,7 @@ class EnvironmentWorker:
         self._engines = engines
         # Several workers share the engines: their requests must not have the same names.
         prefix = f"{uuid.uuid4().hex[:8]}/" if worker_context().own_process else ""
-        self._generation = GenerationScheduler(engines.clients(), timeout=config.generation_timeout, prefix=prefix)
+        self._generation = GenerationScheduler.for_run(config, engines.clients(), prefix=prefix)
         self._threads: list[EnvThreads | EnvEventLoop] = [EnvThreads()]
         # Sampled and greedy episodes share them: what a tag bears at a time counts for both together.
         threads = {name: threads_of(config, name, self._threads) for name in manager.tags}

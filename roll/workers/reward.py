@@ -43,9 +43,7 @@ class RewardWorker:
         set_up(config, registered)
         own = uuid.uuid4().hex[:8] if worker_context().own_process else ""
         self._engines = engines
-        self._generation = GenerationScheduler(
-            engines.clients(), timeout=config.generation_timeout, prefix=f"{own}{domain}/"
-        )
+        self._generation = GenerationScheduler.for_run(config, engines.clients(), prefix=f"{own}{domain}/")
         resources = reward_resources(config, domain, text or load_text(config), self._generation)
         alone = {domain: config.rewards[domain]} if domain in config.rewards else {}
         rubrics = build_rubrics(config.model_copy(update={"rewards": alone}), resources, limit=limit)

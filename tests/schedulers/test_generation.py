@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 from scheduler_fakes import FakeReplica, call
 
+from roll.config import AgenticConfig
 from roll.generation import Completion, GenerationRequest
 from roll.schedulers.generation import GenerationScheduler
 from roll.schedulers.replicas import ReplicaDown
@@ -215,7 +216,7 @@ def test_a_request_that_takes_too_long_everywhere_comes_back_aborted() -> None:
 
 @pytest.mark.parametrize("deaf", [False, True])
 def test_requests_of_a_replica_that_dies_move_at_once_and_stay_where_they_went(deaf: bool) -> None:
-    """A deaf replica does not tell; then it is marked down from outside, and its requests are called back."""
+    """A deaf replica does not tell; when another one takes its place, its requests are called back."""
     dies, lives = FakeReplica(lambda request: 100.0), FakeReplica()
     dies.deaf = deaf
 
@@ -225,7 +226,10 @@ def test_requests_of_a_replica_that_dies_move_at_once_and_stay_where_they_went(d
         tasks = [asyncio.create_task(generate(call(f"s{i}/0", f"s{i}"))) for i in range(12)]
         await asyncio.sleep(5)
         dies.die()
-        requests.mark_down(0)
+        if deaf:
+            dead_too = FakeReplica()
+            dead_too.die()
+            requests.replace(0, dead_too)
         await asyncio.gather(*tasks)
         seconds = now()
         await asyncio.gather(*(generate(call(f"s{i}/1", f"s{i}")) for i in range(8)))
@@ -252,36 +256,28 @@ def test_who_waits_for_a_replica_that_goes_down_is_served_elsewhere_by_priority(
             tasks.append(asyncio.create_task(generate(call(name, session, priority=priority))))
             await asyncio.sleep(0)
         assert list(first.running) == ["a/1"] and list(second.running) == ["b/1"]
-        requests.mark_down(0)
+        first.die()
         await asyncio.gather(*tasks)
 
     run(main())
     assert second.ids == ["b/0", "b/1", "a/2", "c/0", "a/1#1", "b/2"]
 
 
-def test_without_a_replica_requests_wait_for_one_as_long_as_they_are_patient() -> None:
+def test_without_a_replica_requests_wait_for_one() -> None:
     engine, spare = FakeReplica(), FakeReplica()
 
     async def main() -> None:
-        requests = scheduler(engine, patience=10)
-        generate = requests.generate
+        requests = scheduler(engine)
         engine.dead = True
-        waiting = asyncio.create_task(generate(call("a", "a")))
+        waiting = [asyncio.create_task(requests.generate(call(name, name))) for name in "ab"]
         await asyncio.sleep(9)
-        assert not waiting.done()
+        assert not any(task.done() for task in waiting) and requests.metrics()["queue"] == 2
         requests.replace(0, spare)
-        await waiting
+        await asyncio.gather(*waiting)
         assert now() == pytest.approx(10)
-        spare.dead = True
-        with pytest.raises(ReplicaDown, match=r"No engine was up for 10 s; replica 0 is down with 0 requests"):
-            await generate(call("b"))
-        assert now() == pytest.approx(20)
-        spare.dead = False
-        requests.mark_up(0)
-        await generate(call("c"))
 
     run(main())
-    assert engine.ids == [] and spare.ids == ["a#1", "c"]
+    assert engine.ids == [] and spare.ids == ["a#1", "b"]
 
 
 def test_a_request_that_every_replica_dies_of_is_an_error() -> None:
@@ -308,24 +304,6 @@ def test_an_exception_of_an_engine_reaches_the_caller_unchanged_and_frees_the_pl
                 await requests.generate(call("a"))
 
     run(main())
-
-
-def test_pausing_holds_requests_back_and_resuming_starts_no_more_than_there_are_places() -> None:
-    replicas = [FakeReplica(), FakeReplica()]
-
-    async def main() -> None:
-        requests = scheduler(*replicas, max_running_requests=2)
-        generate = requests.generate
-        requests.pause()
-        tasks = [asyncio.create_task(generate(call(f"r{i}"))) for i in range(10)]
-        await asyncio.sleep(100)
-        assert not any(replica.seen for replica in replicas)
-        requests.resume()
-        assert requests.metrics()["running"] == 4 and requests.metrics()["queue"] == 6
-        await asyncio.gather(*tasks)
-
-    run(main())
-    assert [replica.most_running for replica in replicas] == [2, 2]
 
 
 def test_schedulers_with_prefixes_can_share_an_engine() -> None:
@@ -389,7 +367,6 @@ def test_metrics_describe_what_happened_since_the_last_report() -> None:
     [
         ({"max_running_requests": 0}, "max_running_requests=0"),
         ({"timeout": 0.0}, "timeout=0.0"),
-        ({"patience": 0.0}, "patience=0.0"),
         ({"retries": -1}, "retries=-1"),
     ],
 )
@@ -401,3 +378,18 @@ def test_bounds_that_make_no_sense_are_refused(options: dict[str, Any], message:
 def test_a_scheduler_without_replicas_is_refused() -> None:
     with pytest.raises(ValueError, match="no replicas"):
         GenerationScheduler([])
+
+
+@pytest.mark.parametrize(
+    ("keys", "most"),
+    [({"deterministic": False}, 3), ({"deterministic": True, "cluster": "ray"}, 3), ({"deterministic": True}, 9)],
+)
+def test_the_scheduler_has_the_bound_of_a_run_unless_engines_wait_for_quiet(keys: dict[str, Any], most: int) -> None:
+    engine = FakeReplica()
+
+    async def main() -> None:
+        requests = GenerationScheduler.for_run(AgenticConfig(max_running_requests=3, **keys), engine, clock=now)
+        await asyncio.gather(*(requests.generate(call(f"r{i}")) for i in range(9)))
+
+    run(main())
+    assert engine.most_running == most

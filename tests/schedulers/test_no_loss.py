@@ -75,7 +75,7 @@ class Run:
         self.requests: Counter[str] = Counter()
         self.engines = [FakeReplica(self.seconds) for _ in range(case.replicas)]
         self.generation = GenerationScheduler(
-            self.engines, max_running_requests=case.limit, timeout=200.0, patience=200.0, retries=5, clock=now
+            self.engines, max_running_requests=case.limit, timeout=200.0, retries=5, clock=now
         )
         self.rollouts = RolloutScheduler(play=self.play, run_seed=case.seed, spares=Spares(case.spares))
         self.stream: GroupStream[GroupSpec] = GroupStream(
@@ -143,7 +143,6 @@ class Run:
             rank = self.latency.randrange(len(self.engines))
             self.engines[rank].deaf = self.latency.random() < 0.5
             self.engines[rank].die()
-            self.generation.mark_down(rank)
             await asyncio.sleep(self.latency.expovariate(0.1))
             fresh = FakeReplica(self.seconds)
             fresh.version = self.newest
