@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from roll.config.process import prepare_process
-from roll.envs import REGISTRY
+from roll.envs import ENV_TYPES, TAGS
 
 if importlib.util.find_spec("torch") is None:  # make light
     with_torch = re.compile(r"^(import|from) (torch|roll\.(models|pipelines|strategies|workers))\b", re.MULTILINE)
@@ -30,6 +30,5 @@ if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
 @pytest.fixture(autouse=True)
 def environment_registry_as_it_was() -> Iterator[None]:
     """Forget the tags that a test, or a run inside it, registered or redefined."""
-    types, tags = REGISTRY._types, REGISTRY._tags
-    yield
-    REGISTRY._types, REGISTRY._tags = types, tags
+    with ENV_TYPES.restored(), TAGS.restored():
+        yield

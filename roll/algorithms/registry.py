@@ -2,20 +2,16 @@
 
 from __future__ import annotations
 
-import difflib
 import inspect
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
-from pathlib import Path
 from typing import Any, Generic, Literal, TypeVar
+
+from roll.common.registry import Registry
 
 Function = TypeVar("Function", bound=Callable[..., Any])
 Kind = Literal["advantage", "loss"]
 Level = Literal["outcome", "turn", "token"]
-
-
-class UnknownAlgorithmError(ValueError):
-    """No algorithm is registered under the name; the message lists the known ones and the nearest."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,61 +58,21 @@ class Entry(Generic[Function]):
             raise ValueError(f"{self.name} needs the options {', '.join(missing)}.")
 
 
-class Registry(Generic[Function]):
-    """Algorithms of one kind by name."""
-
-    def __init__(self, kind: Kind) -> None:
-        self.kind = kind
-        self._entries: dict[str, Entry[Function]] = {}
-
-    def add(self, entry: Entry[Function]) -> None:
-        """Register ``entry``; the same function may be registered again, another one under its name may not.
-
-        Raises:
-            ValueError: The name is taken by another function.
-        """
-        present = self._entries.get(entry.name)
-        if present is not None and not _same_origin(present.function, entry.function):
-            raise ValueError(
-                f"{self.kind} {entry.name!r} is already registered by {_origin(present.function)}: choose another name."
-            )
-        self._entries[entry.name] = entry
-
-    def remove(self, name: str) -> None:
-        """Forget ``name`` (for tests and notebooks)."""
-        self.get(name)
-        del self._entries[name]
-
-    def added(self) -> tuple[Entry[Function], ...]:
-        """Return what was registered from outside this package."""
-        return tuple(entry for entry in self._entries.values() if not entry.function.__module__.startswith("roll."))
-
-    def get(self, name: str) -> Entry[Function]:
-        """Return the entry called ``name``.
-
-        Raises:
-            UnknownAlgorithmError: There is none.
-        """
-        if name in self._entries:
-            return self._entries[name]
-        close = difflib.get_close_matches(str(name), self._entries, n=1, cutoff=0.4)
-        hint = f" Did you mean {close[0]!r}?" if close else ""
-        raise UnknownAlgorithmError(
-            f"unknown {self.kind} {name!r}.{hint} Known: {', '.join(self.names())}. "
-            f"To add your own, decorate it with @register_{self.kind}({name!r}) and name its module in "
-            "algorithm_modules."
-        )
-
-    def names(self) -> list[str]:
-        """Return the registered names, sorted."""
-        return sorted(self._entries)
-
-    def __contains__(self, name: object) -> bool:
-        return name in self._entries
+ADVANTAGES: Registry[Entry[Callable[..., Any]]] = Registry(
+    "advantage",
+    modules=("roll.algorithms.advantages",),
+    advice="To add your own, decorate it with @register_advantage({name!r}) and name its module in algorithm_modules.",
+)
+LOSSES: Registry[Entry[Callable[..., Any]]] = Registry(
+    "loss",
+    modules=("roll.algorithms.losses",),
+    advice="To add your own, decorate it with @register_loss({name!r}) and name its module in algorithm_modules.",
+)
 
 
-ADVANTAGES: Registry[Callable[..., Any]] = Registry("advantage")
-LOSSES: Registry[Callable[..., Any]] = Registry("loss")
+def registry(kind: Kind) -> Registry[Entry[Callable[..., Any]]]:
+    """Return the registry of ``kind``."""
+    return ADVANTAGES if kind == "advantage" else LOSSES
 
 
 def register_advantage(
@@ -139,7 +95,7 @@ def register_advantage(
 
     def decorate(function: Function) -> Function:
         options = _options(function, skip=1)
-        ADVANTAGES.add(Entry(name, function, frozenset(needs), level, options))
+        ADVANTAGES.add(name, Entry(name, function, frozenset(needs), level, options), definition=function)
         return function
 
     return decorate
@@ -176,25 +132,17 @@ def register_loss(
 
     def decorate(function: Function) -> Function:
         options = {key: value for key, value in _options(function, skip=4).items() if key not in needed | used}
-        LOSSES.add(Entry(name, function, needed, "token", options, used, prepared))
+        LOSSES.add(name, Entry(name, function, needed, "token", options, used, prepared), definition=function)
         return function
 
     return decorate
-
-
-def registry(kind: Kind) -> Registry[Callable[..., Any]]:
-    """Return the registry of ``kind`` with the built-in algorithms in it."""
-    import roll.algorithms.advantages
-    import roll.algorithms.losses  # noqa: F401 - both register their algorithms
-
-    return ADVANTAGES if kind == "advantage" else LOSSES
 
 
 def unused_options(name: str, given: Iterable[str], kind: Kind = "advantage") -> list[str]:
     """Return the options of ``given`` that the algorithm ``name`` ignores, in the order given.
 
     Raises:
-        UnknownAlgorithmError: There is no such algorithm.
+        UnknownNameError: There is no such algorithm.
     """
     read = registry(kind).get(name).options
     return [option for option in given if option not in read]
@@ -204,7 +152,7 @@ def used_options(name: str, given: Mapping[str, Any], kind: Kind = "advantage") 
     """Return the part of ``given`` that the algorithm ``name`` reads.
 
     Raises:
-        UnknownAlgorithmError: There is no such algorithm.
+        UnknownNameError: There is no such algorithm.
     """
     read = registry(kind).get(name).options
     return {option: value for option, value in given.items() if option in read}
@@ -217,18 +165,3 @@ def _options(function: Callable[..., Any], skip: int) -> dict[str, Any]:
     if any(parameter.kind in variadic for parameter in parameters):
         raise ValueError(f"{function.__qualname__}: spell the options out; *args and **kwargs would hide wrong ones.")
     return {parameter.name: parameter.default for parameter in parameters}
-
-
-def _origin(function: Callable[..., Any]) -> str:
-    """Return where a function comes from, for people."""
-    return f"{function.__module__}.{function.__qualname__}"
-
-
-def _same_origin(first: Callable[..., Any], second: Callable[..., Any]) -> bool:
-    """Whether both are the same definition, read more than once: a module reloaded, or run as a script and imported."""
-    if first.__qualname__ != second.__qualname__:
-        return False
-    if first.__module__ == second.__module__:
-        return True
-    files = [inspect.getsourcefile(function) for function in (first, second)]
-    return files[0] is not None and files[1] is not None and Path(files[0]).resolve() == Path(files[1]).resolve()

@@ -7,10 +7,11 @@ import importlib
 import inspect
 import sys
 import threading
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
+from types import FrameType
 from typing import Any, Generic, TypeVar
 
 from roll.common.spelling import closest, did_you_mean
@@ -66,18 +67,18 @@ class Place:
 
     @classmethod
     def of_caller(cls) -> Place:
-        """Return the line outside of this module that is running."""
+        """Return the running line that registers something: that of a module of ours, or of somebody else's code."""
         frame = sys._getframe(1)
-        while frame.f_back is not None and frame.f_globals.get("__name__") == __name__:
+        while frame.f_back is not None and frame.f_code.co_name != "<module>" and _is_ours(_module_of(frame)):
             frame = frame.f_back
         file = frame.f_code.co_filename
         path = str(Path(file).resolve()) if Path(file).exists() else file
-        return cls(str(frame.f_globals.get("__name__", "__main__")), "", path, frame.f_lineno)
+        return cls(_module_of(frame), "", path, frame.f_lineno)
 
     @property
     def is_built_in(self) -> bool:
         """Whether it is part of this package."""
-        return self.module.partition(".")[0] == _OURS
+        return _is_ours(self.module)
 
     def is_same(self, other: Place) -> bool:
         """Whether both are one definition, read more than once: a cell or a module run again, or a script imported."""
@@ -123,6 +124,7 @@ class Registry(Generic[Thing]):
         kind: str,
         *,
         built_in: Mapping[str, str] | None = None,
+        modules: Sequence[str] = (),
         advice: str = "",
         unknown: type[UnknownNameError] = UnknownNameError,
         duplicate: type[DuplicateNameError] = DuplicateNameError,
@@ -134,6 +136,7 @@ class Registry(Generic[Thing]):
             kind: What the things are, for messages (``loss``).
             built_in: What to import when a name is first used: ``module:attribute``, or a module that registers the
                 name itself when it is imported.
+            modules: Modules that register further built-in names; imported when names are first looked up or listed.
             advice: A sentence for whoever used an unknown name; ``{name}`` stands for it.
             unknown: Raised for an unknown name.
             duplicate: Raised where a name is taken.
@@ -146,6 +149,7 @@ class Registry(Generic[Thing]):
         self._way_out = ", or pass replace=True to redefine it" if may_replace else ""
         self._lock = threading.RLock()
         self._entries: dict[str, Registration[Thing]] = {}
+        self._modules = tuple(modules)
         for name, path in (built_in or {}).items():
             self.add_path(name, path)
 
@@ -215,10 +219,19 @@ class Registry(Generic[Thing]):
             UnknownNameError: Nothing is.
             ImportError: It cannot be imported.
         """
-        entry = self._entries.get(name)
+        entry = self._known().get(name)
         if entry is None:
             raise self.unknown(name)
         return self._load(entry) if entry.thing is None else entry.thing
+
+    def _known(self) -> Mapping[str, Registration[Thing]]:
+        """Return all entries, those of the package's modules included."""
+        if self._modules:
+            # One may look a name up while it is imported.
+            modules, self._modules = self._modules, ()
+            for module in modules:
+                importlib.import_module(module)
+        return self._entries
 
     def _load(self, entry: Registration[Thing]) -> Thing:
         assert entry.path is not None
@@ -241,7 +254,7 @@ class Registry(Generic[Thing]):
             name: What was asked for.
             more: Names that are known besides those that are registered.
         """
-        known = {*self._entries, *more}
+        known = {*self._known(), *more}
         advice = self._advice.format(name=name)
         error = self._unknown(f"unknown {self.kind} {name!r}. {did_you_mean(name, known)}{' ' * bool(advice)}{advice}")
         error.name, error.nearest = str(name), next(iter(closest(name, known)), None)
@@ -254,17 +267,18 @@ class Registry(Generic[Thing]):
             UnknownNameError: It is not known.
         """
         with self._lock:
-            if name not in self._entries:
+            if name not in self._known():
                 raise self.unknown(name)
             self._entries = {key: entry for key, entry in self._entries.items() if key != name}
 
     def names(self) -> list[str]:
         """Return the names, sorted."""
-        return sorted(self._entries)
+        return sorted(self._known())
 
     def registrations(self) -> list[Registration[Thing]]:
         """Return every registration, by name; what is named only is not imported."""
-        return [self._entries[name] for name in self.names()]
+        known = self._known()
+        return [known[name] for name in sorted(known)]
 
     def added(self) -> tuple[Registration[Thing], ...]:
         """Return what does not come with this package, to be carried to another process."""
@@ -278,8 +292,7 @@ class Registry(Generic[Thing]):
     @contextmanager
     def restored(self) -> Iterator[Registry[Thing]]:
         """Undo at the end whatever is registered and removed inside (for tests)."""
-        with self._lock:
-            before = self._entries
+        before = self._known()
         try:
             yield self
         finally:
@@ -292,7 +305,7 @@ class Registry(Generic[Thing]):
 
     def __contains__(self, name: object) -> bool:
         """Whether the name is known."""
-        return name in self._entries
+        return name in self._known()
 
     def __iter__(self) -> Iterator[str]:
         """Iterate over the names, sorted."""
@@ -300,7 +313,15 @@ class Registry(Generic[Thing]):
 
     def __len__(self) -> int:
         """Count the names."""
-        return len(self._entries)
+        return len(self._known())
+
+
+def _is_ours(module: str) -> bool:
+    return module.partition(".")[0] == _OURS
+
+
+def _module_of(frame: FrameType) -> str:
+    return str(frame.f_globals.get("__name__", "__main__"))
 
 
 def _may_replace(old: Registration[Any], new: Registration[Any]) -> bool:

@@ -6,7 +6,8 @@ Importing this package registers ``roll/Sokoban-v0`` and ``roll/FrozenLake-v0`` 
 from roll.envs.base import Outcome, TextEnv
 from roll.envs.builtin import register_builtin
 from roll.envs.registry import (
-    REGISTRY,
+    ENV_TYPES,
+    TAGS,
     Tag,
     get_env_class,
     get_tag,
@@ -20,10 +21,11 @@ from roll.envs.registry import (
 from roll.envs.seeding import env_seed
 from roll.envs.waiting import AsyncTextEnv
 
-register_builtin(REGISTRY)
+register_builtin()
 
 __all__ = [
-    "REGISTRY",
+    "ENV_TYPES",
+    "TAGS",
     "AsyncTextEnv",
     "Outcome",
     "Tag",

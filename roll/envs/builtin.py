@@ -6,8 +6,9 @@ from typing import Any
 
 import gymnasium
 
+from roll.common.registry import Place
 from roll.envs.base import THINK_ACTION_PATTERN
-from roll.envs.registry import Registry, Tag
+from roll.envs.registry import ENV_TYPES, TAGS, Tag
 
 _TYPES = {
     "sokoban": "roll.envs.sokoban:SokobanEnv",
@@ -59,12 +60,12 @@ _TAGS = (
 )
 
 
-def register_builtin(registry: Registry) -> None:
+def register_builtin() -> None:
     """Add the built-in types and tags, and the Gymnasium ids; by name only, nothing is imported."""
     for name, path in _TYPES.items():
-        registry.add_type(name, path, replace=True)
+        ENV_TYPES.add_path(name, path)
     for tag in _TAGS:
-        registry.add_tag(tag, replace=True)
+        TAGS.add(tag.name, tag, place=Place(__name__))
     for env_id, path in _GYMNASIUM_IDS.items():
         if env_id not in gymnasium.registry:
             gymnasium.register(id=env_id, entry_point=path)

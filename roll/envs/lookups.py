@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from roll.envs.errors import EnvConfigError, did_you_mean
+from roll.common.spelling import did_you_mean
+from roll.envs.errors import EnvConfigError
 
 
 def merged_lookup(option: str, defaults: Mapping[int, str], given: Mapping[Any, Any] | None) -> dict[int, str]:

@@ -7,10 +7,8 @@ under ``tags``. Both come from this package, from ``@register_env`` and ``regist
 
 from __future__ import annotations
 
-import importlib
 import importlib.metadata
 import inspect
-import threading
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, fields
 from functools import lru_cache
@@ -18,6 +16,8 @@ from typing import Any, TypeVar, cast
 
 import gymnasium
 
+from roll.common.registry import Place, Registry
+from roll.common.spelling import did_you_mean
 from roll.envs.base import TextEnv
 from roll.envs.errors import (
     DuplicateNameError,
@@ -25,7 +25,6 @@ from roll.envs.errors import (
     MissingDependencyError,
     UnknownEnvTypeError,
     UnknownTagError,
-    did_you_mean,
 )
 
 ENTRY_POINT_GROUP = "roll.envs"
@@ -67,80 +66,12 @@ class Tag:
     extra: Mapping[str, Any] = field(default_factory=dict)
 
 
-class Registry:
-    """Names of environment types and tags. Writers take a lock and replace the whole mapping, so readers never wait."""
-
-    def __init__(self) -> None:
-        self._lock = threading.RLock()
-        self._types: dict[str, type[gymnasium.Env[Any, Any]] | str] = {}
-        self._tags: dict[str, Tag] = {}
-
-    def add_type(self, name: str, target: type[gymnasium.Env[Any, Any]] | str, replace: bool = False) -> None:
-        """Register an environment class, or the ``"module:Class"`` to import when it is first used."""
-        with self._lock:
-            old = self._types.get(name)
-            if old is not None and not replace and _path_of(old) != _path_of(target):
-                raise DuplicateNameError(
-                    f"environment type {name!r} is {_path_of(old)} already; choose another name for {_path_of(target)}"
-                )
-            self._types = {**self._types, name: target}
-
-    def add_tag(self, tag: Tag, replace: bool = False) -> None:
-        """Register a tag."""
-        with self._lock:
-            if not replace and self._tags.get(tag.name, tag) != tag:
-                raise DuplicateNameError(f"tag {tag.name!r} is registered already; pass replace=True to redefine it")
-            self._tags = {**self._tags, tag.name: tag}
-
-    def remove(self, name: str) -> None:
-        """Forget the tag and the type of that name, if any."""
-        with self._lock:
-            self._tags = {key: value for key, value in self._tags.items() if key != name}
-            self._types = {key: value for key, value in self._types.items() if key != name}
-
-    def contents(self) -> tuple[Mapping[str, type[gymnasium.Env[Any, Any]] | str], Mapping[str, Tag]]:
-        """Return all types and tags, to be carried to another process."""
-        return self._types, self._tags
-
-    def replace_contents(
-        self, types: Mapping[str, type[gymnasium.Env[Any, Any]] | str], tags: Mapping[str, Tag]
-    ) -> None:
-        """Know exactly these types and tags."""
-        with self._lock:
-            self._types, self._tags = dict(types), dict(tags)
-
-    def tag_names(self) -> list[str]:
-        """Return all names that :meth:`tag` knows, installed packages included, sorted."""
-        return sorted({*self._tags, *_entry_points()})
-
-    def tag(self, name: str) -> Tag:
-        """Return a tag by name; an entry point is a tag with its own name and no options."""
-        found = self._tags.get(name)
-        if found is not None:
-            return found
-        if name in _entry_points():
-            return Tag(name=name, env_type=name)
-        raise UnknownTagError(f"unknown environment tag {name!r}. {did_you_mean(name, self.tag_names())}")
-
-    def env_class(self, name: str) -> type[gymnasium.Env[Any, Any]]:
-        """Return the class of an environment type, importing it now if it was named only."""
-        target = self._types.get(name)
-        if target is None:
-            points = _entry_points()
-            if name not in points:
-                known = {*self._types, *points}
-                raise UnknownEnvTypeError(f"unknown env_type {name!r}. {did_you_mean(name, known)}")
-            target = _load_entry_point(points[name])
-        elif isinstance(target, str):
-            module, _, attribute = target.partition(":")
-            target = cast(type[gymnasium.Env[Any, Any]], getattr(importlib.import_module(module), attribute))
-        else:
-            return target
-        self.add_type(name, target, replace=True)
-        return target
-
-
-REGISTRY = Registry()
+ENV_TYPES: Registry[type[gymnasium.Env[Any, Any]]] = Registry(
+    "env_type", unknown=UnknownEnvTypeError, duplicate=DuplicateNameError
+)
+TAGS: Registry[Tag] = Registry(
+    "environment tag", unknown=UnknownTagError, duplicate=DuplicateNameError, may_replace=True
+)
 
 
 def register_env(
@@ -159,8 +90,8 @@ def register_env(
     tag = _build_tag(name, {"env_type": name, "env_config": env_config or {}, **tag_options})
 
     def decorate(env_class: EnvClass) -> EnvClass:
-        REGISTRY.add_type(name, env_class)
-        REGISTRY.add_tag(tag)
+        ENV_TYPES.add(name, env_class)
+        TAGS.add(name, tag, definition=env_class)
         return env_class
 
     return decorate
@@ -188,7 +119,7 @@ def register_tag(
         EnvConfigError: On an unknown field.
     """
     tag = _build_tag(name, {"env_type": env_type, "env_config": env_config or {}, **tag_options})
-    REGISTRY.add_tag(tag, replace=replace)
+    TAGS.add(name, tag, replace=replace)
     return tag
 
 
@@ -213,27 +144,34 @@ def register_tags_from_config(custom_envs: Mapping[str, Any]) -> list[Tag]:
             )
         tags.append(_build_tag(str(name), options, where=f"custom_envs.{name}"))
     for tag in tags:
-        REGISTRY.add_tag(tag, replace=True)
+        TAGS.add(tag.name, tag, place=Place("custom_envs of the configuration"), replace=True)
     return tags
 
 
 def list_tags() -> list[str]:
     """Return the names of all tags, sorted; those of installed packages are listed without importing them."""
-    return REGISTRY.tag_names()
+    return sorted({*TAGS, *_entry_points()})
 
 
 def get_tag(name: str) -> Tag:
-    """Return a tag.
+    """Return a tag; an entry point is one with its own name and no options.
 
     Raises:
         UnknownTagError: If there is none, with the close names.
     """
-    return REGISTRY.tag(name)
+    if name in TAGS:
+        return TAGS.get(name)
+    points = _entry_points()
+    if name not in points:
+        raise TAGS.unknown(name, points)
+    return Tag(name=name, env_type=name)
 
 
 def unregister(name: str) -> None:
     """Forget the tag and the environment type of that name; does nothing when there is none."""
-    REGISTRY.remove(name)
+    for names in (TAGS, ENV_TYPES):
+        if name in names:
+            names.remove(name)
 
 
 def get_env_class(env_type: str) -> type[gymnasium.Env[Any, Any]]:
@@ -243,7 +181,12 @@ def get_env_class(env_type: str) -> type[gymnasium.Env[Any, Any]]:
         UnknownEnvTypeError: If there is none, with the close names.
         MissingDependencyError: If it needs a package that is not installed.
     """
-    return REGISTRY.env_class(env_type)
+    if env_type not in ENV_TYPES:
+        points = _entry_points()
+        if env_type not in points:
+            raise ENV_TYPES.unknown(env_type, points)
+        ENV_TYPES.add(env_type, _load_entry_point(points[env_type]))
+    return ENV_TYPES.get(env_type)
 
 
 def make(tag: str | Tag, seed: int | None = None, **overrides: Any) -> TextEnv:
@@ -304,10 +247,6 @@ def _plain(value: Any) -> Any:
     if isinstance(value, Sequence) and not isinstance(value, str | bytes):
         return [_plain(each) for each in value]
     return value
-
-
-def _path_of(target: type | str) -> str:
-    return target if isinstance(target, str) else f"{target.__module__}:{target.__qualname__}"
 
 
 @lru_cache(maxsize=256)

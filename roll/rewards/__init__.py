@@ -2,24 +2,22 @@
 
 from roll.rewards.base import Grade, RewardRequest, Verdict, Verifier
 from roll.rewards.registry import (
-    UnknownVerifierError,
+    VERIFIERS,
     VerifierOptionError,
     make_verifier,
     register_verifier,
-    verifier_names,
 )
 from roll.rewards.rubric import Rubric, Term
 
 __all__ = [
+    "VERIFIERS",
     "Grade",
     "RewardRequest",
     "Rubric",
     "Term",
-    "UnknownVerifierError",
     "Verdict",
     "Verifier",
     "VerifierOptionError",
     "make_verifier",
     "register_verifier",
-    "verifier_names",
 ]

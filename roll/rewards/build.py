@@ -6,13 +6,14 @@ import importlib
 from collections.abc import Mapping
 from typing import Any
 
+from roll.common.registry import UnknownNameError
 from roll.config.errors import ConfigError, FixableError, Problem
 from roll.config.objects import load_object
 from roll.config.rlvr import RewardConfig, RLVRConfig, VerifierConfig
 from roll.rewards.base import Verifier
 from roll.rewards.concurrency import ConcurrencyLimit
 from roll.rewards.functions import FunctionVerifier
-from roll.rewards.registry import UnknownVerifierError, make_verifier
+from roll.rewards.registry import make_verifier
 from roll.rewards.rubric import Rubric, Term
 
 
@@ -86,7 +87,7 @@ def _terms(
             continue
         try:
             made = make_verifier(name, verifier.options, resources)
-        except UnknownVerifierError as error:
+        except UnknownNameError as error:
             problems.append(Problem(f"{path}.verifiers.{name}", str(error), "name one of the known verifiers."))
         except (ValueError, ImportError) as error:
             problems.append(Problem(f"{path}.verifiers.{name}", str(error), "see docs/rewards.md for its options."))

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import importlib
 import inspect
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any, Final, TypeVar
 
-from roll.config.errors import choose_from, nearest
+from roll.common.registry import Registry
+from roll.config.errors import choose_from
 from roll.rewards.base import RewardRequest, Verdict, Verifier
 from roll.rewards.functions import FunctionVerifier
 
@@ -30,10 +30,6 @@ _BUILT_IN: Final[Mapping[str, str]] = {
     "reward_model": "roll.rewards.reward_model",
 }
 """The module that registers each built-in verifier; it is imported when the name is first used."""
-
-
-class UnknownVerifierError(ValueError):
-    """No verifier is registered under the name; the message lists the known ones and the nearest."""
 
 
 class VerifierOptionError(ValueError):
@@ -83,7 +79,11 @@ class VerifierEntry:
             raise VerifierOptionError(f"verifier {self.name!r} needs the option {', '.join(missing)}.")
 
 
-_ENTRIES: dict[str, VerifierEntry] = {}
+VERIFIERS: Registry[VerifierEntry] = Registry(
+    "verifier",
+    built_in=_BUILT_IN,
+    advice="To add your own, decorate it with @register_verifier({name!r}) and name its module in reward_modules.",
+)
 
 
 def register_verifier(
@@ -112,58 +112,16 @@ def register_verifier(
         processes: Most processes that call the function; 0 is one per processor, 2 to 8.
 
     Raises:
-        ValueError: Another verifier has this name.
+        DuplicateNameError: Another verifier has this name.
     """
 
     def decorate(factory: Factory) -> Factory:
-        present = _ENTRIES.get(name)
-        taken = present is not None and _origin(present.factory) != _origin(factory)
-        if taken or _BUILT_IN.get(name, factory.__module__) != factory.__module__:
-            by = _origin(present.factory) if present is not None else _BUILT_IN[name]
-            raise ValueError(f"verifier {name!r} is already registered by {by}: choose another name.")
         options = _options(factory, frozenset(uses))
-        _ENTRIES[name] = VerifierEntry(name, factory, tuple(needs_row), tuple(uses), options, is_quick, processes)
+        entry = VerifierEntry(name, factory, tuple(needs_row), tuple(uses), options, is_quick, processes)
+        VERIFIERS.add(name, entry, definition=factory)
         return factory
 
     return decorate
-
-
-def unregister_verifier(name: str) -> None:
-    """Forget ``name`` (for tests and notebooks)."""
-    del _ENTRIES[name]
-
-
-def registered_verifiers() -> dict[str, VerifierEntry]:
-    """Return what was registered so far, to be carried to another process."""
-    return dict(_ENTRIES)
-
-
-def restore_verifiers(entries: Mapping[str, VerifierEntry]) -> None:
-    """Register what :func:`registered_verifiers` returned in another process."""
-    _ENTRIES.update(entries)
-
-
-def verifier_names() -> list[str]:
-    """Return the registered names, sorted."""
-    return sorted({*_BUILT_IN, *_ENTRIES})
-
-
-def verifier_entry(name: str) -> VerifierEntry:
-    """Return the entry called ``name``.
-
-    Raises:
-        UnknownVerifierError: There is none.
-    """
-    if name not in _ENTRIES and name in _BUILT_IN:
-        importlib.import_module(_BUILT_IN[name])
-    if name in _ENTRIES:
-        return _ENTRIES[name]
-    close = nearest(str(name), verifier_names())
-    hint = f" Did you mean {close!r}?" if close else ""
-    raise UnknownVerifierError(
-        f"unknown verifier {name!r}.{hint} Known: {', '.join(verifier_names())}. To add your own, decorate it with "
-        f"@register_verifier({str(name)!r}) and name its module in reward_modules."
-    )
 
 
 def make_verifier(
@@ -177,11 +135,11 @@ def make_verifier(
         resources: Objects for verifiers that use some, by keyword; those that a verifier does not use are ignored.
 
     Raises:
-        UnknownVerifierError: There is no such verifier.
+        UnknownNameError: There is no such verifier.
         VerifierOptionError: An option is unknown, missing or has a wrong value.
         ImportError: It needs a package that is not installed; the message names it.
     """
-    entry = verifier_entry(name)
+    entry = VERIFIERS.get(name)
     given = dict(options or {})
     entry.check_options(given)
     given |= {use: value for use, value in (resources or {}).items() if use in entry.uses}
@@ -240,8 +198,3 @@ def _options(factory: Callable[..., Any], uses: frozenset[str]) -> dict[str, Any
     if any(parameter.kind in variadic for parameter in parameters):
         raise ValueError(f"{factory.__qualname__}: spell the options out; *args and **kwargs would hide wrong ones.")
     return {parameter.name: parameter.default for parameter in parameters if parameter.name not in uses}
-
-
-def _origin(factory: Callable[..., Any]) -> str:
-    """Return where a verifier comes from; equal for a module that is imported twice."""
-    return f"{factory.__module__}.{factory.__qualname__}"

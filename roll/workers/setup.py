@@ -9,14 +9,19 @@ from typing import Any
 
 import torch
 
-from roll.algorithms.registry import Entry, registry
+from roll.algorithms.registry import ADVANTAGES, LOSSES
+from roll.common.registry import Registration, Registry
 from roll.config import PipelineConfig
 from roll.distributed import worker_context
-from roll.envs import REGISTRY
+from roll.envs import ENV_TYPES, TAGS
 from roll.models.quiet import quiet_libraries
-from roll.rewards.registry import VerifierEntry, registered_verifiers, restore_verifiers
+from roll.rewards.registry import VERIFIERS
 
 _MODULE_KEYS = ("env_modules", "algorithm_modules", "reward_modules")
+
+
+_REGISTRIES: tuple[Registry[Any], ...] = (ENV_TYPES, TAGS, ADVANTAGES, LOSSES, VERIFIERS)
+"""What workers look up by name."""
 
 
 @dataclass(frozen=True)
@@ -26,31 +31,20 @@ class Registered:
     Classes and functions of modules travel by name, those of a script by value.
 
     Attributes:
-        environments: Types and tags of environments.
-        algorithms: Estimators and losses by kind.
-        verifiers: Verifiers by name.
+        names: The registrations of each kind.
     """
 
-    environments: tuple[Mapping[str, Any], Mapping[str, Any]]
-    algorithms: Mapping[str, tuple[Entry[Any], ...]]
-    verifiers: Mapping[str, VerifierEntry]
+    names: Mapping[str, tuple[Registration[Any], ...]]
 
     @classmethod
     def here(cls) -> Registered:
         """Return what this process knows."""
-        return cls(
-            REGISTRY.contents(),
-            {kind: registry(kind).added() for kind in ("advantage", "loss")},
-            registered_verifiers(),
-        )
+        return cls({registry.kind: registry.added() for registry in _REGISTRIES})
 
     def install(self) -> None:
         """Make this process know the same."""
-        REGISTRY.replace_contents(*self.environments)
-        for kind in ("advantage", "loss"):
-            for entry in self.algorithms[kind]:
-                registry(kind).add(entry)
-        restore_verifiers(self.verifiers)
+        for registry in _REGISTRIES:
+            registry.install(self.names[registry.kind])
 
 
 def set_up(config: PipelineConfig, registered: Registered) -> None:

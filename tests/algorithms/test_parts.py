@@ -15,12 +15,12 @@ from roll.algorithms.groups import AlgorithmWarning
 from roll.algorithms.registry import (
     ADVANTAGES,
     LOSSES,
-    UnknownAlgorithmError,
     register_advantage,
     register_loss,
     unused_options,
     used_options,
 )
+from roll.common.registry import UnknownNameError
 
 F64 = torch.float64
 
@@ -184,7 +184,7 @@ def test_group_filters_count_what_must_be_refilled() -> None:
 
 def test_an_unknown_name_lists_the_known_ones_and_the_nearest() -> None:
     inputs = advantages.AdvantageInputs(torch.ones(1, 1))
-    with pytest.raises(UnknownAlgorithmError, match="Did you mean 'grpo'.*gigpo, gpg, grpo"):
+    with pytest.raises(UnknownNameError, match="Did you mean 'grpo'.*gigpo, gpg, grpo"):
         advantages.compute("grop", inputs)
     with pytest.raises(ValueError, match="'grpo' needs group_ids, scores"):
         advantages.compute("grpo", inputs)

@@ -15,7 +15,7 @@ import pytest
 from docs_support import KINDS, PAGES, ROOT, Block, blocks, commands, shipped, write_record
 
 from roll.config import PipelineConfig
-from roll.envs import REGISTRY
+from roll.envs import ENV_TYPES, TAGS
 from roll.models.toy import build
 from roll.pipelines.run.life_cycle import is_due
 from roll.viewer import __main__ as viewer
@@ -86,11 +86,9 @@ def _python(words: list[str], started: list[PipelineConfig]) -> None:
 def _start(words: list[str], started: list[PipelineConfig]) -> None:
     """Start an example program; its configuration is loaded and checked, and the run is recorded instead of made."""
     before = len(started)
-    tags = REGISTRY.contents()
-    with pytest.MonkeyPatch.context() as patch:
+    with pytest.MonkeyPatch.context() as patch, ENV_TYPES.restored(), TAGS.restored():
         patch.setattr(sys, "argv", words)
         runpy.run_path(words[0], run_name="__main__")
-    REGISTRY.replace_contents(*tags)
     if "--cfg" not in words:
         jobs = max((word.count(",") + 1 for word in words if "=" in word), default=1) if "--multirun" in words else 1
         assert len(started) == before + jobs

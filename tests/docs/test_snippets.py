@@ -96,10 +96,8 @@ async def _to_its_end(running: Awaitable[Any]) -> None:
 @pytest.fixture
 def algorithms_as_they_were() -> Iterator[None]:
     """Forget the estimators and losses that a page registers."""
-    yield
-    for algorithms in (registry.registry("advantage"), registry.registry("loss")):
-        for entry in algorithms.added():
-            algorithms.remove(entry.name)
+    with registry.ADVANTAGES.restored(), registry.LOSSES.restored():
+        yield
 
 
 @pytest.mark.parametrize("block", snippets(set(GIVEN_BY_THE_READER), inside=True), ids=str)

@@ -13,7 +13,7 @@ from docs_support import PAGES, ROOT
 
 from roll.algorithms.registry import registry
 from roll.config.strategies import STRATEGIES
-from roll.rewards import verifier_names
+from roll.rewards import VERIFIERS
 
 PACKAGE = ROOT / "roll"
 ARCHITECTURE = (ROOT / "docs" / "architecture.md").read_text(encoding="utf-8")
@@ -93,6 +93,6 @@ def test_every_available_strategy_verifier_and_algorithm_is_on_its_page() -> Non
 def test_counts_of_the_readme_are_those_of_the_library() -> None:
     verifiers = re.search(r"\[(\d+) verifiers\]", README)
     algorithms = re.search(r"all (\d+) advantage estimators and (?:(\d+) of the|all) (\d+) policy losses", README)
-    assert verifiers and int(verifiers[1]) == len(verifier_names())
+    assert verifiers and int(verifiers[1]) == len(VERIFIERS)
     assert algorithms and int(algorithms[1]) == len(registry("advantage").names())
     assert int(algorithms[3]) == len(registry("loss").names())

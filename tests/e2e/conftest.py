@@ -57,13 +57,12 @@ def resumed(tmp_path_factory: pytest.TempPathFactory) -> BrokenRun:
 @pytest.fixture(scope="session")
 def in_one_process(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The run that runs on Ray must equal; the tags that it registers are forgotten again."""
-    from roll.envs import REGISTRY
+    from roll.envs import ENV_TYPES, TAGS
     from roll.pipelines.agentic import run_agentic
     from tests.e2e.ray_support import AGENTIC
     from tests.e2e.support import small_config
 
     folder = tmp_path_factory.mktemp("local") / "out"
-    known = REGISTRY.contents()
-    run_agentic(small_config(folder, **AGENTIC))
-    REGISTRY.replace_contents(*known)
+    with ENV_TYPES.restored(), TAGS.restored():
+        run_agentic(small_config(folder, **AGENTIC))
     return folder

@@ -11,9 +11,9 @@ from typing import Any
 import pytest
 from transformers import Qwen2Config, Qwen2ForCausalLM
 
-from roll.algorithms.registry import registry
+from roll.algorithms.registry import ADVANTAGES, LOSSES
 from roll.config import AgenticConfig, EvaluationConfig, PipelineConfig, RLVRConfig, launch
-from roll.envs import REGISTRY
+from roll.envs import ENV_TYPES, TAGS
 from roll.models.loading import load_tokenizer
 from roll.pipelines.agentic import run_agentic
 from roll.pipelines.evaluation import run_evaluation
@@ -127,10 +127,6 @@ def test_a_shipped_configuration_is_rehearsed_with_a_random_model(
 @pytest.fixture(autouse=True)
 def nothing_registered() -> Iterator[None]:
     """Forget what the examples register: workers of later tests could not import it."""
-    before = REGISTRY.contents()
-    yield
-    REGISTRY.replace_contents(*before)
-    for algorithms in (registry("advantage"), registry("loss")):
-        for entry in algorithms.added():
-            algorithms.remove(entry.name)
+    with ENV_TYPES.restored(), TAGS.restored(), ADVANTAGES.restored(), LOSSES.restored():
+        yield
     sys.modules.pop("custom_algorithm", None)

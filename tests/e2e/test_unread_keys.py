@@ -13,7 +13,7 @@ import pytest
 from pydantic import BaseModel
 
 from roll.config.base import ConfigModel
-from roll.envs import REGISTRY
+from roll.envs import ENV_TYPES, TAGS
 from roll.pipelines.agentic import run_agentic
 from roll.pipelines.not_yet import unread_keys
 from tests.e2e.support import ROOT, small_config
@@ -101,11 +101,10 @@ def reader(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Reader, d
         watched.note(section, key)
         return object.__getattribute__(section, key)
 
-    tags = REGISTRY.contents()
-    with pytest.MonkeyPatch.context() as patch:
+    # With the tags as this small run has them, other tests would fail.
+    with pytest.MonkeyPatch.context() as patch, ENV_TYPES.restored(), TAGS.restored():
         patch.setattr(ConfigModel, "__getattribute__", read, raising=False)
         run_agentic(config)
-    REGISTRY.replace_contents(*tags)  # with the tags as this small run has them, other tests would fail
     yield watched, unread_keys(config)
 
 

@@ -107,12 +107,10 @@ def test_yaml_mapping_registers_tags(forget):
 
 
 def test_yaml_may_redefine_a_builtin_tag():
-    original = roll.envs.get_tag("SimpleSokoban")
-    try:
+    with roll.envs.TAGS.restored():
         roll.envs.register_tags_from_config({"SimpleSokoban": {"env_type": "sokoban", "env_config": {"num_boxes": 2}}})
         assert roll.envs.make("SimpleSokoban").num_boxes == 2
-    finally:
-        roll.envs.registry.REGISTRY.add_tag(original, replace=True)
+    assert roll.envs.make("SimpleSokoban").num_boxes == 1
 
 
 def test_shipped_tag_library_defines_every_builtin_tag():
@@ -120,16 +118,12 @@ def test_shipped_tag_library_defines_every_builtin_tag():
     path = Path(__file__).parents[2] / "examples" / "config" / "envs.yaml"
     library = omegaconf.OmegaConf.load(path)
     omegaconf.OmegaConf.resolve(library)
-    originals = [roll.envs.get_tag(name) for name in library.custom_env]
-    assert len(originals) >= 5
-    try:
+    assert len([roll.envs.get_tag(name) for name in library.custom_env]) >= 5
+    with roll.envs.TAGS.restored():
         for tag in roll.envs.register_tags_from_config(library.custom_env):
             env = roll.envs.make(tag, seed=0)
             assert env.reset()[0] in env.observation_space
             assert env.max_steps == tag.max_steps
-    finally:
-        for tag in originals:
-            roll.envs.registry.REGISTRY.add_tag(tag, replace=True)
 
 
 @pytest.mark.parametrize(

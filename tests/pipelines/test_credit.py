@@ -12,7 +12,7 @@ from tensordict import TensorDict
 from torch import Tensor
 
 from roll.algorithms.kl import AdaptiveKLController, FixedKLController
-from roll.algorithms.registry import UnknownAlgorithmError
+from roll.common.registry import UnknownNameError
 from roll.config import AgenticConfig
 from roll.pipelines.credit import CreditState, assign_credit
 from roll.trajectories.batch import collate
@@ -353,5 +353,5 @@ def test_metrics_describe_the_advantages() -> None:
 
 
 def test_an_unknown_estimator_is_an_error_that_names_the_nearest() -> None:
-    with pytest.raises(UnknownAlgorithmError, match="unknown advantage 'grpoo'. Did you mean 'grpo'"):
+    with pytest.raises(UnknownNameError, match="unknown advantage 'grpoo'. Did you mean 'grpo'"):
         credit(config("grpoo"))

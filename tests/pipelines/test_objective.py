@@ -10,7 +10,7 @@ from tensordict import TensorDict
 from torch import Tensor
 
 from roll.algorithms.aggregation import MODES
-from roll.algorithms.registry import UnknownAlgorithmError
+from roll.common.registry import UnknownNameError
 from roll.config import AgenticConfig, PipelineConfig, RLVRConfig
 from roll.pipelines.objective import PolicyObjective, merge_metrics
 from roll.strategies.base import BatchTotals
@@ -294,7 +294,7 @@ def test_metrics_of_several_steps_keep_extremes_and_average_the_rest() -> None:
 
 
 def test_unknown_names_are_errors_that_list_the_known_ones() -> None:
-    with pytest.raises(UnknownAlgorithmError, match="unknown loss 'ppoo'. Did you mean 'ppo'"):
+    with pytest.raises(UnknownNameError, match="unknown loss 'ppoo'. Did you mean 'ppo'"):
         PolicyObjective.from_config(AgenticConfig(policy_loss="ppoo"))
     log_probs, entropy, batch = make_batch()
     totals = BatchTotals(1, 1, 1)

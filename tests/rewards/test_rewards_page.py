@@ -7,22 +7,21 @@ from pathlib import Path
 import pytest
 from reward_support import asked
 
-from roll.rewards import RewardRequest, Rubric, Verdict, make_verifier, register_verifier, verifier_names
+from roll.rewards import VERIFIERS, RewardRequest, Rubric, Verdict, make_verifier, register_verifier
 from roll.rewards.formats import STRICT_THINK_ANSWER, THINK_ANSWER
 from roll.rewards.functions import FunctionVerifier
 from roll.rewards.instructions import CHECKS
 from roll.rewards.llm_judge import DEFAULT_SCORE
-from roll.rewards.registry import unregister_verifier, verifier_entry
 
 PAGE = (Path(__file__).parents[2] / "docs" / "rewards.md").read_text(encoding="utf-8")
 SECTIONS = dict(re.findall(r"^## `?([\w ]+)`?\n(.*?)(?=^## |\Z)", PAGE, re.MULTILINE | re.DOTALL))
 PROGRAMS = re.findall(r"```python\n(.*?)```", PAGE, re.DOTALL)
 
 
-@pytest.mark.parametrize("name", sorted(set(verifier_names()) - {"code"}))
+@pytest.mark.parametrize("name", sorted(set(VERIFIERS.names()) - {"code"}))
 def test_every_verifier_has_a_section_with_all_of_its_options(name: str) -> None:
     assert f"[`{name}`](#{name})" in PAGE
-    missing = [option for option in verifier_entry(name).options if f"`{option}`" not in SECTIONS[name]]
+    missing = [option for option in VERIFIERS.get(name).options if f"`{option}`" not in SECTIONS[name]]
     assert not missing
 
 
@@ -48,16 +47,13 @@ def test_the_functions_of_the_page_work() -> None:
 
 def test_the_verifiers_of_the_page_work() -> None:
     names: dict = {"__name__": "page"}
-    exec(PROGRAMS[1].replace("from roll.rewards import RewardRequest, Verdict, register_verifier\n", ""), {
-        **names, "RewardRequest": RewardRequest, "Verdict": Verdict, "register_verifier": register_verifier
-    })  # fmt: skip
-    try:
+    with VERIFIERS.restored():
+        exec(PROGRAMS[1].replace("from roll.rewards import RewardRequest, Verdict, register_verifier\n", ""), {
+            **names, "RewardRequest": RewardRequest, "Verdict": Verdict, "register_verifier": register_verifier
+        })  # fmt: skip
         assert asyncio.run(make_verifier("short", {"limit": 3})(asked("x", response_tokens=4))).score == 0.0
         assert asyncio.run(make_verifier("unit")(asked("5 cm", row={"unit": "cm"}))).score == 1.0
         assert asyncio.run(make_verifier("unit")(asked("5 cm"))).score is None
-    finally:
-        unregister_verifier("short")
-        unregister_verifier("unit")
 
 
 def test_the_program_of_the_page_prints_what_it_says(capsys) -> None:

@@ -7,32 +7,31 @@ from collections.abc import Iterator
 import pytest
 from reward_support import asked, verdict
 
+from roll.common.registry import UnknownNameError
 from roll.config.rlvr import DOMAIN_VERIFIERS
 from roll.rewards import (
-    UnknownVerifierError,
+    VERIFIERS,
     Verdict,
     VerifierOptionError,
     make_verifier,
     register_verifier,
-    verifier_names,
 )
 from roll.rewards.functions import FunctionVerifier
-from roll.rewards.registry import unregister_verifier
 
 
 @pytest.fixture
 def registered() -> Iterator[None]:
-    @register_verifier("short", needs_row=("limit_name",))
-    def short(request, *, limit: int = 10):
-        return float(len(request.response) <= limit)
+    with VERIFIERS.restored():
 
-    @register_verifier("asynchronous")
-    async def asynchronous(request, *, value):
-        return {"score": value, "length": len(request.response), "note": "no number"}
+        @register_verifier("short", needs_row=("limit_name",))
+        def short(request, *, limit: int = 10):
+            return float(len(request.response) <= limit)
 
-    yield
-    unregister_verifier("short")
-    unregister_verifier("asynchronous")
+        @register_verifier("asynchronous")
+        async def asynchronous(request, *, value):
+            return {"score": value, "length": len(request.response), "note": "no number"}
+
+        yield
 
 
 def test_a_function_becomes_a_verifier(registered) -> None:
@@ -50,7 +49,7 @@ def test_a_row_without_a_needed_column_is_no_score(registered) -> None:
 
 
 def test_an_unknown_verifier_names_the_nearest_and_all_others() -> None:
-    with pytest.raises(UnknownVerifierError, match="Did you mean 'multiple_choice'") as caught:
+    with pytest.raises(UnknownNameError, match="Did you mean 'multiple_choice'") as caught:
         make_verifier("multiple-choise")
     assert all(name in str(caught.value) for name in ("math", "ifeval", "strict_format"))
 
@@ -90,7 +89,7 @@ def test_a_function_that_swallows_any_option_is_refused() -> None:
         def anything(request, **options):
             return 0.0
 
-    assert "anything" not in verifier_names()
+    assert "anything" not in VERIFIERS.names()
 
 
 @pytest.mark.parametrize(
@@ -102,7 +101,7 @@ def test_every_name_the_configuration_knows_is_a_verifier(name: str) -> None:
 
 
 def test_grading_starts_without_torch_or_sympy_or_httpx() -> None:
-    names = [name for name in verifier_names() if name not in ("llm_judge", "remote", "reward_model")]
+    names = [name for name in VERIFIERS.names() if name not in ("llm_judge", "remote", "reward_model")]
     script = (
         "import sys\nfrom roll.rewards import make_verifier\n"
         f"for name in {names}: make_verifier(name)\n"

@@ -17,7 +17,7 @@ from reward_support import asked, grades, verdict
 from roll.config.objects import load_object
 from roll.rewards import RewardRequest, Rubric, Verdict, make_verifier, register_verifier
 from roll.rewards.functions import FunctionVerifier
-from roll.rewards.registry import unregister_verifier
+from roll.rewards.registry import VERIFIERS
 from roll.rewards.worker_processes import WorkerCallError, WorkerDiedError, WorkerProcesses
 
 
@@ -47,11 +47,9 @@ def test_a_plain_function_is_called_in_another_process_and_a_quick_one_in_this()
 
 
 def test_a_registered_function_says_where_it_is_called() -> None:
-    register_verifier("where", is_quick=True)(process_id)
-    try:
+    with VERIFIERS.restored():
+        register_verifier("where", is_quick=True)(process_id)
         assert verdict(make_verifier("where"), asked("")).metrics["process"] == os.getpid()
-    finally:
-        unregister_verifier("where")
 
 
 def test_a_process_starts_without_torch() -> None:

@@ -127,7 +127,7 @@ def compute(name: str, inputs: AdvantageInputs, options: Mapping[str, Any] | Non
         Advantages on the tokens, 0 outside the mask, never NaN for finite inputs.
 
     Raises:
-        UnknownAlgorithmError: No estimator is called ``name``.
+        UnknownNameError: No estimator is called ``name``.
         ValueError: An input it needs is missing, an option is unknown, or it returned another shape than it promised.
     """
     entry = ADVANTAGES.get(name)

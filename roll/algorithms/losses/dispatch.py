@@ -37,7 +37,7 @@ def compute(
         ``(loss [batch, sequence], metrics)``, not aggregated.
 
     Raises:
-        UnknownAlgorithmError: No loss is called ``name``.
+        UnknownNameError: No loss is called ``name``.
         ValueError: An option is unknown, a tensor it needs is missing, or it returned another shape.
     """
     entry = LOSSES.get(name)
@@ -79,7 +79,7 @@ def prepare(
         Tensors ``[batch, sequence]`` by name, for :func:`compute`; most losses have none.
 
     Raises:
-        UnknownAlgorithmError: No loss is called ``name``.
+        UnknownNameError: No loss is called ``name``.
     """
     given = {**(options or {}), "generator": generator}
     tensors = {}

@@ -11,7 +11,8 @@ from pydantic import BaseModel
 
 from roll.algorithms import advantages, losses
 from roll.algorithms.groups import AlgorithmWarning
-from roll.algorithms.registry import Entry, Kind, UnknownAlgorithmError, registry
+from roll.algorithms.registry import Entry, Kind, registry
+from roll.common.registry import UnknownNameError
 from roll.config import PipelineConfig, Problem
 from roll.config.errors import choose_from
 from roll.pipelines.algorithm_options import (
@@ -78,7 +79,7 @@ def _choice_problems(
     """Check one estimator or loss: its name, its inputs, its options, then a trial."""
     try:
         entry = registry(kind).get(name)
-    except UnknownAlgorithmError as error:
+    except UnknownNameError as error:
         yield Problem(key, sentence(error), "use a known name.", name)
         return
     missing = sorted(entry.needs - available)
