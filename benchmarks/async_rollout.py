@@ -26,13 +26,14 @@ import random
 from dataclasses import dataclass, replace
 from itertools import count
 
+from virtual_time import run_in_virtual_time
+
 from roll.config import AgenticConfig
 from roll.env_managers.records import EpisodeSpec
 from roll.generation import Completion, GenerationRequest, SamplingParams, generation_seed
 from roll.schedulers.generation import GenerationScheduler
 from roll.schedulers.group_stream import GroupStream
 from roll.schedulers.groups import GroupSpec, RolloutScheduler, endless_specs
-from roll.schedulers.virtual_time import run_in_virtual_time
 from roll.trajectories.model import Status, Trajectory, Turn
 
 REPLICAS = 4

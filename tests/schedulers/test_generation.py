@@ -9,12 +9,12 @@ from typing import Any
 
 import pytest
 from scheduler_fakes import FakeReplica, call
+from virtual_time import Deadlock, run_in_virtual_time
 
 from roll.config import AgenticConfig
 from roll.generation import Completion, GenerationRequest
 from roll.schedulers.generation import GenerationScheduler
 from roll.schedulers.replicas import ReplicaDown
-from roll.schedulers.virtual_time import Deadlock, run_in_virtual_time
 
 
 def now() -> float:

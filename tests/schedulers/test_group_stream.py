@@ -11,11 +11,11 @@ from typing import Any
 
 import pytest
 from scheduler_fakes import group_of
+from virtual_time import run_in_virtual_time
 
 from roll.schedulers.group_stream import GroupStream, StepGroups
 from roll.schedulers.groups import RolloutError
 from roll.schedulers.staleness import staleness_metrics
-from roll.schedulers.virtual_time import run_in_virtual_time
 from roll.trajectories.model import Status, TrajectoryGroup
 
 

@@ -7,11 +7,11 @@ from typing import Any
 
 import pytest
 from scheduler_fakes import trajectory
+from virtual_time import run_in_virtual_time
 
 from roll.schedulers.group_stream import GroupStream, StepGroups
 from roll.schedulers.group_streams import GroupStreams
 from roll.schedulers.groups import GroupSpec, endless_specs, group_specs
-from roll.schedulers.virtual_time import run_in_virtual_time
 from roll.trajectories.model import TrajectoryGroup
 
 COUNTS = [("SimpleSokoban", 3), ("FrozenLake", 2)]

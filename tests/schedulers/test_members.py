@@ -9,9 +9,9 @@ from statistics import fmean
 
 import pytest
 from scheduler_fakes import trajectory
+from virtual_time import run_in_virtual_time
 
 from roll.schedulers.members import Played, Spares, play_group
-from roll.schedulers.virtual_time import run_in_virtual_time
 from roll.trajectories.model import Status, Trajectory
 
 

@@ -13,6 +13,7 @@ from typing import Any
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from scheduler_fakes import FakeReplica, call, trajectory
+from virtual_time import run_in_virtual_time
 
 from roll.env_managers.records import EpisodeSpec
 from roll.generation import GenerationRequest
@@ -20,7 +21,6 @@ from roll.schedulers.generation import GenerationScheduler
 from roll.schedulers.group_stream import GroupStream, StepGroups
 from roll.schedulers.groups import GroupSpec, RolloutScheduler, endless_specs
 from roll.schedulers.members import Spares
-from roll.schedulers.virtual_time import run_in_virtual_time
 from roll.trajectories.model import Status, Trajectory, TrajectoryGroup
 
 STEPS = 6
