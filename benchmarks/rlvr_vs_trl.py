@@ -32,7 +32,7 @@ from recitation import TEACHING_STEPS, Recitation, correct_share, mixed_lengths,
 
 from roll.config import RLVRConfig, load  # noqa: E402
 from roll.models.loading import load_model, load_tokenizer  # noqa: E402
-from roll.pipelines.preflight.rlvr import check_rlvr  # noqa: E402
+from roll.pipelines.checks.rlvr import check_rlvr  # noqa: E402
 from roll.pipelines.rlvr import RlvrPipeline  # noqa: E402
 from roll.tracking import Progress  # noqa: E402
 

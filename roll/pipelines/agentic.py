@@ -8,12 +8,12 @@ from typing import Any
 from roll.config import AgenticConfig
 from roll.config.batch_plan import rollout_plan
 from roll.distributed import Cluster
-from roll.pipelines.algorithm_options import needs_baselines
-from roll.pipelines.core import build_core
-from roll.pipelines.learner import Learner
-from roll.pipelines.metrics import Throughput, generation_metrics, rollout_metrics
-from roll.pipelines.preflight.agentic import check_agentic
+from roll.pipelines.checks.agentic import check_agentic
+from roll.pipelines.learning.algorithm_options import needs_baselines
+from roll.pipelines.learning.learner import Learner
+from roll.pipelines.reporting.metrics import Throughput, generation_metrics, rollout_metrics
 from roll.pipelines.rl import RLPipeline, Rollout
+from roll.pipelines.roles.core import build_core
 from roll.pipelines.run.start import start_run
 from roll.pipelines.sampling.filters import GroupSearch
 from roll.pipelines.sampling.levels import TRAIN, VAL, Environments, build_ahead, require_turns, start_environments

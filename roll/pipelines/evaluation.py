@@ -17,10 +17,10 @@ from roll.config.worker import GeneratingArgs
 from roll.data.prompts import Prompt
 from roll.distributed import open_cluster
 from roll.generation import Completion
-from roll.pipelines.core import build_sampler
-from roll.pipelines.preflight.rlvr import check_evaluation
-from roll.pipelines.review import shown_episodes
-from roll.pipelines.rlvr_metrics import evaluation_metrics
+from roll.pipelines.checks.rlvr import check_evaluation
+from roll.pipelines.reporting.domain_metrics import evaluation_metrics
+from roll.pipelines.reporting.review import shown_episodes
+from roll.pipelines.roles.core import build_sampler
 from roll.pipelines.run.command import shown
 from roll.pipelines.run.folders import EVALUATION, TRAJECTORIES, folders, make_room, own_folders
 from roll.pipelines.run.process import run_to_end, settle_process
@@ -43,7 +43,7 @@ def run_evaluation(config: EvaluationConfig) -> dict[str, float]:
     """Evaluate, show a table per source, and store metrics, trajectories and review pages under ``output_dir``.
 
     Returns:
-        The metrics (see :func:`roll.pipelines.rlvr_metrics.evaluation_metrics`).
+        The metrics (see :func:`roll.pipelines.reporting.domain_metrics.evaluation_metrics`).
 
     Raises:
         ConfigError: If the configuration asks for what is not there. Nothing has been written then.

@@ -12,16 +12,16 @@ from typing import Any, ClassVar, TypeVar
 from roll.config import PipelineConfig, plan
 from roll.distributed.weight_sync import WeightSyncError
 from roll.env_managers.groups import GroupMismatchError
-from roll.pipelines.core import Core
-from roll.pipelines.learner import Learner, Lesson, algorithm_warnings
-from roll.pipelines.metrics import generation_metrics, prefixed, rollout_metrics
-from roll.pipelines.review import all_trajectories, report_failures, shown_episodes, store
+from roll.pipelines.learning.learner import Learner, Lesson, algorithm_warnings
+from roll.pipelines.reporting.metrics import generation_metrics, prefixed, rollout_metrics
+from roll.pipelines.reporting.review import all_trajectories, report_failures, shown_episodes, store
+from roll.pipelines.reporting.silence import SilenceWatch
+from roll.pipelines.roles.core import Core
 from roll.pipelines.roles.weight_check import WeightCheckError
 from roll.pipelines.run.folders import TRAJECTORIES
 from roll.pipelines.run.interrupts import to_its_end
 from roll.pipelines.run.life_cycle import Run
 from roll.pipelines.sampling.stream import Ahead
-from roll.pipelines.silence import SilenceWatch
 from roll.schedulers.groups import RolloutError
 from roll.strategies.generation.engine_options import starts_with_random_weights
 from roll.tracking import Progress, RunSummary
@@ -56,7 +56,7 @@ class RLPipeline(Run[Config]):
     ahead: Ahead | None = None
     """What samples while the policy learns; ``None`` where the two take turns."""
     reporter: ClassVar[str] = "env"
-    """Who reports the metrics of trajectories (see :func:`roll.pipelines.metrics.rollout_metrics`)."""
+    """Who reports the metrics of trajectories (see :func:`roll.pipelines.reporting.metrics.rollout_metrics`)."""
 
     def __init__(self, config: Config, progress: Progress) -> None:
         super().__init__(config, progress)

@@ -7,12 +7,12 @@ from typing import Any
 
 from roll.config import RLVRConfig
 from roll.distributed import Cluster
-from roll.pipelines.core import build_core
-from roll.pipelines.learner import Learner
-from roll.pipelines.metrics import Throughput, prefixed
-from roll.pipelines.preflight.rlvr import check_rlvr
+from roll.pipelines.checks.rlvr import check_rlvr
+from roll.pipelines.learning.learner import Learner
+from roll.pipelines.reporting.domain_metrics import VERIFIER, domain_metrics, evaluation_metrics
+from roll.pipelines.reporting.metrics import Throughput, prefixed
 from roll.pipelines.rl import RLPipeline, Rollout
-from roll.pipelines.rlvr_metrics import VERIFIER, domain_metrics, evaluation_metrics
+from roll.pipelines.roles.core import build_core
 from roll.pipelines.run.start import start_run
 from roll.pipelines.run.terminal import say
 from roll.pipelines.sampling.prompts import RlvrParts, build_ahead, build_rlvr, load_data

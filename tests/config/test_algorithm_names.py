@@ -13,7 +13,7 @@ from roll.algorithms.registry import registry
 from roll.config import AgenticConfig, ConfigError, load
 from roll.config.algorithm import ADVANTAGE_ESTIMATORS, ALGORITHM_TYPES, GROUP_ESTIMATORS, KL_ALIASES, POLICY_LOSSES
 from roll.config.presets import PRESETS
-from roll.pipelines.algorithm_options import estimator_keys, loss_keys
+from roll.pipelines.learning.algorithm_options import estimator_keys, loss_keys
 
 
 def test_every_advantage_estimator_is_registered_and_no_other() -> None:

@@ -15,24 +15,24 @@ from pydantic import BaseModel
 from roll.config.base import ConfigModel
 from roll.envs import ENV_TYPES, TAGS
 from roll.pipelines.agentic import run_agentic
-from roll.pipelines.not_yet import unread_keys
+from roll.pipelines.checks.keys_without_effect import unread_keys
 from tests.e2e.support import ROOT, small_config
 
-CHECKS = ("roll.config.checks", "roll.config.batch_checks", "roll.config.base", "roll.pipelines.not_yet")
-"""Modules that look at keys without acting on them; ``roll.pipelines.preflight`` is one too."""
+CHECKS = ("roll.config.checks", "roll.config.batch_checks", "roll.config.base")
+"""Modules that look at keys without acting on them; ``roll.pipelines.checks`` is one too."""
 
 ELSEWHERE = {
     "*.model_args.lora_alpha": "roll/workers/factory.py",
     "*.model_args.lora_target": "roll/workers/factory.py",
     "*.infer_batch_size": "roll/workers/factory.py",
-    "overlong_buffer.*": "roll/pipelines/rewards.py",
-    "difficulty_low_threshold": "roll/pipelines/loss_scope.py",
-    "difficulty_high_threshold": "roll/pipelines/loss_scope.py",
-    "kl_horizon": "roll/pipelines/credit.py",
+    "overlong_buffer.*": "roll/pipelines/learning/rewards.py",
+    "difficulty_low_threshold": "roll/pipelines/learning/loss_scope.py",
+    "difficulty_high_threshold": "roll/pipelines/learning/loss_scope.py",
+    "kl_horizon": "roll/pipelines/learning/credit.py",
     "straggler_timeout": "roll/pipelines/sampling/stream.py",
     **dict.fromkeys(
         ("gamma", "lambd", "step_reward_gamma", "step_reward_weight", "norm_adv_by_std_in_grpo"),
-        "roll/pipelines/algorithm_options.py",
+        "roll/pipelines/learning/algorithm_options.py",
     ),
     "dynamic_sampling.*": "roll/pipelines/agentic.py",
     "sampler_correction.*": "roll/config/pipeline.py",
@@ -84,7 +84,7 @@ class Reader:
 
     def note(self, section: ConfigModel, key: str) -> None:
         module = sys._getframe(2).f_globals.get("__name__", "")
-        is_check = module in CHECKS or module.startswith("roll.pipelines.preflight")
+        is_check = module in CHECKS or module.startswith("roll.pipelines.checks")
         if module.startswith("roll.") and not is_check and key in type(section).model_fields:
             self.read.add(self.paths.get(id(section), "?") + key)
 
@@ -119,7 +119,9 @@ def test_every_key_is_read_or_said_to_do_nothing(reader: tuple[Reader, dict[str,
         and not any(fnmatch(key, pattern) for pattern in excused)
     }
     shown = "\n".join(sorted(silent))
-    assert not silent, f"let a module read them, or say in roll/pipelines/not_yet.py that nothing does:\n{shown}"
+    assert not silent, (
+        f"let a module read them, or say in roll/pipelines/checks/keys_without_effect.py that nothing does:\n{shown}"
+    )
 
 
 @pytest.mark.parametrize(("pattern", "module"), ELSEWHERE.items())

@@ -16,8 +16,8 @@ from transformers import PreTrainedModel, get_cosine_schedule_with_warmup
 from roll.models.critic import load_critic
 from roll.models.loading import load_model
 from roll.models.lora import add_adapters
-from roll.pipelines.objective import PolicyObjective
-from roll.pipelines.value_objective import ValueObjective
+from roll.pipelines.learning.objective import PolicyObjective
+from roll.pipelines.learning.value_objective import ValueObjective
 from roll.strategies.base import BatchTotals, Loss
 from roll.strategies.training.adapters import merged_named_parameters
 from roll.strategies.training.deepspeed.infer import DeepSpeedInferStrategy

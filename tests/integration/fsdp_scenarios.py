@@ -24,8 +24,8 @@ from transformers import (
 )
 
 from roll.models.lora import add_adapters
-from roll.pipelines.objective import PolicyObjective
-from roll.pipelines.value_objective import ValueObjective
+from roll.pipelines.learning.objective import PolicyObjective
+from roll.pipelines.learning.value_objective import ValueObjective
 from roll.strategies.base import Loss
 from roll.strategies.parking import Parking
 from roll.strategies.training.pytorch.loading import load_on_first_rank

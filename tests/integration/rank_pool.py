@@ -25,7 +25,7 @@ HEAVY = (
     "deepspeed",
     "roll.strategies.training.deepspeed.train",
     "peft",
-    "roll.pipelines.objective",
+    "roll.pipelines.learning.objective",
     "transformers.models.qwen3.modeling_qwen3",
     "transformers.models.qwen3_moe.modeling_qwen3_moe",
 )

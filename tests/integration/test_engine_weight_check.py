@@ -19,7 +19,17 @@ from roll.models.lora import add_adapters
 from roll.pipelines.roles.weight_check import DIFFERENCE, FULL_PRECISION
 from roll.strategies.generation.fingerprints import Fingerprints, fingerprint
 from roll.strategies.generation.hf_infer import HfInferStrategy
-from tests.pipelines.weight_faults import FAULTS, Engines, Tensors, Trainer, check_of, found, in_turn, probes, publish
+from tests.pipelines.roles.weight_faults import (
+    FAULTS,
+    Engines,
+    Tensors,
+    Trainer,
+    check_of,
+    found,
+    in_turn,
+    probes,
+    publish,
+)
 
 UPDATES = 200
 UPDATES_OF_SGLANG = 20

@@ -29,7 +29,7 @@ from safetensors.numpy import load_file
 from transformers import AutoModelForCausalLM, AutoModelForTokenClassification
 
 from roll.config import AgenticConfig
-from roll.pipelines.preflight.common import strategy_problems
+from roll.pipelines.checks.common import strategy_problems
 
 pytestmark = pytest.mark.skipif(
     importlib.util.find_spec("megatron") is None, reason="needs Megatron-Core: pip install 'roll[megatron]'"

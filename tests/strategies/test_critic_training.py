@@ -13,7 +13,7 @@ from transformers import Qwen3Config, Qwen3ForTokenClassification
 
 from roll.algorithms.advantages import gae
 from roll.algorithms.aggregation import MODES
-from roll.pipelines.value_objective import ValueObjective, explained_variance
+from roll.pipelines.learning.value_objective import ValueObjective, explained_variance
 from roll.strategies.base import TrainStrategy
 from roll.strategies.training.pytorch.scoring import Scorer
 from roll.strategies.training.pytorch.train import FsdpTrainStrategy

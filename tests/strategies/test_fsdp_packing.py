@@ -28,8 +28,8 @@ from transformers import (
 from transformers.integrations.sdpa_attention import sdpa_attention_forward
 
 from roll.config import ConfigError
-from roll.pipelines.objective import PolicyObjective
-from roll.pipelines.value_objective import ValueObjective
+from roll.pipelines.learning.objective import PolicyObjective
+from roll.pipelines.learning.value_objective import ValueObjective
 from roll.strategies.training.log_probs import forward_log_probs
 from roll.strategies.training.packing import PackingPlan, pack_by_tokens
 from roll.strategies.training.pytorch.options import FsdpOptions

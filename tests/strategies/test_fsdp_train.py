@@ -12,7 +12,7 @@ from training_support import NegativeLogLikelihood, policy_batch, step_gradient,
 from transformers import AutoModelForCausalLM
 
 from roll.algorithms.aggregation import MODES
-from roll.pipelines.objective import PROPORTIONAL_LOSSES, PolicyObjective
+from roll.pipelines.learning.objective import PROPORTIONAL_LOSSES, PolicyObjective
 from roll.strategies.base import TrainStrategy
 from roll.strategies.training.pytorch.train import CHECKPOINT_FILE, FsdpTrainStrategy
 from roll.strategies.training.trainer import TrainOptions

@@ -14,8 +14,8 @@ from training_support import NegativeLogLikelihood, policy_batch, token_batch
 from transformers import AutoModelForCausalLM, PreTrainedModel, Qwen3Config, Qwen3ForTokenClassification
 
 from roll.models.lora import add_adapters
-from roll.pipelines.objective import PolicyObjective
-from roll.pipelines.value_objective import ValueObjective
+from roll.pipelines.learning.objective import PolicyObjective
+from roll.pipelines.learning.value_objective import ValueObjective
 from roll.strategies.training.adapters import is_adapter, merged_named_parameters
 from roll.strategies.training.pytorch.train import FsdpTrainStrategy
 from roll.strategies.training.trainer import TrainOptions

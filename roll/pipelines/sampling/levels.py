@@ -8,8 +8,8 @@ from roll.config import AgenticConfig, ConfigError, Problem
 from roll.config.batch_plan import rollout_plan
 from roll.distributed import WorkerDiedError, WorkerSpec
 from roll.env_managers.records import EpisodeSpec
-from roll.pipelines.algorithm_options import needs_baselines
-from roll.pipelines.core import Core
+from roll.pipelines.learning.algorithm_options import needs_baselines
+from roll.pipelines.roles.core import Core
 from roll.pipelines.roles.pool import WorkerPool
 from roll.pipelines.sampling.filters import has_variance
 from roll.pipelines.sampling.stream import Ahead, spares, stream_options

@@ -16,8 +16,8 @@ from roll.data.errors import DataError
 from roll.data.loading import load_prompts, validation_prompts
 from roll.data.prompts import Prompt
 from roll.distributed import WorkerSpec
-from roll.pipelines.algorithm_options import needs_baselines
-from roll.pipelines.core import Core, Sampler
+from roll.pipelines.learning.algorithm_options import needs_baselines
+from roll.pipelines.roles.core import Core, Sampler
 from roll.pipelines.roles.pool import WorkerPool
 from roll.pipelines.sampling.stream import Ahead, spares, stream_options
 from roll.rewards.base import Grade, RewardRequest

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from roll.config import PipelineConfig
-from roll.pipelines.metrics import Throughput
+from roll.pipelines.reporting.metrics import Throughput
 from roll.pipelines.roles.engines import EngineRole
 from roll.schedulers.group_stream import GroupStream, StepGroups
 from roll.schedulers.group_streams import GroupStreams

@@ -9,7 +9,7 @@ from rank_pool import Function, RankPool
 
 HEAVY = (
     "roll.strategies.training.megatron.train",
-    "roll.pipelines.objective",
+    "roll.pipelines.learning.objective",
     "transformers.models.qwen2.modeling_qwen2",
     "transformers.models.qwen3.modeling_qwen3",
     "transformers.models.qwen3_moe.modeling_qwen3_moe",

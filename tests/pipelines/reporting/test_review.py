@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from roll.pipelines.review import PAGES_PER_EVALUATION, shown_episodes
+from roll.pipelines.reporting.review import PAGES_PER_EVALUATION, shown_episodes
 from roll.trajectories.model import Trajectory, TrajectoryGroup
 
 

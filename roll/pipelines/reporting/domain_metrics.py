@@ -7,7 +7,7 @@ from collections.abc import Iterable, Sequence
 from math import comb
 from statistics import fmean
 
-from roll.pipelines.metrics import rollout_metrics
+from roll.pipelines.reporting.metrics import rollout_metrics
 from roll.trajectories.model import Status, Trajectory, TrajectoryGroup
 
 VERIFIER = "verifier"
@@ -36,9 +36,9 @@ def evaluation_metrics(groups: Sequence[TrajectoryGroup]) -> dict[str, float]:
     """Describe an evaluation as a whole and per tag.
 
     Returns:
-        What :func:`roll.pipelines.metrics.rollout_metrics` says, and ``mean@n`` and ``pass@k`` (k = 1, 2, 4, … n) of
-        all prompts and of every tag (``<tag>/mean@8``), where n is the number of responses per prompt. Responses that
-        could not be graded count in ``errors``; mean and pass leave the prompts of those out.
+        What :func:`roll.pipelines.reporting.metrics.rollout_metrics` says, and ``mean@n`` and ``pass@k`` (k = 1, 2, 4,
+        … n) of all prompts and of every tag (``<tag>/mean@8``), where n is the number of responses per prompt.
+        Responses that could not be graded count in ``errors``; mean and pass leave the prompts of those out.
     """
     metrics = {**rollout_metrics(groups, VERIFIER), **_accuracies(groups)}
     by_tag: dict[str, list[TrajectoryGroup]] = defaultdict(list)

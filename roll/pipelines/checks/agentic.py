@@ -8,9 +8,8 @@ from typing import Any
 from roll.config import AgenticConfig, ConfigError, EnvManagerConfig, Problem, require_runnable
 from roll.envs import Tag, get_tag, register_tags_from_config
 from roll.envs.errors import EnvError, UnknownTagError
-from roll.pipelines.not_yet import keys_without_effect
-from roll.pipelines.preflight.algorithms import algorithm_problems, options_without_effect
-from roll.pipelines.preflight.common import (
+from roll.pipelines.checks.algorithms import algorithm_problems, options_without_effect
+from roll.pipelines.checks.common import (
     module_problems,
     sampling_problems,
     sentence,
@@ -19,6 +18,7 @@ from roll.pipelines.preflight.common import (
     tracker_problems,
     worker_problems,
 )
+from roll.pipelines.checks.keys_without_effect import keys_without_effect
 from roll.workers.environment import environment, manager_class, templates
 
 

@@ -1,6 +1,6 @@
 from __future__ import annotations
 
-from roll.pipelines.silence import WINDOW, SilenceWatch
+from roll.pipelines.reporting.silence import WINDOW, SilenceWatch
 
 
 def steps(count: int, reward: float, valid: float, success: float = 0.0) -> list[dict[str, float]]:

@@ -4,7 +4,7 @@ import pytest
 import torch
 from tensordict import TensorDict
 
-from roll.pipelines.metrics import batch_metrics, generation_metrics, prefixed, rollout_metrics
+from roll.pipelines.reporting.metrics import batch_metrics, generation_metrics, prefixed, rollout_metrics
 from roll.trajectories.model import Status, Trajectory, TrajectoryGroup, Turn
 
 

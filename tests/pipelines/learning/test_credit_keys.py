@@ -11,7 +11,7 @@ from tensordict import TensorDict
 
 from roll.algorithms.groups import AlgorithmWarning
 from roll.config import AgenticConfig, PipelineConfig, RLVRConfig
-from roll.pipelines.credit import CreditState, assign_credit
+from roll.pipelines.learning.credit import CreditState, assign_credit
 from roll.trajectories.batch import collate
 from roll.trajectories.samples import Sample
 

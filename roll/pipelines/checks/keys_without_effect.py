@@ -9,7 +9,7 @@ from pydantic import BaseModel
 
 from roll.config import AgenticConfig, PipelineConfig
 from roll.config.worker import DataArgs, TrainWorkerConfig
-from roll.pipelines.preflight.algorithms import was_changed
+from roll.pipelines.checks.algorithms import was_changed
 
 _ONE_PROCESS = "cluster: local runs everything in one process"
 _PACKING = "batches are made by length whatever it says (training_args.max_tokens_per_microbatch)"

@@ -12,7 +12,7 @@ from torch import Tensor
 from roll.algorithms.aggregation import MODES
 from roll.common.registry import UnknownNameError
 from roll.config import AgenticConfig, PipelineConfig, RLVRConfig
-from roll.pipelines.objective import PolicyObjective, merge_metrics
+from roll.pipelines.learning.objective import PolicyObjective, merge_metrics
 from roll.strategies.base import BatchTotals
 
 F64 = torch.float64

@@ -16,13 +16,13 @@ from tensordict import TensorDict
 
 from roll.algorithms.groups import AlgorithmWarning
 from roll.config import PipelineConfig, plan
-from roll.pipelines.core import Core
-from roll.pipelines.credit import CreditState, assign_credit
-from roll.pipelines.loss_scope import correct_sampler
-from roll.pipelines.metrics import batch_metrics, prefixed
-from roll.pipelines.objective import PolicyObjective, merge_metrics
+from roll.pipelines.learning.credit import CreditState, assign_credit
+from roll.pipelines.learning.loss_scope import correct_sampler
+from roll.pipelines.learning.objective import PolicyObjective, merge_metrics
+from roll.pipelines.learning.value_objective import ValueObjective, critic_metrics, explained_variance
+from roll.pipelines.reporting.metrics import batch_metrics, prefixed
+from roll.pipelines.roles.core import Core
 from roll.pipelines.roles.models import TrainRole
-from roll.pipelines.value_objective import ValueObjective, critic_metrics, explained_variance
 from roll.schedulers.groups import RolloutError
 from roll.tracking import Progress
 from roll.trajectories.batch import collate

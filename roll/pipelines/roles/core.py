@@ -11,10 +11,10 @@ from transformers import PreTrainedModel
 from roll.config import PipelineConfig
 from roll.distributed import Cluster, LocalGroup, WorkerGroup, WorkerSpec
 from roll.generation import Activity
+from roll.pipelines.roles.device_sharing import Turns
 from roll.pipelines.roles.engines import EngineRole
 from roll.pipelines.roles.models import ScoreRole, TrainRole
 from roll.pipelines.roles.pool import WorkerPool
-from roll.pipelines.roles.turns import Turns
 from roll.pipelines.roles.weight_check import WeightCheck, check_options
 from roll.schedulers.generation import GenerationScheduler, waits_for_quiet
 from roll.workers.classes import worker_class

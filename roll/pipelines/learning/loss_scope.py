@@ -14,7 +14,7 @@ from roll.algorithms.groups import AlgorithmWarning, encode
 from roll.algorithms.off_policy import correction
 from roll.algorithms.rewards import sample_weights
 from roll.config import PipelineConfig
-from roll.pipelines.pieces import Pieces
+from roll.pipelines.learning.trajectory_index import Pieces
 
 LOSS_MASK = "loss_mask"
 """Entry of the batch, ``[batch, sequence]`` bool: the tokens of ``response_mask`` that the policy loss sees."""

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from roll.pipelines.rlvr_metrics import domain_metrics, evaluation_metrics, pass_at_k
+from roll.pipelines.reporting.domain_metrics import domain_metrics, evaluation_metrics, pass_at_k
 from roll.trajectories.model import Status, Trajectory, TrajectoryGroup, Turn
 
 

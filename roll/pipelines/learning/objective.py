@@ -15,8 +15,8 @@ from roll.algorithms.kl import bias_correction, kl_penalty
 from roll.algorithms.losses import compute, prepare
 from roll.algorithms.registry import LOSSES
 from roll.config import PipelineConfig
-from roll.pipelines.algorithm_options import loss_options
-from roll.pipelines.loss_scope import SAMPLE_WEIGHTS, SAMPLER_WEIGHTS, loss_mask
+from roll.pipelines.learning.algorithm_options import loss_options
+from roll.pipelines.learning.loss_scope import SAMPLE_WEIGHTS, SAMPLER_WEIGHTS, loss_mask
 from roll.strategies.base import EXTREMES, BatchTotals
 
 PROPORTIONAL_LOSSES = frozenset(

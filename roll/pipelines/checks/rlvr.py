@@ -6,9 +6,8 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from roll.config import ConfigError, EvaluationConfig, Problem, RLVRConfig, require_runnable
-from roll.pipelines.not_yet import keys_without_effect
-from roll.pipelines.preflight.algorithms import algorithm_problems, options_without_effect
-from roll.pipelines.preflight.common import (
+from roll.pipelines.checks.algorithms import algorithm_problems, options_without_effect
+from roll.pipelines.checks.common import (
     module_problems,
     sampling_problems,
     strategy_problems,
@@ -16,6 +15,7 @@ from roll.pipelines.preflight.common import (
     tracker_problems,
     worker_problems,
 )
+from roll.pipelines.checks.keys_without_effect import keys_without_effect
 from roll.rewards.build import build_rubrics
 from roll.strategies.generation.engine_options import starts_with_random_weights
 

@@ -9,7 +9,7 @@ from torch import Tensor
 
 from roll.algorithms.aggregation import MODES
 from roll.config import AgenticConfig
-from roll.pipelines.value_objective import ValueObjective, critic_metrics, explained_variance
+from roll.pipelines.learning.value_objective import ValueObjective, critic_metrics, explained_variance
 from roll.strategies.base import BatchTotals
 
 ROWS, WIDTH, MAX_LENGTH = 4, 8, 11

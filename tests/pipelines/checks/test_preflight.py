@@ -16,10 +16,10 @@ from roll.env_managers.threads import EnvThreads
 from roll.env_managers.trajectory import TrajectoryEnvManager
 from roll.envs import get_tag, register_env, register_tag, unregister
 from roll.envs.sokoban import SokobanEnv
-from roll.pipelines.not_yet import keys_without_effect
-from roll.pipelines.preflight.agentic import check_agentic as check
-from roll.pipelines.preflight.algorithms import options_without_effect
-from roll.pipelines.preflight.common import parallel_problems, sampling_problems, strategy_problems
+from roll.pipelines.checks.agentic import check_agentic as check
+from roll.pipelines.checks.algorithms import options_without_effect
+from roll.pipelines.checks.common import parallel_problems, sampling_problems, strategy_problems
+from roll.pipelines.checks.keys_without_effect import keys_without_effect
 from roll.strategies.generation.engine_options import PARALLEL_SIZES, divided, parts_of
 from roll.workers.classes import worker_class
 from roll.workers.environment import EnvironmentWorker, manager_class, threads_of

@@ -15,15 +15,15 @@ from roll.algorithms.registry import Entry, Kind, registry
 from roll.common.registry import UnknownNameError
 from roll.config import PipelineConfig, Problem
 from roll.config.errors import choose_from
-from roll.pipelines.algorithm_options import (
+from roll.pipelines.checks.common import sentence
+from roll.pipelines.learning.algorithm_options import (
     LOSS_KEYS,
     estimator_keys,
     estimator_options,
     loss_keys,
     loss_options,
 )
-from roll.pipelines.preflight.common import sentence
-from roll.pipelines.rewards import ScoreShaping, response_limit
+from roll.pipelines.learning.rewards import ScoreShaping, response_limit
 
 ESTIMATOR_INPUTS = frozenset(
     {

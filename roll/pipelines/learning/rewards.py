@@ -10,7 +10,7 @@ from torch import Tensor
 from roll.algorithms.advantages.inputs import zero_variance_share
 from roll.algorithms.rewards import RunningMoments, length_reward, normalize, overlong_penalty, shape_scores
 from roll.config import AgenticConfig, PipelineConfig
-from roll.pipelines.pieces import Pieces
+from roll.pipelines.learning.trajectory_index import Pieces
 
 
 @dataclass(frozen=True, slots=True)

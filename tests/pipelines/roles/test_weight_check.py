@@ -19,7 +19,7 @@ from roll.pipelines.roles.weight_check import DIFFERENCE, FULL_PRECISION, HALF_P
 from roll.schedulers.replicas import ReplicaDown
 from roll.strategies.generation.hf_infer import HfInferStrategy
 from tests.e2e.support import small_config
-from tests.pipelines.weight_faults import (
+from tests.pipelines.roles.weight_faults import (
     FAULTS,
     TINY_VOCABULARY,
     Engines,

@@ -14,7 +14,7 @@ from torch import Tensor
 from roll.algorithms.kl import AdaptiveKLController, FixedKLController
 from roll.common.registry import UnknownNameError
 from roll.config import AgenticConfig
-from roll.pipelines.credit import CreditState, assign_credit
+from roll.pipelines.learning.credit import CreditState, assign_credit
 from roll.trajectories.batch import collate
 from roll.trajectories.model import Status, Trajectory, Turn
 from roll.trajectories.samples import Sample, samples_from

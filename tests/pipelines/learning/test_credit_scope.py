@@ -12,9 +12,9 @@ from torch import Tensor
 
 from roll.algorithms.groups import AlgorithmWarning
 from roll.config import AgenticConfig, PipelineConfig, RLVRConfig
-from roll.pipelines.credit import CreditState, assign_credit
-from roll.pipelines.loss_scope import correct_sampler
-from roll.pipelines.objective import PolicyObjective
+from roll.pipelines.learning.credit import CreditState, assign_credit
+from roll.pipelines.learning.loss_scope import correct_sampler
+from roll.pipelines.learning.objective import PolicyObjective
 from roll.trajectories.batch import collate
 from roll.trajectories.samples import Sample
 

@@ -9,8 +9,8 @@ import pytest
 from roll.algorithms.registry import ADVANTAGES, LOSSES, register_advantage, register_loss
 from roll.config import AgenticConfig, PipelineConfig, RLVRConfig
 from roll.config.algorithm import ADVANTAGE_ESTIMATORS, POLICY_LOSSES
-from roll.pipelines.not_yet import _OF_AGENTIC, _OF_ALL, _OF_RLVR, _OF_ROLES, keys_without_effect
-from roll.pipelines.preflight.algorithms import algorithm_problems, options_without_effect
+from roll.pipelines.checks.algorithms import algorithm_problems, options_without_effect
+from roll.pipelines.checks.keys_without_effect import _OF_AGENTIC, _OF_ALL, _OF_RLVR, _OF_ROLES, keys_without_effect
 
 KINDS = [AgenticConfig, RLVRConfig]
 
