@@ -2,8 +2,7 @@
 
 One trainer sends a model of 500 MB (124 M float32 parameters in the shapes of GPT-2 small, embeddings tied) to one and
 to two engines, each a process of its own on this machine. Ours is the whole sync over gloo: packing into buckets,
-sending, loading into the engine's parameters, and its answer. "direct": large parameters are received where they are,
-for an engine that gives its own; "copy": every tensor is copied out of its bucket.
+sending, loading into the engine's parameters, and its answer.
 
 The plain copy is one gloo broadcast of the same number of bytes in a single flat tensor, which nobody packs, unpacks or
 loads. Both alternate in the same processes; a round that only warms up comes first, and medians count. Every engine
@@ -65,25 +64,21 @@ def plain_group(port: int, rank: int, size: int) -> tuple[Any, Any]:
     return store, lambda: distributed.ProcessGroupGloo(store, rank, size, timedelta(seconds=TIMEOUT))
 
 
-def engine(
-    offer: WeightOffer, name: str, port: int, rounds: int, nbytes: int, words: int, direct: bool, results: Any
-) -> None:
+def engine(offer: WeightOffer, name: str, port: int, rounds: int, nbytes: int, words: int, results: Any) -> None:
     """Receive in alternation, ours and plain."""
     torch.set_num_threads(1)
     model = make_model(1, words)
     flat = torch.zeros(nbytes, dtype=torch.uint8)
     _, make_group = plain_group(port, offer.receivers.index(name) + 1, len(offer.receivers) + 1)
     group = make_group()
-    shapes = {key: tuple(tensor.shape) for key, tensor in model.items()}
-    receiver = WeightReceiver(offer, name, shapes, into=model if direct else None)
+    receiver = WeightReceiver(offer, name)
     for _ in range(rounds):
         group.barrier().wait()
         group.broadcast(flat, 0).wait()
         group.barrier().wait()
         with receiver.receive() as update:
             for key, tensor in update.named_tensors:
-                if tensor.data_ptr() != model[key].data_ptr():
-                    model[key].copy_(tensor)
+                model[key].copy_(tensor)
     wanted = make_model(0, words)
     results.put((all(torch.equal(model[key], wanted[key]) for key in wanted), receiver.peak_buffer_bytes))
     receiver.close()
@@ -100,7 +95,7 @@ class Result:
     buffer_bytes: int
 
 
-def measure(engines: int, direct: bool, rounds: int, bucket_bytes: int | None, words: int) -> Result:
+def measure(engines: int, rounds: int, bucket_bytes: int | None, words: int) -> Result:
     """Run ours and the plain copy in alternation."""
     context = multiprocessing.get_context("spawn")
     model = make_model(0, words)
@@ -113,7 +108,7 @@ def measure(engines: int, direct: bool, rounds: int, bucket_bytes: int | None, w
     )
     store, make_group = plain_group(0, 0, engines + 1)
     results = context.Queue()
-    arguments = (store.port, rounds, manifest.nbytes, words, direct, results)
+    arguments = (store.port, rounds, manifest.nbytes, words, results)
     processes = [
         context.Process(target=engine, args=(sender.offer, name, *arguments)) for name in sender.offer.receivers
     ]
@@ -147,13 +142,13 @@ def main() -> None:
     arguments = parser.parse_args()
     bucket_bytes = arguments.bucket_mib * 1024**2 if arguments.bucket_mib else None
     torch.set_num_threads(1)
-    print("engines  loading      MB    ours s   plain s  ours GB/s   ratio  target  verdict")
-    for engines, direct in ((1, True), (2, True), (1, False), (2, False)):
-        result = measure(engines, direct, arguments.rounds + 1, bucket_bytes, arguments.vocabulary)
+    print("engines      MB    ours s   plain s  ours GB/s   ratio  target  verdict")
+    for engines in (1, 2):
+        result = measure(engines, arguments.rounds + 1, bucket_bytes, arguments.vocabulary)
         ours, plain = statistics.median(result.ours), statistics.median(result.plain)
         verdict = ("PASS" if ours / plain <= TARGET else "FAIL") if result.same else "FAIL: weights differ"
         print(
-            f"{engines:>7}  {'direct' if direct else 'copy':<7}{result.nbytes / 1e6:>8.0f}{ours:>10.3f}{plain:>10.3f}"
+            f"{engines:>7}{result.nbytes / 1e6:>8.0f}{ours:>10.3f}{plain:>10.3f}"
             f"{result.nbytes / ours / 1e9:>11.2f}{ours / plain:>7.2f}x{TARGET:>7.1f}x  {verdict}"
             f"   (ours {min(result.ours):.3f}-{max(result.ours):.3f} s, plain {min(result.plain):.3f}-"
             f"{max(result.plain):.3f} s; an engine's buffers {result.buffer_bytes / 1e6:.0f} MB)"

@@ -91,17 +91,3 @@ def unshard(shards: Sequence[Shard], outputs: Sequence[torch.Tensor], fill: floa
             cells: tuple[torch.Tensor | slice, ...] = (part.rows, *(slice(int(size)) for size in output.shape[1:]))
             whole[cells] = output
     return whole
-
-
-def unshard_batch(shards: Sequence[Shard], outputs: Sequence[TensorDict], fill: float = 0.0) -> TensorDict:
-    """Do the same with every tensor of a ``TensorDict`` per rank; all have the same keys.
-
-    Raises:
-        ValueError: As :func:`unshard`, or if the keys differ.
-    """
-    keys = list(outputs[0].keys()) if outputs else []
-    for rank, output in enumerate(outputs):
-        if set(output.keys()) != set(keys):
-            raise ValueError(f"Rank {rank} returned {sorted(output.keys())}, rank 0 {sorted(keys)}.")
-    whole = {key: unshard(shards, [output[key] for output in outputs], fill) for key in keys}
-    return TensorDict(whole, batch_size=[sum(len(part.rows) for part in shards)])

@@ -8,7 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from tensordict import TensorDict
 
-from roll.distributed.sharding import balanced_rows, shard, unshard, unshard_batch
+from roll.distributed.sharding import balanced_rows, shard, unshard
 
 LENGTHS = st.lists(st.integers(0, 500), max_size=60)
 RANKS = st.integers(1, 9)
@@ -53,10 +53,9 @@ def test_rows_without_tokens_are_shared_equally(rows: int, ranks: int) -> None:
 def test_unshard_undoes_shard(lengths: list[int], ranks: int) -> None:
     batch = batch_of(lengths)
     shards = shard(batch, lengths, ranks)
-    together = unshard_batch(shards, [part.batch for part in shards])
-    assert (together["row"] == batch["row"]).all()
-    assert (together["ids"] == batch["ids"]).all()
-    assert together["ids"].dtype == batch["ids"].dtype
+    for key in ("row", "ids"):
+        together = unshard(shards, [part.batch[key] for part in shards])
+        assert (together == batch[key]).all() and together.dtype == batch[key].dtype
 
 
 def test_results_of_different_widths_are_padded() -> None:
@@ -92,13 +91,6 @@ def test_results_that_do_not_match_are_refused(change: object, message: str) -> 
     shards = shard(batch_of([1, 1, 1, 1]), [1, 1, 1, 1], 2)
     with pytest.raises(ValueError, match=message):
         unshard(shards, change(shards))  # type: ignore[operator]
-
-
-def test_batches_with_different_keys_are_refused() -> None:
-    shards = shard(batch_of([1, 1]), [1, 1], 2)
-    outputs = [TensorDict({"a": torch.zeros(1)}, [1]), TensorDict({"b": torch.zeros(1)}, [1])]
-    with pytest.raises(ValueError, match=r"Rank 1 returned \['b'\], rank 0 \['a'\]"):
-        unshard_batch(shards, outputs)
 
 
 def test_lengths_must_be_one_per_row() -> None:

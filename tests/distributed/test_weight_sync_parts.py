@@ -245,12 +245,11 @@ def test_a_real_engine_samples_from_the_new_weights() -> None:
     request = GenerationRequest("r", [3, 1, 4, 1, 5], SamplingParams(max_new_tokens=12, temperature=0.0))
     # state_dict names the tied head as well, the engine's model knows it as the embedding only.
     weights = trained.state_dict()
-    shapes = {name: tuple(parameter.shape) for name, parameter in stale.named_parameters()}
-    assert "lm_head.weight" in weights and "lm_head.weight" not in shapes
+    assert "lm_head.weight" in weights and "lm_head.weight" not in dict(stale.named_parameters())
     sender = WeightSender(
         describe(weights.items()), {"one": ELSEWHERE}, WeightSyncSettings(host="127.0.0.1", timeout=20)
     )
-    receiver = WeightReceiver(sender.offer, "one", shapes, into=dict(stale.named_parameters()))
+    receiver = WeightReceiver(sender.offer, "one")
 
     async def sample_sync_sample() -> tuple[Completion, Completion, Completion]:
         before = await engine.generate(request)
@@ -261,27 +260,6 @@ def test_a_real_engine_samples_from_the_new_weights() -> None:
     assert (after.token_ids, after.logprobs) == (wanted.token_ids, wanted.logprobs)
     assert after.policy_version == (5, 5)
     assert before.token_ids != after.token_ids
-    receiver.close()
-    sender.close()
-
-
-def test_large_parameters_are_received_where_they_are_and_others_never_spoilt() -> None:
-    sent = {name: torch.rand(1024, 1100) for name in ("same", "other_type", "strided", "elsewhere")}
-    sent["small"] = torch.rand(3)
-    own = {name: torch.zeros(1024, 1100) for name in sent} | {"small": torch.zeros(3)}
-    own["other_type"] = torch.zeros(1024, 1100, dtype=torch.bfloat16)
-    own["strided"] = torch.zeros(1100, 1024).t()
-    sender = WeightSender(describe(sent.items()), {"one": ELSEWHERE}, WeightSyncSettings(host="127.0.0.1", timeout=20))
-    receiver = WeightReceiver(sender.offer, "one", into={name: own[name] for name in own if name != "elsewhere"})
-    with ThreadPoolExecutor(1) as threads:
-        sending = threads.submit(sender.send, 1, sent.items())
-        with receiver.receive() as update:
-            received = {name: (tensor.data_ptr(), tensor.clone()) for name, tensor in update.named_tensors}
-        sending.result(20)
-    assert model_bits({name: tensor for name, (_, tensor) in received.items()}) == model_bits(sent)
-    assert {name for name in own if received[name][0] == own[name].data_ptr()} == {"same"}
-    assert torch.equal(own["same"], sent["same"])
-    assert all(not own[name].any() for name in own if name != "same")
     receiver.close()
     sender.close()
 

@@ -137,7 +137,6 @@ class Job:
 
     offer: WeightOffer
     name: str
-    expected: dict[str, tuple[int, ...]] | None
     behave: Callable[..., None]
     arguments: tuple[Any, ...]
 
@@ -152,7 +151,7 @@ def engine_process(jobs: Any) -> None:
             return
         answer = Answer(job.name, [], [])
         start = time.monotonic()
-        receiver = WeightReceiver(job.offer, job.name, job.expected)
+        receiver = WeightReceiver(job.offer, job.name)
         try:
             job.behave(receiver, answer, *job.arguments)
         except Exception as error:
@@ -221,7 +220,6 @@ def engines(
     behave: Callable[..., None],
     *arguments: Any,
     count: int = 2,
-    expected: dict[str, dict[str, tuple[int, ...]]] | None = None,
     bucket_bytes: int = 512,
     wire_dtype: torch.dtype | None = None,
     settings: WeightSyncSettings | None = None,
@@ -231,10 +229,9 @@ def engines(
     manifest = describe(model.items(), bucket_bytes=bucket_bytes, wire_dtype=wire_dtype)
     settings = settings or WeightSyncSettings(timeout=30, host="127.0.0.1")
     sender = WeightSender(manifest, {f"engine {index}": ELSEWHERE for index in range(count)}, settings)
-    fits = {name: tuple(tensor.shape) for name, tensor in model.items()}
     pipes = {name: crew.member(index) for index, name in enumerate(sender.offer.receivers) if name != absent}
     for name, pipe in pipes.items():
-        pipe.send(Job(sender.offer, name, (expected or {}).get(name, fits), behave, arguments))
+        pipe.send(Job(sender.offer, name, behave, arguments))
     running = Engines(sender, pipes)
     try:
         yield running

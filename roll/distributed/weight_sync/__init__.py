@@ -1,6 +1,6 @@
 """New weights from a trainer to engines in other processes, or in the same one."""
 
-from roll.distributed.weight_sync.errors import WeightMismatchError, WeightSyncError, WeightSyncTimeoutError
+from roll.distributed.weight_sync.errors import WeightSyncError, WeightSyncTimeoutError
 from roll.distributed.weight_sync.manifest import Manifest, describe
 from roll.distributed.weight_sync.offer import WeightOffer
 from roll.distributed.weight_sync.receiver import TakesWeights, WeightReceiver, report_missing
@@ -12,7 +12,6 @@ __all__ = [
     "Method",
     "Place",
     "TakesWeights",
-    "WeightMismatchError",
     "WeightOffer",
     "WeightReceiver",
     "WeightSender",

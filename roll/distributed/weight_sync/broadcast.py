@@ -16,7 +16,7 @@ from typing import Any
 import torch
 from torch import distributed
 
-from roll.distributed.weight_sync.buffers import bytes_of, view_of
+from roll.distributed.weight_sync.buffers import view_of
 from roll.distributed.weight_sync.errors import WeightSyncError
 from roll.distributed.weight_sync.manifest import Bucket, TensorSpec
 from roll.distributed.weight_sync.settings import Backend
@@ -157,7 +157,7 @@ class BroadcastReceiver:
         number = 0
         while True:
             for bucket in buckets:
-                flat = self._place_for(bucket)
+                flat = self._link.pool.take(bucket.nbytes)
                 under_way.append((bucket, flat, self._group.start(flat)))
                 del flat
                 if len(under_way) == _IN_FLIGHT:
@@ -171,11 +171,6 @@ class BroadcastReceiver:
             for spec in bucket.specs:
                 yield spec, view_of(spec, flat)
             del flat
-
-    def _place_for(self, bucket: Bucket) -> torch.Tensor:
-        own = self._link.into.get(bucket.specs[0].name)
-        direct = None if own is None else bytes_of(own, bucket, self._link.device)
-        return self._link.pool.take(bucket.nbytes) if direct is None else direct
 
     def close(self) -> None:
         """End the group."""

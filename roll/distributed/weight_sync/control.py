@@ -15,7 +15,7 @@ from typing import Any, Final
 
 from torch.distributed import DistNetworkError, DistStoreError, TCPStore
 
-from roll.distributed.weight_sync.errors import WeightMismatchError, WeightSyncError, WeightSyncTimeoutError
+from roll.distributed.weight_sync.errors import WeightSyncError, WeightSyncTimeoutError
 
 SENDER: Final = "the trainer"
 
@@ -122,7 +122,7 @@ class Control:
     def report(self, error: BaseException) -> None:
         """Tell the others that this participant failed. What cannot be told is left untold."""
         text = str(error) if isinstance(error, WeightSyncError) else f"{type(error).__name__}: {error}"
-        failure = {"name": self.name, "mismatch": isinstance(error, WeightMismatchError), "text": text}
+        failure = {"name": self.name, "text": text}
         with suppress(WeightSyncError), self._connection():
             self.store.append(_FAILURES, json.dumps(failure) + "\n")  # type: ignore[attr-defined]
 
@@ -131,14 +131,11 @@ class Control:
 
         Raises:
             PeerFailedError: With its name and its words.
-            WeightMismatchError: If that is what it reported.
         """
         failure = next((one for one in self._failures() if one["name"] != self.name), None)
         if failure is None:
             return
         self.post(f"heard/{self.name}")
-        if failure["mismatch"]:
-            raise WeightMismatchError(failure["text"])
         raise PeerFailedError(f"weight sync: {failure['name']} failed: {failure['text']}")
 
     def silent_peers(self) -> list[str]:

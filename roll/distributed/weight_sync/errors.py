@@ -9,7 +9,3 @@ class WeightSyncError(RuntimeError):
 
 class WeightSyncTimeoutError(WeightSyncError):
     """Somebody did not answer in time; the message says who."""
-
-
-class WeightMismatchError(WeightSyncError):
-    """What the trainer sends does not fit the model of an engine; nothing was loaded."""

@@ -4,14 +4,12 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from typing import Final
 
 import torch
 from torch.multiprocessing.reductions import StorageWeakRef
-
-from roll.distributed.weight_sync.errors import WeightMismatchError
 
 DEFAULT_BUCKET_BYTES: Final = 256 * 1024**2
 
@@ -23,8 +21,6 @@ _SMALLEST_BUCKET: Final = 8 * 1024**2
 """Packing, sending and loading overlap only if a model is several buckets; below this size a message costs too much."""
 _ALONE: Final = 4 * 1024**2
 """Tensors of this many bytes travel alone: sending them from where they are is cheaper than copying them."""
-
-_SHOWN: Final = 5
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,10 +80,6 @@ class Manifest:
         """Yield every tensor in the order of sending."""
         for bucket in self.buckets:
             yield from bucket.specs
-
-    def shapes(self) -> dict[str, tuple[int, ...]]:
-        """Return the shape under every name, aliases included."""
-        return {name: spec.shape for spec in self.specs() for name in (spec.name, *spec.aliases)}
 
     def to_json(self) -> str:
         """Return the text that :meth:`from_json` reads."""
@@ -175,31 +167,3 @@ def _fill_buckets(specs: Iterable[TensorSpec], bucket_bytes: int) -> Iterator[Bu
         offset += -(-spec.nbytes // ALIGNMENT) * ALIGNMENT
     if filled:
         yield Bucket(tuple(filled))
-
-
-def check_fits(manifest: Manifest, expected: Mapping[str, Sequence[int]], receiver: str) -> None:
-    """Check that a model with parameters ``expected`` (name to shape) gets all of them and nothing else.
-
-    Types may differ: an engine casts what it gets. Of tied tensors an engine may know any of the names.
-
-    Raises:
-        WeightMismatchError: Naming the first weights that do not fit.
-    """
-    sent = manifest.shapes()
-    problems = [
-        f"{name} is {list(sent[name])} at the trainer and {list(shape)} here"
-        for name, shape in expected.items()
-        if name in sent and tuple(shape) != sent[name]
-    ]
-    problems += [f"{name} is not sent" for name in expected if name not in sent]
-    problems += [
-        f"{spec.name} is unknown here"
-        for spec in manifest.specs()
-        if not any(name in expected for name in (spec.name, *spec.aliases))
-    ]
-    if problems:
-        more = f"; and {len(problems) - _SHOWN} more" if len(problems) > _SHOWN else ""
-        raise WeightMismatchError(
-            f"the trainer's weights do not fit the model of {receiver}: {'; '.join(problems[:_SHOWN])}{more}. "
-            "Trainer and engine must load the same model"
-        )

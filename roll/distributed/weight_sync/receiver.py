@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from typing import Final, Protocol
 
@@ -15,7 +15,7 @@ from roll.distributed.weight_sync.checkpoint import CheckpointReceiver
 from roll.distributed.weight_sync.control import SENDER, Control, join_store
 from roll.distributed.weight_sync.cuda_ipc import CudaIpcReceiver
 from roll.distributed.weight_sync.errors import WeightSyncError
-from roll.distributed.weight_sync.manifest import Manifest, check_fits
+from roll.distributed.weight_sync.manifest import Manifest
 from roll.distributed.weight_sync.offer import WeightOffer
 from roll.distributed.weight_sync.settings import local_address
 from roll.distributed.weight_sync.transport import Link, ReceivingEnd
@@ -44,32 +44,17 @@ class WeightReceiver:
     Args:
         offer: From the sender.
         name: Which of the sender's receivers this is.
-        expected: Name and shape of every parameter that the engine loads; what is sent must fit. ``None`` checks
-            nothing (an engine with other names inside, such as fused projections).
-        into: The engine's own parameters. A broadcast writes large ones where they are, if type, shape and device
-            agree, and yields them: an engine that recognises its own parameter need not copy. The engine must not
-            compute while it reads an update.
         device: Where tensors should arrive, for methods that can choose: NCCL, CUDA IPC, checkpoint.
 
     Raises:
         ValueError: If the sender does not know the name.
     """
 
-    def __init__(
-        self,
-        offer: WeightOffer,
-        name: str,
-        expected: Mapping[str, Sequence[int]] | None = None,
-        *,
-        into: Mapping[str, torch.Tensor] | None = None,
-        device: torch.device | str = "cpu",
-    ) -> None:
+    def __init__(self, offer: WeightOffer, name: str, *, device: torch.device | str = "cpu") -> None:
         if name not in offer.receivers:
             raise ValueError(f"weight sync: the trainer knows no receiver {name!r}; it knows {list(offer.receivers)}")
         self.name = name
         self._offer = offer
-        self._expected = expected
-        self._into = into or {}
         self._device = torch.device(device)
         self._sync = 0
         self._link: Link | None = None
@@ -159,11 +144,8 @@ class WeightReceiver:
         manifest = Manifest.from_json(control.wait("manifest", "to describe the weights"))
         staging = torch.device("cpu") if (offer.method, offer.backend) == ("broadcast", "gloo") else self._device
         rank = offer.receivers.index(self.name) + 1
-        # Set first, so that a mismatch reaches the trainer.
         size = len(offer.receivers) + 1
-        self._link = link = Link(control, manifest, rank, size, staging, BufferPool(staging), self._into)
-        if self._expected is not None:
-            check_fits(manifest, self._expected, self.name)
+        self._link = link = Link(control, manifest, rank, size, staging, BufferPool(staging))
         control.post(f"joined/{self.name}")
         control.wait("all_joined", "to see all engines join")
         if offer.method == "checkpoint":

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field
+from collections.abc import Iterator
+from dataclasses import dataclass
 from typing import Protocol
 
 import torch
@@ -24,7 +24,6 @@ class Link:
         size: Participants.
         device: Where buckets are in this process.
         pool: Memory for them.
-        into: A receiver's own parameters by name, which may be written directly.
     """
 
     control: Control
@@ -33,7 +32,6 @@ class Link:
     size: int
     device: torch.device
     pool: BufferPool
-    into: Mapping[str, torch.Tensor] = field(default_factory=dict)
 
 
 class SendingEnd(Protocol):
