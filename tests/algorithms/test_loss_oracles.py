@@ -275,24 +275,3 @@ def test_dpo_equals_the_formula(smoothing: float) -> None:
     expected = -(1 - smoothing) * math.log(sigmoid(0.2 * h)) - smoothing * math.log(sigmoid(-0.2 * h))
     assert float(loss) == pytest.approx(expected) and float(metrics["accuracy"]) == 1.0
     assert float(losses.dpo(pc, pr, rc, rr, beta=0.2, loss_type="ipo")[0]) == pytest.approx((h - 2.5) ** 2)
-
-
-def test_combine_adds_the_terms_and_asks_for_what_is_missing() -> None:
-    mask = torch.tensor([[1, 1, 0], [1, 0, 0]])
-    ones = torch.ones(2, 3, dtype=F64)
-    total = losses.combine(
-        ones,
-        mask,
-        rl_loss_coef=2.0,
-        entropy=3 * ones,
-        entropy_loss_coef=0.1,
-        kl=5 * ones,
-        kl_loss_coef=0.01,
-        log_probs=-7 * ones,
-        positive=torch.tensor([True, False]),
-        sft_loss_coef=0.5,
-        weights=torch.tensor([1.0, 3.0]),
-    )
-    torch.testing.assert_close(total, torch.tensor([[5.25, 5.25, 0.0], [5.75, 0.0, 0.0]], dtype=F64))
-    with pytest.raises(ValueError, match="kl_loss_coef is not 0 but kl is missing"):
-        losses.combine(ones, mask, kl_loss_coef=0.1)

@@ -110,6 +110,25 @@ def test_every_term_by_hand(mode: str) -> None:
     assert float(metrics["policy/entropy"]) == pytest.approx(sum(entropies) / len(entropies), rel=1e-12)
 
 
+def test_weights_of_samples_and_of_tokens_multiply_the_policy_term_and_no_other() -> None:
+    log_probs, entropy, batch = make_batch()
+    noise = torch.Generator().manual_seed(1)
+    batch["sample_weights"] = torch.rand(ROWS, generator=noise, dtype=F64)
+    batch["sampler_weights"] = torch.rand(ROWS, WIDTH, generator=noise, dtype=F64)
+    loss = PolicyObjective(policy_weight=2.0, entropy_weight=0.1, supervised_weight=0.5)
+    totals, mask = loss.totals(batch), batch["response_mask"].tolist()
+    weights = (batch["sample_weights"].unsqueeze(1) * batch["sampler_weights"]).tolist()
+    plain = over_tokens(lambda p, o, a: ppo(p, o, a, 0.2, 0.2, None), log_probs.detach(), *_two(batch))
+    expected = 0.0
+    for row, good in enumerate(batch["positive"].tolist()):
+        for t in range(WIDTH):
+            if mask[row][t]:
+                expected += 2.0 * weights[row][t] * plain[row][t] - 0.1 * float(entropy[row, t])
+                expected -= 0.5 * good * float(log_probs[row, t])
+    value, _ = loss(log_probs, entropy, batch, totals)
+    assert float(value.detach()) == pytest.approx(expected / totals.tokens, rel=1e-12)
+
+
 @pytest.mark.parametrize("kind", ["kl", "low_var_kl"])
 def test_the_divergence_is_weighed_by_the_ratio_to_the_policy_that_sampled(kind: str) -> None:
     log_probs, entropy, batch = make_batch()
