@@ -61,16 +61,19 @@ class LocalGroup:
 
     async def all(self, method: str, *args: Any, timeout: float | None = None) -> list[Any]:
         """Call ``method`` of every worker with the same arguments; results in order of rank."""
-        return await self._gather(method, [args] * self.size, list(range(self.size)), timeout)
+        running = [asyncio.create_task(self._call(rank, method, args)) for rank in range(self.size)]
+        return await self._gather(method, running, range(self.size), timeout)
 
     async def each(self, method: str, args: Sequence[tuple[Any, ...]], *, timeout: float | None = None) -> list[Any]:
         """Call ``method`` of every worker, rank i with ``args[i]``; results in order of rank."""
         require_one_per_worker(self.role, self.size, method, args)
-        return await self._gather(method, args, list(range(self.size)), timeout)
+        running = [asyncio.create_task(self._call(rank, method, own)) for rank, own in enumerate(args)]
+        return await self._gather(method, running, range(self.size), timeout)
 
     async def one(self, rank: int, method: str, *args: Any, timeout: float | None = None) -> Any:
         """Call ``method`` of one worker."""
-        return (await self._gather(method, [args], [rank], timeout))[0]
+        running = [asyncio.create_task(self._call(rank, method, args))]
+        return (await self._gather(method, running, [rank], timeout))[0]
 
     async def restart(self, rank: int | None = None) -> None:
         """Make one worker again, or all."""
@@ -90,12 +93,11 @@ class LocalGroup:
         self._workers = []
 
     async def _gather(
-        self, method: str, args: Sequence[tuple[Any, ...]], ranks: list[int], timeout: float | None
+        self, method: str, running: list[asyncio.Task[Any]], ranks: Sequence[int], timeout: float | None
     ) -> list[Any]:
-        calls = [self._call(rank, method, own) for rank, own in zip(ranks, args, strict=True)]
         who = [f"rank {rank} (this process)" for rank in ranks]
         limit = self._rpc_timeout if timeout is None else timeout
-        return await gather_by(calls, role=self.role, who=who, what=method, timeout=limit)
+        return await gather_by(running, role=self.role, who=who, what=method, timeout=limit)
 
     async def _call(self, rank: int, method: str, args: tuple[Any, ...]) -> Any:
         with entered(self._contexts[rank]):

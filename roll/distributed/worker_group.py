@@ -98,7 +98,12 @@ class WorkerGroup(WorkerCalls, Protocol):
 
 
 async def gather_by(
-    calls: Iterable[Coroutine[Any, Any, T]], *, role: str, who: Sequence[str], what: str, timeout: float
+    calls: Iterable[Coroutine[Any, Any, T] | asyncio.Future[T]],
+    *,
+    role: str,
+    who: Sequence[str],
+    what: str,
+    timeout: float,
 ) -> list[T]:
     """Wait for all of ``calls``, until the first fails or the time is over.
 
