@@ -14,8 +14,9 @@ from roll.config.batch_checks import (
     oversized_batch_caution,
 )
 from roll.config.errors import Problem, choose_from
-from roll.config.pipeline import TRACKERS, PipelineConfig
+from roll.config.pipeline import PipelineConfig
 from roll.config.strategies import ROLE_ABILITY, STRATEGIES, strategies_for
+from roll.config.trackers import TRACKERS
 from roll.config.worker import WorkerConfig
 
 

@@ -12,10 +12,10 @@ from roll.config.algorithm import AlgorithmConfig, SamplerCorrection
 from roll.config.base import OUTPUT, ConfigModel, EnvironmentVariables, NameList
 from roll.config.errors import Problem
 from roll.config.origins import Origins
+from roll.config.trackers import TRACKERS
 from roll.config.weight_sync import WeightSyncConfig
 from roll.config.worker import AtOnce, GeneratingArgs, NonNegative, Positive, TrainWorkerConfig, WorkerConfig
 
-TRACKERS: Final = ("tensorboard", "stdout", "jsonl", "wandb", "mlflow", "swanlab")
 """Names of ``track_with``."""
 
 ROLES: Final = ("actor_train", "actor_infer", "reference", "critic", "reward")

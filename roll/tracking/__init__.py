@@ -1,12 +1,10 @@
 """Metrics and what a person sees of a run: trackers, live progress, the closing summary."""
 
-from roll.tracking import local as local  # registers the built-in trackers
-from roll.tracking import services as services
 from roll.tracking.dashboard import LiveDashboard, make_progress
 from roll.tracking.local import read_metrics
 from roll.tracking.progress import LineProgress, NullProgress, Progress
 from roll.tracking.summary import RunSummary
-from roll.tracking.tracker import CompositeTracker, Tracker, known_trackers, make_trackers, register_tracker
+from roll.tracking.tracker import CompositeTracker, Tracker, make_trackers, register_tracker
 
 __all__ = [
     "CompositeTracker",
@@ -16,7 +14,6 @@ __all__ = [
     "Progress",
     "RunSummary",
     "Tracker",
-    "known_trackers",
     "make_progress",
     "make_trackers",
     "read_metrics",

@@ -10,12 +10,9 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, TextIO
 
-from roll.tracking.tracker import register_tracker
-
 METRICS_FILE = "metrics.jsonl"
 
 
-@register_tracker("jsonl")
 class JsonlTracker:
     """One JSON object per line, ``{"step": 12, "reward/mean": 0.5}``; written through at once.
 
@@ -49,7 +46,6 @@ class JsonlTracker:
             self._file = None
 
 
-@register_tracker("tensorboard")
 class TensorboardTracker:
     """TensorBoard event files in ``log_dir`` (``tracker_kwargs.log_dir`` where that is given)."""
 
@@ -78,7 +74,6 @@ class TensorboardTracker:
         self._writer.close()
 
 
-@register_tracker("stdout")
 class StdoutTracker:
     """One compact line per call: ``step 12  reward/mean 0.51  …``."""
 

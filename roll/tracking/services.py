@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import importlib
 import math
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from pathlib import Path
 from types import ModuleType
 from typing import Any
 
-from roll.tracking.tracker import register_tracker
+from roll.config.written import flat
 
 _MLFLOW_PARAMETERS = 100  # of one request
 _MLFLOW_LENGTH = 500  # of a value; the oldest stores cut no later
@@ -26,7 +26,6 @@ def _import(package: str, name: str) -> ModuleType:
         ) from error
 
 
-@register_tracker("wandb")
 class WandbTracker:
     """Weights & Biases. ``tracker_kwargs`` go to ``wandb.init`` (``project``, ``name``, ``notes``, …).
 
@@ -59,7 +58,6 @@ class WandbTracker:
         self._run.finish()
 
 
-@register_tracker("mlflow")
 class MlflowTracker:
     """MLflow. Takes ``tracking_uri``, ``experiment``, ``run_name`` and ``run_id`` (to continue a run).
 
@@ -92,7 +90,7 @@ class MlflowTracker:
         self._mlflow.log_text(text, "config.yaml")
         active = self._mlflow.active_run()
         known = set() if active is None else self._mlflow.get_run(active.info.run_id).data.params.keys()
-        values = {_mlflow_name(key): str(value)[:_MLFLOW_LENGTH] for key, value in _flat(config)}
+        values = {_mlflow_name(key): str(value)[:_MLFLOW_LENGTH] for key, value in flat(config).items()}
         new = [(key, value) for key, value in values.items() if key not in known]
         for first in range(0, len(new), _MLFLOW_PARAMETERS):
             self._mlflow.log_params(dict(new[first : first + _MLFLOW_PARAMETERS]))
@@ -102,7 +100,6 @@ class MlflowTracker:
         self._mlflow.end_run()
 
 
-@register_tracker("swanlab")
 class SwanlabTracker:
     """SwanLab. ``tracker_kwargs`` go to ``swanlab.init`` (``project``, ``experiment_name``, ``mode``, …).
 
@@ -128,15 +125,6 @@ class SwanlabTracker:
     def close(self) -> None:
         """Finish the run."""
         self._swanlab.finish()
-
-
-def _flat(config: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, Any]]:
-    """Yield the values of nested sections with their key paths."""
-    for key, value in config.items():
-        if isinstance(value, Mapping) and value:
-            yield from _flat(value, f"{prefix}{key}.")
-        else:
-            yield f"{prefix}{key}", value
 
 
 def _mlflow_name(name: str) -> str:

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-import difflib
 import inspect
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Protocol, TypeVar, runtime_checkable
+
+from roll.config.trackers import TRACKERS
 
 
 @runtime_checkable
@@ -44,8 +45,6 @@ class ConfigTracker(Protocol):
 TrackerFactory = Callable[..., Tracker]
 _Factory = TypeVar("_Factory", bound=TrackerFactory)
 
-_FACTORIES: dict[str, TrackerFactory] = {}
-
 
 def register_tracker(name: str) -> Callable[[_Factory], _Factory]:
     """Make a tracker class (or factory function) available as ``track_with: <name>``.
@@ -53,7 +52,7 @@ def register_tracker(name: str) -> Callable[[_Factory], _Factory]:
     A configuration names its module in ``tracker_modules``.
 
     Raises:
-        ValueError: The name is taken by another factory.
+        DuplicateNameError: The name is taken by another factory.
 
     Example:
         >>> @register_tracker("nothing")
@@ -62,20 +61,7 @@ def register_tracker(name: str) -> Callable[[_Factory], _Factory]:
         ...     def log(self, metrics, step): ...
         ...     def close(self): ...
     """
-
-    def register(factory: _Factory) -> _Factory:
-        known = _FACTORIES.get(name)
-        if known is not None and known is not factory:
-            raise ValueError(f"a tracker named {name!r} is registered already ({known!r}); choose another name")
-        _FACTORIES[name] = factory
-        return factory
-
-    return register
-
-
-def known_trackers() -> list[str]:
-    """Return the names ``track_with`` accepts, sorted."""
-    return sorted(_FACTORIES)
+    return TRACKERS.register(name)
 
 
 class CompositeTracker:
@@ -152,7 +138,7 @@ def make_trackers(
     try:
         for name in names:
             given = {"log_dir": directory, "resume_step": resume_step} | arguments[name]
-            composite.trackers.append(_FACTORIES[name](**given))
+            composite.trackers.append(TRACKERS.get(name)(**given))
     except BaseException:
         composite.close()
         raise
@@ -170,10 +156,8 @@ def tracker_arguments(
     names = [track_with] if isinstance(track_with, str) else list(track_with or ())
     names = [name for name in names if name]
     for name in names:
-        if name not in _FACTORIES:
-            close = difflib.get_close_matches(name, known_trackers(), n=1)
-            hint = f" Did you mean {close[0]!r}?" if close else ""
-            raise ValueError(f"track_with: no tracker {name!r}; known are {', '.join(known_trackers())}.{hint}")
+        if name not in TRACKERS:
+            raise ValueError(f"track_with: {TRACKERS.unknown(name)}")
     if len(set(names)) < len(names):
         raise ValueError(f"track_with names a tracker twice: {', '.join(names)}")
     return _share_arguments(names, tracker_kwargs or {})
@@ -182,7 +166,7 @@ def tracker_arguments(
 def _share_arguments(names: Sequence[str], tracker_kwargs: Mapping[str, Any]) -> dict[str, dict[str, Any]]:
     """Return the arguments of each tracker; see ``tracker_kwargs`` of :func:`make_trackers`."""
     arguments: dict[str, dict[str, Any]] = {name: {} for name in names}
-    parameters = {name: inspect.signature(_FACTORIES[name]).parameters for name in names}
+    parameters = {name: inspect.signature(TRACKERS.get(name)).parameters for name in names}
     for key, value in tracker_kwargs.items():
         if key in names and isinstance(value, Mapping):
             arguments[key].update(value)

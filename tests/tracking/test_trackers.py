@@ -11,17 +11,15 @@ from pathlib import Path
 
 import pytest
 
-from roll.tracking import known_trackers, make_trackers, read_metrics, register_tracker
-from roll.tracking.tracker import _FACTORIES
+from roll.config.trackers import TRACKERS
+from roll.tracking import make_trackers, read_metrics, register_tracker
 
 
 @pytest.fixture
 def registry() -> Iterator[None]:
     """Undo what a test registers."""
-    before = dict(_FACTORIES)
-    yield
-    _FACTORIES.clear()
-    _FACTORIES.update(before)
+    with TRACKERS.restored():
+        yield
 
 
 def steps(path: Path) -> list[int]:
@@ -116,7 +114,7 @@ def test_no_tracker_writes_nothing(tmp_path: Path, none: object) -> None:
 
 
 def test_unknown_name_lists_the_known_and_the_nearest(tmp_path: Path) -> None:
-    with pytest.raises(ValueError, match=r"no tracker 'tensorbord'; known are .*jsonl.*Did you mean 'tensorboard'"):
+    with pytest.raises(ValueError, match=r"unknown tracker 'tensorbord'. Did you mean 'tensorboard'.*jsonl"):
         make_trackers("tensorbord", log_dir=tmp_path)
 
 
@@ -171,7 +169,7 @@ def test_tracker_kwargs_reach_the_tracker_that_takes_them(tmp_path: Path, regist
     kwargs = {"colour": "red", "jsonl": {"filename": "other.jsonl"}}
     make_trackers(["recorder", "jsonl"], log_dir=tmp_path, resume_step=2, tracker_kwargs=kwargs).close()
     assert seen == {"log_dir": tmp_path, "resume_step": 2, "colour": "red"}
-    assert (tmp_path / "other.jsonl").exists() and "recorder" in known_trackers()
+    assert (tmp_path / "other.jsonl").exists() and "recorder" in TRACKERS
     with pytest.raises(ValueError, match="none of recorder, jsonl takes 'color'"):
         make_trackers(["recorder", "jsonl"], log_dir=tmp_path, tracker_kwargs={"color": "red"})
 
@@ -183,7 +181,7 @@ def test_log_dir_of_tracker_kwargs_wins(tmp_path: Path) -> None:
 
 
 def test_a_taken_name_cannot_be_registered_again(registry: None) -> None:
-    with pytest.raises(ValueError, match="'jsonl' is registered already"):
+    with pytest.raises(ValueError, match="'jsonl' is already registered by roll.tracking.local.JsonlTracker"):
         register_tracker("jsonl")(lambda **keywords: None)  # type: ignore[arg-type,return-value]
 
 

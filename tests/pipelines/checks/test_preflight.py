@@ -11,6 +11,7 @@ import pytest
 from hydra import compose, initialize_config_dir
 
 from roll.config import AgenticConfig, ConfigError, ConfigWarning, RLVRConfig, load
+from roll.config.trackers import TRACKERS
 from roll.distributed.context import WorkerContext, entered
 from roll.env_managers.threads import EnvThreads
 from roll.env_managers.trajectory import TrajectoryEnvManager
@@ -21,6 +22,7 @@ from roll.pipelines.checks.algorithms import options_without_effect
 from roll.pipelines.checks.common import parallel_problems, sampling_problems, strategy_problems
 from roll.pipelines.checks.keys_without_effect import keys_without_effect
 from roll.strategies.generation.engine_options import PARALLEL_SIZES, divided, parts_of
+from roll.tracking import register_tracker
 from roll.workers.classes import worker_class
 from roll.workers.environment import EnvironmentWorker, manager_class, threads_of
 from roll.workers.setup import Registered
@@ -272,6 +274,20 @@ class Postcard:
         check(load({**own, "track_with": "postcart"}))
     with pytest.raises(ConfigError, match="tracker_kwargs(.|\n)*none of postcard takes 'adress'"):
         check(load({**own, "track_with": "postcard", "tracker_kwargs": {"adress": "Rome"}}))
+
+
+def test_a_tracker_that_the_script_itself_registers_needs_no_module() -> None:
+    with TRACKERS.restored():
+
+        @register_tracker("letter")
+        class Letter:
+            def __init__(self, *, log_dir: Path, resume_step: int | None, address: str = "home") -> None: ...
+            def log(self, metrics: object, step: int) -> None: ...
+            def close(self) -> None: ...
+
+        assert check(load({"track_with": "letter", "tracker_kwargs": {"address": "Rome"}})) == []
+    with pytest.raises(ConfigError, match="no tracker has this name"):
+        load({"track_with": "letter"})
 
 
 @pytest.mark.parametrize("name", ["sokoban", "sokoban_qwen2.5_0.5b", "frozen_lake", "custom_env", "rlvr_math"])
