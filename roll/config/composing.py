@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import difflib
 import warnings
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
@@ -10,6 +9,7 @@ from typing import Any, Final
 
 from omegaconf import DictConfig, OmegaConf
 
+from roll.common.spelling import nearest
 from roll.config.errors import ConfigError, Problem, choose_from
 from roll.config.shipped import shipped_configs
 from roll.config.sources import shown_path
@@ -190,7 +190,7 @@ def _find(name: str | Path) -> Path:
         if (folder / file).is_file():
             return (folder / file).resolve()
     names = primary_names([folder for folder in folders if folder.is_dir()])
-    close = difflib.get_close_matches(Path(name).stem, names, n=1, cutoff=0.5)
-    hint = f"did you mean {close[0]!r}? " if close else ""
+    close = nearest(Path(name).stem, names)
+    hint = f"did you mean {close!r}? " if close else ""
     fix = f"{hint}Name a YAML file, or one of {', '.join(names)}."
     raise ConfigError([Problem(str(name), f"no such configuration (looked for {file} in {Path.cwd()}).", fix)])

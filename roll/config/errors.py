@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-import difflib
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
+
+from roll.common.spelling import nearest
 
 
 class _Unset:
@@ -80,26 +81,12 @@ class FixableError(ValueError):
         self.fix = fix
 
 
-def nearest(name: str, candidates: Iterable[str]) -> str | None:
-    """Return the candidate that looks most like ``name``, or ``None`` if none is close.
-
-    Case, and the choice between ``-`` and ``_``, count as equal.
-    """
-    by_folded = {_fold(candidate): candidate for candidate in candidates}
-    found = difflib.get_close_matches(_fold(name), by_folded, n=1, cutoff=0.6)
-    return by_folded[found[0]] if found else None
-
-
 def choose_from(name: str, candidates: Iterable[str]) -> str:
     """Return a fix that offers the nearest candidate first, then all of them."""
     names = list(candidates)
     close = nearest(name, names)
     listed = "one of " + ", ".join(names)
     return f"did you mean {close!r}? It must be {listed}." if close else f"use {listed}."
-
-
-def _fold(name: str) -> str:
-    return str(name).lower().replace("-", "_")
 
 
 def _shorten(value: Any, limit: int = 120) -> str:

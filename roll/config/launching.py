@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import argparse
-import difflib
 import os
 import sys
 import warnings
@@ -15,6 +14,7 @@ from typing import Any, NoReturn, TypeVar
 from omegaconf import DictConfig, OmegaConf, open_dict
 from omegaconf.errors import OmegaConfBaseException
 
+from roll.common.spelling import closest
 from roll.config.agentic import AgenticConfig
 from roll.config.composing import composition_error, is_primary, quoted, require_sound_overrides, upsert
 from roll.config.errors import ConfigError, ConfigWarning, RunError
@@ -229,7 +229,7 @@ class _CommandLine:
                 require_sound_files(path.resolve(), self._folders)
                 require_sound_overrides(self._overrides, self._folders)
                 return str(path)
-        close = difflib.get_close_matches(name.removesuffix(".yaml"), self._names(), n=3, cutoff=0.5)
+        close = closest(name.removesuffix(".yaml"), self._names(), count=3, cutoff=0.5)
         hint = f"Did you mean {' or '.join(close)}? " if close else ""
         places = " or ".join(str(folder) for folder in self._folders)
         _leave(EXIT_CONFIG_NAME, f"No configuration is named {name!r} in {places}. {hint}{self._offer()}")

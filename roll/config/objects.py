@@ -11,7 +11,8 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any
 
-from roll.config.errors import FixableError, choose_from, nearest
+from roll.common.spelling import nearest
+from roll.config.errors import FixableError, choose_from
 
 
 def load_object(path: str, name: str) -> Any:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import difflib
 import re
 from collections.abc import Collection
 from typing import Any
@@ -10,7 +9,8 @@ from typing import Any
 from omegaconf import DictConfig, ListConfig, OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 
-from roll.config.errors import Problem, nearest
+from roll.common.spelling import nearest
+from roll.config.errors import Problem
 from roll.config.yaml_files import MOST_VALUES
 
 _RESOLVERS = ("oc.env", "oc.select", "oc.decode", "oc.create", "oc.deprecated", "oc.dict.keys", "oc.dict.values")
@@ -84,8 +84,8 @@ def _interpolation_problem(path: tuple[str, ...], raw: Any, error: Exception, no
         message = f"the environment variable {resolver[2].strip()} is not set."
         fix = f"set it, or give a value for where it is not: ${{oc.env:{resolver[2].strip()},value}}."
     elif resolver and "Unsupported interpolation type" in message:
-        close = difflib.get_close_matches(resolver[1], _RESOLVERS, n=1)
-        fix = f"use {close[0] if close else 'one of ' + ', '.join(_RESOLVERS)}, or write the value itself."
+        close = nearest(resolver[1], _RESOLVERS)
+        fix = f"use {close if close else 'one of ' + ', '.join(_RESOLVERS)}, or write the value itself."
     elif missing and isinstance(root, DictConfig):
         head = missing[1].split(".")[0]
         close_key = nearest(head, [str(key) for key in root]) if head not in root else None

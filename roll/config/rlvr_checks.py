@@ -6,8 +6,9 @@ from collections import defaultdict
 from collections.abc import Iterator
 from typing import Final
 
+from roll.common.spelling import nearest
 from roll.config.checks import group_of_one_problems
-from roll.config.errors import Problem, choose_from, nearest
+from roll.config.errors import Problem, choose_from
 from roll.config.evaluation import EvaluationConfig
 from roll.config.rlvr import DOMAIN_VERIFIERS, RewardConfig, RLVRConfig
 from roll.config.worker import GeneratingArgs

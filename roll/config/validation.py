@@ -9,8 +9,9 @@ from typing import Any, Union, get_args, get_origin
 from pydantic import ValidationError
 from pydantic_core import ErrorDetails
 
+from roll.common.spelling import nearest
 from roll.config.base import ConfigModel
-from roll.config.errors import UNSET, FixableError, Problem, choose_from, nearest
+from roll.config.errors import UNSET, FixableError, Problem, choose_from
 
 _EXPECTED: Mapping[str, str] = {
     "int_type": "a whole number",

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
 
-from roll.config.errors import nearest
+from roll.common.spelling import nearest
 from roll.data.errors import DataError, Unit
 from roll.data.json_text import parse_json
 from roll.data.report import FileCounts, LoadReport

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-import difflib
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+
+from roll.common.spelling import nearest
 
 SYSTEM_PLACEHOLDERS = frozenset({"instruction", "max_response_length", "max_steps"})
 TURN_PLACEHOLDERS = frozenset(
@@ -66,8 +67,8 @@ def _parts(key: str, template: str, known: frozenset[str]) -> tuple[str, ...]:
             parts[-1] += "{" + escaped + "}"
             continue
         if name not in known:
-            close = difflib.get_close_matches(name, known, n=1)
-            advice = f"did you mean {{{close[0]}}}?" if close else f"known: {', '.join(sorted(known))}."
+            close = nearest(name, known)
+            advice = f"did you mean {{{close}}}?" if close else f"known: {', '.join(sorted(known))}."
             raise ValueError(
                 f"{key}: unknown placeholder {{{name}}}; {advice} Write {{{{{name}}}}} for the literal text."
             )

@@ -15,7 +15,7 @@ import httpx
 import huggingface_hub
 from huggingface_hub.errors import GatedRepoError, LocalEntryNotFoundError, RepositoryNotFoundError
 
-from roll.config.errors import nearest
+from roll.common.spelling import nearest
 from roll.models.errors import ModelNotFoundError
 from roll.models.smollm2 import NAME as SMOLLM2
 from roll.models.smollm2 import smollm2_folder

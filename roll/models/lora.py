@@ -10,7 +10,7 @@ import torch
 from torch import nn
 from transformers import PreTrainedModel
 
-from roll.config.errors import nearest
+from roll.common.spelling import nearest
 from roll.strategies.training.adapters import ADAPTER, adapted_layers
 from roll.strategies.training.values import HEADS
 

@@ -11,7 +11,7 @@ from typing import Any, Final
 
 from jinja2 import Environment, TemplateSyntaxError
 
-from roll.config.errors import nearest
+from roll.common.spelling import nearest
 from roll.rendering.errors import ChatTemplateError
 
 NATIVE: Final = "native"

@@ -7,10 +7,11 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, Final
 
+from roll.common.spelling import nearest
 from roll.config.base import ConfigModel
 from roll.config.dialects.guides import GUIDES
 from roll.config.dialects.rows import Guide, Look, Row, Sets, Unused, kl_kind
-from roll.config.errors import UNSET, FixableError, Problem, nearest
+from roll.config.errors import UNSET, FixableError, Problem
 from roll.config.presets import PRESETS, apply_preset
 from roll.config.validation import model_at, valid_keys
 

@@ -7,7 +7,8 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any, Final
 
-from roll.config.errors import ConfigError, Problem, nearest
+from roll.common.spelling import nearest
+from roll.config.errors import ConfigError, Problem
 
 DTYPES: Final = {"fp32": "float32", "bf16": "bfloat16", "fp16": "float16"}
 """What engines call the number formats."""

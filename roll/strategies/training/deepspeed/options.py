@@ -8,8 +8,9 @@ from typing import Annotated, Any, Literal
 
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationError
 
+from roll.common.spelling import nearest
 from roll.config.base import ConfigModel
-from roll.config.errors import ConfigError, Problem, nearest
+from roll.config.errors import ConfigError, Problem
 from roll.config.validation import validation_problems
 
 AUTO = "auto"
