@@ -154,14 +154,6 @@ class FakeManager:
         return True, "Success"
 
     @recorded("TokenizerManager")
-    async def update_weights_from_disk(self, obj: Any, request: Any) -> tuple[bool, str, int]:
-        if not Path(obj.model_path, "number").exists():
-            return False, f"nothing in {obj.model_path}", 0
-        self.number = int(Path(obj.model_path, "number").read_text())
-        self.version = obj.weight_version
-        return True, "Success", 0
-
-    @recorded("TokenizerManager")
     async def flush_cache(self, timeout_s: float | None) -> Any:
         held = any(request.holds_cache for request in self.running.values())
         ok = not held and not self.refuse_flush

@@ -33,7 +33,6 @@ METHODS = {
             "begin_weight_update",
             "end_weight_update",
             "update_weights_from_tensor",
-            "update_weights_from_disk",
             "flush_cache",
             "release_memory_occupation",
             "resume_memory_occupation",
@@ -48,7 +47,6 @@ RECORDS = (
     "PauseGenerationReqInput",
     "ReleaseMemoryOccupationReqInput",
     "ResumeMemoryOccupationReqInput",
-    "UpdateWeightFromDiskReqInput",
     "UpdateWeightsFromTensorReqInput",
 )
 IO_STRUCT = "sglang/srt/managers/io_struct.py"

@@ -30,20 +30,15 @@ async def start(vllm: Harness, **sampling: Any) -> tuple[str, asyncio.Task[Compl
     return request.request_id, task
 
 
-def test_abort_ends_all_samples_of_a_request(vllm: Harness) -> None:
-    async def scenario() -> list[Completion]:
-        already = vllm.engine.metrics()["generated_tokens"]
-        request = vllm.request(random_prompt(20, 1), max_new_tokens=LONG)
-        task = asyncio.create_task(vllm.engine.generate_samples(request, 3))
-        while vllm.engine.metrics()["generated_tokens"] < already + 30:
-            await asyncio.sleep(0.005)
-        await vllm.engine.abort(request.request_id)
+def test_abort_ends_a_request_with_what_it_has(vllm: Harness) -> None:
+    async def scenario() -> Completion:
+        request_id, task = await start(vllm)
+        await vllm.engine.abort(request_id)
         return await task
 
     got = vllm.run(scenario())
-    assert [sample.finish_reason for sample in got] == ["abort"] * 3
-    for sample in got:
-        assert greatest_difference(vllm.model, random_prompt(20, 1), sample, SamplingParams()) < 1e-4
+    assert got.finish_reason == "abort" and len(got.logprobs) == len(got.token_ids) >= 20
+    assert greatest_difference(vllm.model, random_prompt(20, 1), got, SamplingParams()) < 1e-4
 
 
 def test_cancelling_the_caller_ends_the_request(vllm: Harness) -> None:
@@ -58,33 +53,6 @@ def test_cancelling_the_caller_ends_the_request(vllm: Harness) -> None:
 
     assert vllm.run(scenario()) == 0
     assert vllm.engine.metrics()["active"] == 0
-
-
-def test_pause_wait_lets_running_requests_finish(vllm: Harness) -> None:
-    async def scenario() -> None:
-        _, task = await start(vllm)
-        await vllm.engine.pause("wait")
-        assert len((await asyncio.wait_for(task, 1)).token_ids) == LONG
-        newcomer = asyncio.create_task(vllm.engine.generate(vllm.request([5], max_new_tokens=1)))
-        await asyncio.sleep(0.2)
-        assert not newcomer.done()
-        await vllm.engine.resume()
-        await newcomer
-
-    vllm.run(scenario())
-
-
-def test_pause_abort_ends_running_requests(vllm: Harness) -> None:
-    async def scenario() -> Completion:
-        _, task = await start(vllm)
-        await vllm.engine.pause("abort")
-        got = await asyncio.wait_for(task, 1)
-        await vllm.engine.resume()
-        return got
-
-    got = vllm.run(scenario())
-    assert got.finish_reason == "abort"
-    assert len(got.logprobs) == len(got.token_ids) >= 20
 
 
 def test_a_sleeping_engine_goes_on_after_it_wakes(vllm: Harness) -> None:

@@ -68,17 +68,6 @@ def test_more_prompt_tokens_than_fit_into_a_step_are_sampled_with_seeds(vllm: Ha
         assert got.token_ids == vllm.generate(prompts[number], seed=number, max_new_tokens=5).token_ids
 
 
-def test_several_samples_of_one_prompt_differ_and_are_exact(vllm: Harness) -> None:
-    prompt = random_prompt(25, 3)
-    sampling = SamplingParams(max_new_tokens=20, temperature=1.2)
-    first = vllm.run(vllm.engine.generate_samples(GenerationRequest("n1", prompt, sampling, seed=5), 4))
-    again = vllm.run(vllm.engine.generate_samples(GenerationRequest("n2", prompt, sampling, seed=5), 4))
-    assert [sample.token_ids for sample in first] == [sample.token_ids for sample in again]
-    assert len({tuple(sample.token_ids) for sample in first}) == 4
-    for sample in first:
-        assert greatest_difference(vllm.model, prompt, sample, sampling) < 1e-4
-
-
 def test_a_repeated_prompt_is_taken_from_the_cache(vllm: Harness) -> None:
     prompt = random_prompt(2 * BLOCK + 40, 77)
     before = vllm.engine.metrics()

@@ -49,15 +49,6 @@ def test_streamed_tensors_replace_all_weights_and_the_cached_prefixes(vllm: Harn
     assert answers[0] != answers[1]
 
 
-def test_a_folder_replaces_all_weights(vllm: Harness, tmp_path: Path) -> None:
-    model = changed_model(3)
-    model.save_pretrained(tmp_path)
-    vllm.generate(LONG_PROMPT, max_new_tokens=1)
-    vllm.run(vllm.engine.update_weights_from(tmp_path, vllm.version + 1))
-    vllm.model, vllm.version = model, vllm.version + 1
-    check_answers(vllm, model, vllm.version)
-
-
 @pytest.mark.parametrize("method", ["in_process", "broadcast", "checkpoint"])
 def test_the_strategy_takes_weights_from_a_receiver(vllm: Harness, tmp_path: Path, method: str) -> None:
     model, new_version = changed_model(4), vllm.version + 1

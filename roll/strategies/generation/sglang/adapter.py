@@ -26,7 +26,6 @@ from sglang.srt.managers.io_struct import (
     PauseGenerationReqInput,
     ReleaseMemoryOccupationReqInput,
     ResumeMemoryOccupationReqInput,
-    UpdateWeightFromDiskReqInput,
     UpdateWeightsFromTensorReqInput,
 )
 
@@ -187,15 +186,6 @@ class SglangEngine:
         answer = await self._call(self._manager.end_weight_update(EndWeightUpdateReqInput(), None))
         _check("end_weight_update", answer)
 
-    async def load_folder(self, folder: str, label: str) -> None:
-        """Load a folder in Hugging Face format; needs no bracket.
-
-        Raises:
-            WeightLoadError: If SGLang says no.
-        """
-        request = UpdateWeightFromDiskReqInput(model_path=folder, flush_cache=False, weight_version=label)
-        _check("update_weights_from_disk", await self._call(self._manager.update_weights_from_disk(request, None)))
-
     async def drop_cache(self) -> None:
         """Forget every cached prefix.
 
@@ -205,9 +195,9 @@ class SglangEngine:
         answer = await self._call(self._manager.flush_cache())
         _check("flush_cache", (answer.success, answer.message))
 
-    async def release_memory(self, tags: list[str] | None) -> None:
+    async def release_memory(self) -> None:
         """Give memory of the GPU back; nothing may run."""
-        request = ReleaseMemoryOccupationReqInput(tags=tags)
+        request = ReleaseMemoryOccupationReqInput(tags=None)
         await self._call(self._manager.release_memory_occupation(request, None))
 
     async def take_memory(self, tags: list[str] | None) -> None:

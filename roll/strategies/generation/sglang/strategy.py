@@ -7,10 +7,10 @@ import time
 import uuid
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import asynccontextmanager, suppress
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
 import torch
 
@@ -27,8 +27,6 @@ from roll.strategies.generation.sglang.errors import (
 )
 from roll.strategies.generation.sglang.options import allow_margin, check_options, engine_arguments
 from roll.strategies.generation.stop_strings import Decode, StopStrings
-
-PauseMode = Literal["abort", "wait", "keep"]
 
 _BUCKET_BYTES = 256 * 1024**2
 _SIGN_BIT = 2**63
@@ -165,20 +163,6 @@ class SglangStrategy(ServedEngine):
             raise GenerationError(f"sglang: request {request.request_id!r} was ended: {self._unusable}")
         return self._completion(request, answer, mine.end)
 
-    async def generate_samples(self, request: GenerationRequest, samples: int) -> list[Completion]:
-        """Return several completions of one prompt; each is a request with an id and a seed of its own.
-
-        Raises:
-            ValueError: If ``samples`` is below 1, and as :meth:`generate`.
-        """
-        if samples < 1:
-            raise ValueError(f"request {request.request_id!r} asks for {samples} samples; it must be at least 1")
-        parts = [
-            replace(request, request_id=f"{request.request_id}/sample-{number}", seed=request.seed + number)
-            for number in range(samples)
-        ]
-        return list(await asyncio.gather(*(self.generate(part) for part in parts)))
-
     async def abort(self, request_id: str) -> None:
         """End a request; its ``generate`` returns what it has. Unknown or finished ids are ignored."""
         mine = self._under_way.get(request_id)
@@ -188,23 +172,11 @@ class SglangStrategy(ServedEngine):
     async def release(self, session: str) -> None:
         """Nothing to do: the cache knows no sessions and forgets what was not used for longest."""
 
-    async def pause(self, mode: PauseMode = "keep") -> None:
-        """Stop stepping; new requests queue until :meth:`resume`.
-
-        Args:
-            mode: What becomes of running requests: ``keep`` freezes them, ``wait`` returns when they are done,
-                ``abort`` ends them with what they have.
-        """
+    async def pause(self) -> None:
+        """Stop stepping; running requests freeze, new ones queue until :meth:`resume`."""
         self._check_open()
         async with self._changing:
             self._open.clear()
-            inside = [mine for mine in self._under_way.values() if mine.inside]
-            if mode == "abort":
-                for mine in inside:
-                    self._end(mine)
-            if mode in ("abort", "wait"):
-                for mine in inside:
-                    await mine.gone.wait()
             await self._engine.freeze()
 
     async def resume(self) -> None:
@@ -214,21 +186,15 @@ class SglangStrategy(ServedEngine):
             await self._engine.thaw()
             self._open.set()
 
-    async def sleep(self, tags: Sequence[str] | None = None) -> None:
-        """Freeze requests and give the GPU's memory back.
-
-        Args:
-            tags: ``weights`` or ``kv_cache``: only that part. ``None``: all; weights are then lost, so requests are
-                refused until an update.
-        """
+    async def sleep(self) -> None:
+        """Freeze requests and give the GPU's memory back; weights are lost, so requests are refused until an update."""
         self._check_open()
         async with self._changing:
             self._open.clear()
             await self._engine.freeze()
             await self._engine.drop_cache()
-            await self._engine.release_memory(None if tags is None else list(tags))
-            if tags is None or "weights" in tags:
-                self._unusable = "sleep gave the weights' memory back"
+            await self._engine.release_memory()
+            self._unusable = "sleep gave the weights' memory back"
 
     async def wake(self, tags: Sequence[str] | None = None) -> None:
         """Take the memory again; with ``tags=None`` or the cache's tag, continue stepping too."""
@@ -257,14 +223,6 @@ class SglangStrategy(ServedEngine):
                 await self._engine.end_update()
 
         await self._change_weights(update.version, load)
-
-    async def update_weights_from(self, folder: Path, version: int) -> None:
-        """Load a folder in Hugging Face format that all of the engine's processes see; otherwise as an update.
-
-        Raises:
-            WeightLoadError: As :meth:`update_weights`.
-        """
-        await self._change_weights(version, lambda label: self._engine.load_folder(str(folder.resolve()), label))
 
     async def close(self) -> None:
         """End all requests and the engine's processes. Closing twice is harmless."""

@@ -147,18 +147,17 @@ def engine_prompt(request: GenerationRequest) -> TokensInput:
     return tokens_input(request.prompt_ids)
 
 
-def engine_sampling(request: GenerationRequest, samples: int) -> EngineSampling:
-    """Return the sampling parameters of ``samples`` completions, each with its chosen tokens' log-probs."""
-    sampling = copy.copy(_checked_sampling(request.sampling, samples))
+def engine_sampling(request: GenerationRequest) -> EngineSampling:
+    """Return the sampling parameters of a completion with its chosen tokens' log-probs."""
+    sampling = copy.copy(_checked_sampling(request.sampling))
     sampling.seed = fold_seed(request.seed)
     return sampling
 
 
 @functools.lru_cache(_CACHED_SAMPLINGS)
-def _checked_sampling(sampling: SamplingParams, samples: int) -> EngineSampling:
+def _checked_sampling(sampling: SamplingParams) -> EngineSampling:
     """Return the parameters that requests differ from by their seed only; vLLM checks them when they are made."""
     return EngineSampling(
-        n=samples,
         temperature=sampling.temperature,
         top_p=sampling.top_p,
         top_k=max(sampling.top_k, 0),
@@ -184,7 +183,7 @@ def completion_of(
     """Return vLLM's result as a completion.
 
     Args:
-        output: One sample.
+        output: What the engine made of the request.
         cached_tokens: Prompt tokens that were not computed.
         versions: Version of each label that the engine has had.
         newest: Version to report where no token was sampled.

@@ -9,7 +9,7 @@ from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from roll.generation import Completion, GenerationRequest
 from roll.strategies.base import WeightUpdate
@@ -29,37 +29,30 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 
-PauseMode = Literal["abort", "wait", "keep"]
-
 _SHUTDOWN_SECONDS = 20.0
 """How long the engine's processes may take to end before they are killed."""
 
 
-class _Ends:
-    """Where texts end the samples of a request.
+class _End:
+    """Where one of ``texts`` ends a completion.
 
     Attributes:
-        counts: Tokens of the samples that have ended so, by index.
+        count: Tokens of the completion that has ended so; ``None`` while none has.
     """
 
-    def __init__(self, stop_strings: StopStrings) -> None:
-        self.counts: dict[int, int] = {}
+    def __init__(self, stop_strings: StopStrings, texts: tuple[str, ...]) -> None:
+        self.count: int | None = None
         self._stop_strings = stop_strings
-        self._known: dict[int, int] = {}
-        self._told = False
+        self._texts = texts
+        self._known = 0
 
-    def are_reached(self, outputs: Mapping[int, Any], texts: tuple[str, ...], samples: int) -> bool:
-        """Return, once, that the last of all samples has ended, some by a text."""
-        for index, output in outputs.items():
-            if index not in self.counts:
-                end = self._stop_strings.end(output.token_ids, texts, self._known.get(index, 0))
-                self._known[index] = len(output.token_ids)
-                if end is not None:
-                    self.counts[index] = end
-        over = [index for index, output in outputs.items() if index in self.counts or output.finished()]
-        first = len(over) == samples and bool(self.counts) and not self._told
-        self._told |= first
-        return first
+    def is_reached(self, tokens: Sequence[int]) -> bool:
+        """Return, once, that a text has ended the completion."""
+        if self.count is not None or not self._texts:
+            return False
+        self.count = self._stop_strings.end(tokens, self._texts, self._known)
+        self._known = len(tokens)
+        return self.count is not None
 
 
 class VllmStrategy(ServedEngine):
@@ -135,23 +128,11 @@ class VllmStrategy(ServedEngine):
             GenerationError: If the engine failed.
             RuntimeError: If the engine is closed or its last weight update failed half-way.
         """
-        return (await self.generate_samples(request, 1))[0]
-
-    async def generate_samples(self, request: GenerationRequest, samples: int) -> list[Completion]:
-        """Return several completions of one prompt, which is computed once.
-
-        Sample ``i`` draws with a seed of its own, made of the request's. :meth:`abort` ends all of them.
-
-        Raises:
-            ValueError: If ``samples`` is below 1, and as :meth:`generate`.
-            GenerationError: As :meth:`generate`.
-            RuntimeError: As :meth:`generate`.
-        """
-        self._check(request, samples)
+        self._check(request)
         self._active.add(request.request_id)
         self._counters.begin()
         try:
-            return await self._run(request, samples)
+            return await self._run(request)
         except self._adapter.ENGINE_ERRORS as error:
             raise GenerationError(
                 f"vllm failed while request {request.request_id!r} was running: {type(error).__name__}: {error}"
@@ -168,16 +149,11 @@ class VllmStrategy(ServedEngine):
     async def release(self, session: str) -> None:
         """Nothing to do: the cache knows no sessions and forgets what was not used for longest."""
 
-    async def pause(self, mode: PauseMode = "keep") -> None:
-        """Stop stepping; new requests queue until :meth:`resume`.
-
-        Args:
-            mode: What becomes of running requests: ``keep`` freezes them, ``wait`` returns when they are done,
-                ``abort`` ends them with what they have.
-        """
+    async def pause(self) -> None:
+        """Stop stepping; running requests freeze, new ones queue until :meth:`resume`."""
         self._check_open()
         async with self._changing:
-            await self._pause(mode)
+            await self._pause()
             self._paused = True
 
     async def resume(self) -> None:
@@ -187,27 +163,21 @@ class VllmStrategy(ServedEngine):
             self._paused = False
             await self._engine.resume_generation()
 
-    async def sleep(self, level: int = 1, mode: PauseMode = "keep") -> None:
+    async def sleep(self) -> None:
         """Stop stepping and give the memory of a GPU back; on a CPU nothing is freed.
 
-        Args:
-            level: 1 keeps the weights in CPU memory, 2 drops them: requests are then refused until an update. The
-                cache is dropped in both cases.
-            mode: What becomes of running requests, as in :meth:`pause`; frozen ones go on after :meth:`wake`.
+        The weights wait in CPU memory, the cache is dropped, and running requests go on after :meth:`wake`.
 
         Raises:
             RuntimeError: On a GPU, if the engine was started without ``strategy_config.enable_sleep_mode``.
         """
         self._check_open()
         config = self._engine.vllm_config
-        if config.device_config.device_type != "cpu":
-            if not config.model_config.enable_sleep_mode:
-                raise RuntimeError("vllm: to sleep, the engine must be started with strategy_config.enable_sleep_mode")
-            if level >= 2:
-                self._unusable = "sleep(level=2) dropped the weights"
+        if config.device_config.device_type != "cpu" and not config.model_config.enable_sleep_mode:
+            raise RuntimeError("vllm: to sleep, the engine must be started with strategy_config.enable_sleep_mode")
         async with self._changing:
             self._paused = True
-            await self._engine.sleep(level, mode)
+            await self._engine.sleep(1, "keep")
 
     async def wake(self, tags: Sequence[str] | None = None) -> None:
         """Take the memory back and continue stepping.
@@ -238,21 +208,6 @@ class VllmStrategy(ServedEngine):
                 await self._ask("roll_load_bucket", bucket.path, bucket.rows)
             await self._ask("roll_finish_update")
             return update.version
-
-        await self._change_weights(load)
-
-    async def update_weights_from(self, folder: Path, version: int) -> None:
-        """Load the safetensors files of a folder that all of the engine's processes see; otherwise as an update.
-
-        Raises:
-            WeightLoadError: As :meth:`update_weights`.
-        """
-
-        async def load() -> int:
-            await self._ask("roll_begin_update")
-            await self._ask("roll_load_folder", str(folder.resolve()))
-            await self._ask("roll_finish_update")
-            return version
 
         await self._change_weights(load)
 
@@ -330,34 +285,29 @@ class VllmStrategy(ServedEngine):
         """Totals since the start, rates, and the state after the last step (``running``, ``queue``)."""
         return self._counters.as_metrics()
 
-    async def _run(self, request: GenerationRequest, samples: int) -> list[Completion]:
-        texts, ends = request.sampling.stop_strings, _Ends(self._stop_strings)
-        latest: dict[int, Any] = {}
-        cached = None
+    async def _run(self, request: GenerationRequest) -> Completion:
+        end = _End(self._stop_strings, request.sampling.stop_strings)
+        latest, cached = None, None
         stream = self._engine.generate(
             self._adapter.engine_prompt(request),
-            self._adapter.engine_sampling(self._cut_to_length(request), samples),
+            self._adapter.engine_sampling(self._cut_to_length(request)),
             request.request_id,
             priority=request.priority,
         )
         async for output in stream:
             cached = output.num_cached_tokens
-            latest |= {each.index: each for each in output.outputs}
-            if texts and ends.are_reached(latest, texts, samples):
-                await self._engine.abort(request.request_id)
+            for latest in output.outputs:
+                if end.is_reached(latest.token_ids):
+                    await self._engine.abort(request.request_id)
         if self._unusable is not None:
             raise GenerationError(f"vllm: request {request.request_id!r} was ended: {self._unusable}")
-        if len(latest) != samples:
+        if latest is None:
             raise GenerationError(f"vllm returned no result for request {request.request_id!r}")
-        completions = [
-            self._adapter.completion_of(output, cached, self._versions, self.policy_version, ends.counts.get(index))
-            for index, output in sorted(latest.items())
-        ]
-        for completion in completions:
-            self._counters.completed(
-                len(request.prompt_ids), completion.cached_tokens, completion.finish_reason == "abort"
-            )
-        return completions
+        completion: Completion = self._adapter.completion_of(
+            latest, cached, self._versions, self.policy_version, end.count
+        )
+        self._counters.completed(len(request.prompt_ids), completion.cached_tokens, completion.finish_reason == "abort")
+        return completion
 
     def _cut_to_length(self, request: GenerationRequest) -> GenerationRequest:
         room = self.max_length - len(request.prompt_ids)
@@ -365,27 +315,25 @@ class VllmStrategy(ServedEngine):
             return request
         return replace(request, sampling=replace(request.sampling, max_new_tokens=room))
 
-    def _check(self, request: GenerationRequest, samples: int) -> None:
+    def _check(self, request: GenerationRequest) -> None:
         self._check_usable()
         check_sampling(request.sampling)
         self._stop_strings.check(request)
         where = f"request {request.request_id!r}"
         check_limits("vllm", request.request_id, request.sampling)
-        if samples < 1:
-            raise ValueError(f"{where} asks for {samples} samples; it must be at least 1")
         if request.request_id in self._active:
             raise ValueError(f"{where} is already running; request ids must be unique")
         check_prompt(request, self.max_length, self._vocabulary)
 
-    async def _pause(self, mode: PauseMode) -> None:
-        await self._engine.pause_generation(mode=mode, clear_cache=False)
+    async def _pause(self) -> None:
+        await self._engine.pause_generation(mode="keep", clear_cache=False)
 
     @asynccontextmanager
     async def _frozen(self) -> AsyncIterator[None]:
         """Keep the engine from stepping; running requests freeze."""
         async with self._changing:
             if not self._paused:
-                await self._pause("keep")
+                await self._pause()
             try:
                 yield
             finally:

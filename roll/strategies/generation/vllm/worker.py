@@ -11,7 +11,6 @@ import pickle
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import AbstractContextManager, contextmanager
 from functools import wraps
-from pathlib import Path
 from typing import Any, Concatenate, ParamSpec, Protocol, cast
 
 import torch
@@ -91,12 +90,6 @@ class WorkerExtension:
     def roll_load_bucket(self, path: str, rows: list[Row]) -> Problem:
         """Load the tensors of a bucket in shared memory."""
         self._roll_load(open_bucket(path, rows))
-        return None
-
-    @_answering
-    def roll_load_folder(self, folder: str) -> Problem:
-        """Load the safetensors files of a folder."""
-        self._roll_load(_folder_tensors(Path(folder)))
         return None
 
     @_answering
@@ -202,18 +195,6 @@ def _only_errors_of(name: str) -> Iterator[None]:
         yield
     finally:
         theirs.setLevel(level)
-
-
-def _folder_tensors(folder: Path) -> Iterator[tuple[str, torch.Tensor]]:
-    from safetensors import safe_open
-
-    files = sorted(folder.glob("*.safetensors"))
-    if not files:
-        raise FileNotFoundError(f"{folder} has no *.safetensors file, as a folder written by save_pretrained has")
-    for file in files:
-        with safe_open(file, framework="pt") as part:
-            for name in part.keys():  # noqa: SIM118 - it is no mapping
-                yield name, part.get_tensor(name)
 
 
 def _tied_layers(model: nn.Module) -> Iterator[nn.Module]:
