@@ -46,7 +46,7 @@ from roll.models.toy import WEIGHTS_DIRECTORY  # noqa: E402
 from roll.rendering.chat import ChatRenderer  # noqa: E402
 from roll.schedulers.generation import GenerationScheduler  # noqa: E402
 from roll.schedulers.groups import RolloutScheduler, group_specs  # noqa: E402
-from roll.strategies.generation.vllm import VllmStrategy  # noqa: E402
+from roll.strategies.generation.vllm.strategy import VllmStrategy  # noqa: E402
 from roll.trajectories.model import Trajectory  # noqa: E402
 
 TARGET = 0.95

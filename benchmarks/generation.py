@@ -19,7 +19,7 @@ import torch
 from transformers import Qwen3Config, Qwen3ForCausalLM
 
 from roll.generation import GenerationRequest, SamplingParams
-from roll.strategies.generation.hf_infer import HfInferStrategy
+from roll.strategies.generation.hf_infer.strategy import HfInferStrategy
 
 VOCABULARY = 512
 FIRST_PROMPT = 110

@@ -15,7 +15,7 @@ from roll.config.batch_checks import (
 )
 from roll.config.errors import Problem, choose_from
 from roll.config.pipeline import PipelineConfig
-from roll.config.strategies import ROLE_ABILITY, STRATEGIES, strategies_for
+from roll.config.strategies import ROLE_ABILITY, strategies_for
 from roll.config.trackers import TRACKERS
 from roll.config.worker import WorkerConfig
 
@@ -92,7 +92,7 @@ def _name_problems(config: PipelineConfig) -> Iterator[Problem]:
 
 def _role_problems(config: PipelineConfig, role: str, worker: WorkerConfig) -> Iterator[Problem]:
     name = worker.strategy_args.strategy_name
-    if ROLE_ABILITY[role] not in STRATEGIES[name].abilities:
+    if ROLE_ABILITY[role] not in worker.strategy_args.about.abilities:
         yield Problem(
             f"{role}.strategy_args.strategy_name",
             f"this strategy cannot serve {role}.",

@@ -6,13 +6,14 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Annotated, Any, ClassVar, Final, Literal, Self
 
-from pydantic import Field, PrivateAttr, model_validator
+from pydantic import AfterValidator, Field, PrivateAttr, model_validator
 
 from roll.config.algorithm import AlgorithmConfig, SamplerCorrection
 from roll.config.base import OUTPUT, ConfigModel, EnvironmentVariables, NameList
 from roll.config.errors import Problem
 from roll.config.origins import Origins
 from roll.config.trackers import TRACKERS
+from roll.config.user_modules import imported
 from roll.config.weight_sync import WeightSyncConfig
 from roll.config.worker import AtOnce, GeneratingArgs, NonNegative, Positive, TrainWorkerConfig, WorkerConfig
 
@@ -73,6 +74,9 @@ class PipelineConfig(AlgorithmConfig):
     tracker_kwargs: dict[str, Any] = Field(default_factory=dict, description="Options handed to the tracker.")
     tracker_modules: NameList = Field(
         default_factory=list, description="Python modules to import that register trackers of your own."
+    )
+    strategy_modules: Annotated[NameList, AfterValidator(imported)] = Field(
+        default_factory=list, description="Python modules to import that register engines and trainers of your own."
     )
     progress: Literal["auto", "live", "lines", "none"] = Field(
         "auto", description="What the terminal shows; auto: a live dashboard on a terminal, else one line per step."

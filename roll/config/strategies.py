@@ -1,17 +1,21 @@
-"""The names of the engines, what each can do, and what is missing for those that this version does not have."""
+"""What is known of the engines and trainers that a configuration may name, before any of them is imported."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import math
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from enum import StrEnum
 from importlib.util import find_spec
+from pkgutil import resolve_name
+from typing import Any, Final
 
+from roll.common.registry import Place, Registry
 from roll.config.errors import ConfigError, Problem, choose_from
 
 
 class Ability(StrEnum):
-    """What an engine is for."""
+    """What a strategy is for."""
 
     TRAIN = "train"
     GENERATE = "generate"
@@ -19,44 +23,138 @@ class Ability(StrEnum):
     """Forward passes only: log-probs of a reference model, values, rewards."""
 
 
-@dataclass(frozen=True, slots=True)
-class StrategyInfo:
-    """What is known of a strategy before any engine is imported.
+Named = str | Callable[..., Any]
+"""A function, or where it is: ``module:function``, which is imported when it is first called."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StrategyDescription:
+    """All that the rest of the library knows of a strategy. Making one imports no engine.
 
     Attributes:
-        abilities: What it is for.
-        available: Whether this version can run it.
+        name: As a configuration says it.
+        engine: Makes a :class:`roll.strategies.base.GenerationStrategy` of a :class:`roll.strategies.jobs.EngineJob`;
+            ``None`` if it samples nothing.
+        trainer: Makes a :class:`roll.strategies.base.TrainStrategy` of a :class:`roll.strategies.jobs.TrainerJob`.
+        scorer: Makes a :class:`roll.strategies.base.ScoreStrategy` of a :class:`roll.strategies.jobs.ScorerJob`.
+        check_options: Called with a ``strategy_config`` and its key path; raises :class:`ConfigError`. ``None`` takes
+            any.
+        refusals: Called with :class:`roll.generation.SamplingParams`; yields what the engine cannot do, each a
+            :class:`roll.strategies.generation.sampling_limits.Refusal`. ``None`` samples everything.
+        package: The module that it needs beyond this project's own.
+        install: How to install that, for people.
+        instead: The strategy to use where it is not installed.
+        distributions: What its package is called when it is installed: a run writes down their versions.
         spans_processes: Whether the workers of a role hold one model together, which takes a process for each.
-        package: The module that it needs beyond this project's own, ``:`` and the extra that installs it, where that is
-            called otherwise.
-        missing: What is missing, for those that cannot run.
-        instead: The strategy to use meanwhile.
+        needs_process_group: Whether it wants a ``torch.distributed`` group even for one rank.
+        needs_gpu: Whether it computes on CUDA devices only.
+        takes_fp16: Whether it scores with weights in fp16.
+        trains_critics: A trainer: whether it takes a model that predicts values.
+        adapts: A trainer: whether it trains LoRA adapters.
+        packs: A trainer or scorer: whether it lays sequences end to end (``use_sequence_packing``).
+        shares_model: An engine: whether it can sample from a model of its own process. A trainer: whether it keeps its
+            model whole in one, so that such an engine can.
+        computes_as_trainer: An engine: whether it computes in the number format and with the attention of the trainer.
+        parallel_sizes: An engine: the options with the parts of each matrix, and then of the stack of layers.
+        random_weights: An engine: the option, and its value, that leaves it without weights until the first update.
     """
 
-    abilities: frozenset[Ability]
-    available: bool = False
-    spans_processes: bool = False
+    name: str
+    engine: Named | None = None
+    trainer: Named | None = None
+    scorer: Named | None = None
+    check_options: Named | None = None
+    refusals: Named | None = None
     package: str = ""
-    missing: str = ""
+    install: str = "install it"
     instead: str = ""
+    distributions: tuple[str, ...] = ()
+    spans_processes: bool = False
+    needs_process_group: bool = False
+    needs_gpu: bool = False
+    takes_fp16: bool = True
+    trains_critics: bool = False
+    adapts: bool = False
+    packs: bool = False
+    shares_model: bool = False
+    computes_as_trainer: bool = False
+    parallel_sizes: tuple[str, ...] = ()
+    random_weights: tuple[str, object] | None = None
+
+    def __post_init__(self) -> None:
+        if not self.abilities:
+            raise ValueError(f"strategy {self.name!r} does nothing: give it an engine, a trainer or a scorer")
+
+    @property
+    def abilities(self) -> frozenset[Ability]:
+        """What it is for."""
+        builders = {Ability.GENERATE: self.engine, Ability.TRAIN: self.trainer, Ability.SCORE: self.scorer}
+        return frozenset(ability for ability, builder in builders.items() if builder is not None)
+
+    def parts(self, options: Mapping[str, Any]) -> int:
+        """Return among how many processes an engine with these options divides its model."""
+        return math.prod(options.get(key) or 1 for key in self.parallel_sizes)
+
+    def divided(self, options: Mapping[str, Any] | None, devices: int) -> dict[str, Any]:
+        """Return the options of an engine that has ``devices``: unless they say otherwise, they share its matrices."""
+        given = dict(options or {})
+        if devices > 1 and self.parallel_sizes and not any(key in given for key in self.parallel_sizes):
+            given[self.parallel_sizes[0]] = devices
+        return given
+
+    def starts_with_random_weights(self, options: Mapping[str, Any] | None) -> bool:
+        """Return whether an engine with these options must be given weights before it answers anything."""
+        if self.random_weights is None:
+            return False
+        key, value = self.random_weights
+        return (options or {}).get(key) == value
 
 
-_SCORE_AND_TRAIN = frozenset({Ability.TRAIN, Ability.SCORE})
-_SCORE = frozenset({Ability.SCORE})
-_GENERATE = frozenset({Ability.GENERATE})
+_GENERATION: Final = "roll.strategies.generation"
+_TRAINING: Final = "roll.strategies.training"
 
-STRATEGIES: Mapping[str, StrategyInfo] = {
-    "hf_infer": StrategyInfo(frozenset({Ability.GENERATE, Ability.SCORE}), available=True),
-    "vllm": StrategyInfo(_GENERATE, True, package="vllm", instead="hf_infer"),
-    "sglang": StrategyInfo(_GENERATE, True, package="sglang", instead="hf_infer"),
-    "fsdp_train": StrategyInfo(_SCORE_AND_TRAIN, available=True, spans_processes=True),
-    "fsdp_infer": StrategyInfo(_SCORE, available=True, spans_processes=True),
-    "deepspeed_train": StrategyInfo(_SCORE_AND_TRAIN, True, spans_processes=True, package="deepspeed"),
-    "deepspeed_infer": StrategyInfo(_SCORE, True, spans_processes=True, package="deepspeed"),
-    "megatron_train": StrategyInfo(_SCORE_AND_TRAIN, True, spans_processes=True, package="megatron.core:megatron"),
-    "megatron_infer": StrategyInfo(_SCORE, True, spans_processes=True, package="megatron.core:megatron"),
-}
-"""Every strategy name that a configuration may use."""
+STRATEGIES: Final[Registry[StrategyDescription]] = Registry(
+    "strategy",
+    built_in={
+        "hf_infer": f"{_GENERATION}.hf_infer.description:HF_INFER",
+        "vllm": f"{_GENERATION}.vllm.description:VLLM",
+        "sglang": f"{_GENERATION}.sglang.description:SGLANG",
+        "fsdp_train": f"{_TRAINING}.pytorch.description:FSDP_TRAIN",
+        "fsdp_infer": f"{_TRAINING}.pytorch.description:FSDP_INFER",
+        "deepspeed_train": f"{_TRAINING}.deepspeed.description:DEEPSPEED_TRAIN",
+        "deepspeed_infer": f"{_TRAINING}.deepspeed.description:DEEPSPEED_INFER",
+        "megatron_train": f"{_TRAINING}.megatron.description:MEGATRON_TRAIN",
+        "megatron_infer": f"{_TRAINING}.megatron.description:MEGATRON_INFER",
+    },
+)
+"""Every strategy that a configuration may name: those that come with this package, and where each describes itself."""
+
+
+def register_strategy(description: StrategyDescription) -> None:
+    """Make an engine or a trainer of your own a name in configurations.
+
+    A configuration names the module that calls this in ``strategy_modules``, so that worker processes know it too.
+
+    Raises:
+        roll.common.registry.DuplicateNameError: Another strategy has this name.
+    """
+    builders = [each for each in (description.engine, description.trainer, description.scorer) if each is not None]
+    first = builders[0]
+    place = Place(*first.partition(":")[::2]) if isinstance(first, str) else Place.of(first)
+    STRATEGIES.add(description.name, description, place=place)
+
+
+def named(function: Named) -> Callable[..., Any]:
+    """Return a function that a description names, importing it now if it must be.
+
+    Raises:
+        ImportError: It cannot be imported.
+    """
+    if not isinstance(function, str):
+        return function
+    found: Callable[..., Any] = resolve_name(function)
+    return found
+
 
 ROLE_ABILITY: Mapping[str, Ability] = {
     "actor_train": Ability.TRAIN,
@@ -65,12 +163,12 @@ ROLE_ABILITY: Mapping[str, Ability] = {
     "reference": Ability.SCORE,
     "reward": Ability.SCORE,
 }
-"""What the engine of a role must be able to do."""
+"""What the strategy of a role must be able to do."""
 
 
 def strategies_for(role: str) -> list[str]:
     """Return the strategy names that can serve ``role``."""
-    return [name for name, info in STRATEGIES.items() if ROLE_ABILITY[role] in info.abilities]
+    return [name for name in STRATEGIES if ROLE_ABILITY[role] in STRATEGIES.get(name).abilities]
 
 
 def availability_problem(name: str, *, role: str, world_size: int = 1, cluster: str = "ray") -> Problem | None:
@@ -83,21 +181,16 @@ def availability_problem(name: str, *, role: str, world_size: int = 1, cluster: 
         cluster: ``local`` or ``ray``.
     """
     path = f"{role}.strategy_args.strategy_name"
-    info = STRATEGIES.get(name)
-    if info is None:
+    if name not in STRATEGIES:
         return Problem(path, "no strategy has this name.", choose_from(name, STRATEGIES), name)
-    if ROLE_ABILITY[role] not in info.abilities:
+    about = STRATEGIES.get(name)
+    if ROLE_ABILITY[role] not in about.abilities:
         usable = strategies_for(role)
         return Problem(path, f"this strategy cannot serve {role}.", f"use one of {', '.join(usable)}.", name)
-    if not info.available:
-        message = f"the name is valid, but this version of roll cannot run it yet: {info.missing} is missing."
-        return Problem(path, message, f"set {path}={info.instead}.", name)
-    module, _, extra = info.package.partition(":")
-    if module and not _is_installed(module):
-        on_cpus = " (on a machine without GPUs: make vllm)" if module == "vllm" else ""
-        fix = f"pip install 'roll[{extra or module}]'{on_cpus}, or set {path}={info.instead or 'fsdp_train'}."
-        return Problem(path, f"it needs the Python package {module}, which is not installed.", fix, name)
-    if cluster == "local" and world_size > 1 and (info.spans_processes or role == "reference"):
+    if about.package and not _is_installed(about.package):
+        fix = f"{about.install}{f', or set {path}={about.instead}' if about.instead else ''}."
+        return Problem(path, f"it needs the Python package {about.package}, which is not installed.", fix, name)
+    if cluster == "local" and world_size > 1 and (about.spans_processes or role == "reference"):
         message = f"{role} has {world_size} workers, which need a process each, and cluster: local is one process."
         fix = f"set cluster=ray, or {role}.world_size=1 and one device at most."
         return Problem(f"{role}.world_size", message, fix, world_size)
@@ -115,8 +208,8 @@ def require_available(name: str, *, role: str, world_size: int = 1) -> None:
     """Raise unless this version can run strategy ``name`` in ``role``.
 
     Raises:
-        ConfigError: The strategy is unknown, unfit for the role, or not part of this version; says what is missing
-            and what to use instead.
+        ConfigError: The strategy is unknown, unfit for the role, or its package is not installed; says what to use
+            instead.
     """
     problem = availability_problem(name, role=role, world_size=world_size)
     if problem is not None:

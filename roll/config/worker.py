@@ -9,7 +9,7 @@ from pydantic import BeforeValidator, Field, field_validator
 from roll.config.base import ConfigModel, EnvironmentVariables, NameList
 from roll.config.device_mapping import parse_device_mapping
 from roll.config.errors import FixableError, choose_from
-from roll.config.strategies import STRATEGIES
+from roll.config.strategies import STRATEGIES, StrategyDescription
 
 MOST = 2**31 - 1
 """Largest whole number of a key: what counts steps, tokens or devices is never larger, and engines keep 32 bits."""
@@ -137,8 +137,19 @@ class StrategyArgs(ConfigModel):
     @classmethod
     def _known(cls, name: str) -> str:
         if name not in STRATEGIES:
-            raise FixableError("no strategy has this name.", choose_from(name, STRATEGIES))
+            fix = f"{choose_from(name, STRATEGIES)} One of your own needs its module in strategy_modules."
+            raise FixableError("no strategy has this name.", fix)
         return name
+
+    @property
+    def about(self) -> StrategyDescription:
+        """What the strategy says of itself."""
+        return STRATEGIES.get(self.strategy_name)
+
+    @property
+    def starts_with_random_weights(self) -> bool:
+        """Whether the engine must be given weights before it answers anything."""
+        return self.about.starts_with_random_weights(self.strategy_config)
 
     def parallel_size(self, *names: str) -> int:
         """Return the product of the named sizes in ``strategy_config`` (1 where one is not set)."""

@@ -23,7 +23,6 @@ from roll.pipelines.run.interrupts import to_its_end
 from roll.pipelines.run.life_cycle import Run
 from roll.pipelines.sampling.stream import Ahead
 from roll.schedulers.groups import RolloutError
-from roll.strategies.generation.engine_options import starts_with_random_weights
 from roll.tracking import Progress, RunSummary
 from roll.trajectories.model import TrajectoryGroup
 from roll.viewer import write_pages
@@ -147,7 +146,7 @@ class RLPipeline(Run[Config]):
     async def ready(self, first: int, resumed: bool) -> None:
         """Give the engines weights that they do not have, and the devices."""
         self.silence = SilenceWatch()
-        if resumed or starts_with_random_weights(self.config.actor_infer.strategy_args.strategy_config):
+        if resumed or self.config.actor_infer.strategy_args.starts_with_random_weights:
             await self.publish_first(first)
         await self.core.turns.begin_rollout()
 

@@ -1,17 +1,23 @@
-"""What a generation engine and a train engine must offer; every strategy implements one of the two protocols."""
+"""What an engine, a trainer and a scorer must offer, and what they may offer besides."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Final, Literal, Protocol, runtime_checkable
+from typing import TYPE_CHECKING, Final, Literal, Protocol, TypeVar, runtime_checkable
 
 from roll.generation import Completion, GenerationRequest
 
 if TYPE_CHECKING:
     import torch
     from tensordict import TensorDict
+    from transformers import PreTrainedModel
+
+    from roll.strategies.generation.fingerprints import Fingerprints
+
+Answer = TypeVar("Answer")
 
 EXTREMES: Final = ("_max", "_min")
 """How the name of a metric ends that is an extreme; of several, the largest or smallest counts, never sum or mean."""
@@ -85,6 +91,48 @@ class GenerationStrategy(Protocol):
         ...
 
 
+@runtime_checkable
+class TellsFingerprints(Protocol):
+    """An engine that can tell which weights it computes with, so that they can be compared with the trainer's."""
+
+    async def fingerprints(self) -> Fingerprints:
+        """Return fingerprints of its weights under their Hugging Face names."""
+        ...
+
+
+class ReceivesWeights(Protocol):
+    """An end of a connection to the trainer, such as ``roll.distributed.weight_sync.WeightReceiver``."""
+
+    def receive(self) -> AbstractContextManager[WeightUpdate]:
+        """Receive one sync; all tensors must be read."""
+        ...
+
+    def close(self) -> None:
+        """Free everything."""
+        ...
+
+
+@runtime_checkable
+class LoadsInProcesses(Protocol):
+    """An engine with processes of its own, to each of which the trainer can send weights without a detour."""
+
+    async def call_workers(self, function: Callable[[int], Answer]) -> list[Answer]:
+        """Call ``function`` with its rank in each process; return the results in their order."""
+        ...
+
+    async def connect_workers(self, make_receiver: Callable[[int], ReceivesWeights]) -> None:
+        """Give each process an end of its own of a weight sync, for :meth:`receive_weights`."""
+        ...
+
+    async def disconnect_workers(self) -> None:
+        """Close these ends."""
+        ...
+
+    async def receive_weights(self) -> int:
+        """Load what the trainer sends to the processes; return the version."""
+        ...
+
+
 class Loss(Protocol):
     """What a train strategy minimises: an aggregated scalar and metrics, from new outputs and a micro-batch.
 
@@ -119,6 +167,11 @@ class Loss(Protocol):
 class TrainStrategy(Protocol):
     """Holds trainable weights. Losses are normalised by global counts, so micro-batches never change a gradient."""
 
+    @property
+    def device(self) -> torch.device:
+        """Where it computes."""
+        ...
+
     def compute_log_probs(self, batch: TensorDict) -> torch.Tensor:
         """Return log p(token t | tokens < t), ``[batch, sequence]``, 0 where the response mask is 0."""
         ...
@@ -129,6 +182,10 @@ class TrainStrategy(Protocol):
 
     def compute_divergence(self, batch: TensorDict) -> torch.Tensor:
         """Return the divergence from the reference over the vocabulary, ``[batch, sequence]``; reads ``ref_states``."""
+        ...
+
+    def measure_from(self, head: torch.nn.Module) -> None:
+        """Let batches with ``ref_states`` have a divergence from the reference that has this output layer."""
         ...
 
     def train_step(self, batch: TensorDict, loss: Loss, totals: BatchTotals | None = None) -> dict[str, float]:
@@ -151,10 +208,65 @@ class TrainStrategy(Protocol):
         """Write weights and config in Hugging Face format."""
         ...
 
+    def save_adapters(self, directory: Path) -> None:
+        """Write LoRA adapters in the format of peft; called where a role has some."""
+        ...
+
     def offload(self, *, weights: bool = True, optimizer: bool = True) -> None:
         """Move weights with gradients, or optimiser states, to main memory; nothing works until :meth:`reload`."""
         ...
 
     def reload(self, *, weights: bool = True, optimizer: bool = True) -> None:
         """Take back what :meth:`offload` moved, exactly as it was."""
+        ...
+
+
+@runtime_checkable
+class ScoreStrategy(Protocol):
+    """Holds frozen weights."""
+
+    def compute_log_probs(self, batch: TensorDict) -> torch.Tensor:
+        """Return log p(token t | tokens < t), ``[batch, sequence]``, 0 where the response mask is 0."""
+        ...
+
+    def compute_states(self, batch: TensorDict) -> torch.Tensor:
+        """Return the hidden states before each token of the mask, ``[batch, sequence, hidden]``, 0 elsewhere."""
+        ...
+
+    def offload(self) -> None:
+        """Move the weights to main memory; nothing works until :meth:`reload`."""
+        ...
+
+    def reload(self) -> None:
+        """Take them back."""
+        ...
+
+
+@runtime_checkable
+class SharesRows(Protocol):
+    """A trainer or scorer some of whose ranks work on the same rows. Of others, every rank has rows of its own."""
+
+    @property
+    def data_rank(self) -> int:
+        """Which share of a batch this rank computes, below :attr:`data_size`."""
+        ...
+
+    @property
+    def data_size(self) -> int:
+        """Into how many shares a batch is dealt; ranks with the same :attr:`data_rank` get the same rows."""
+        ...
+
+    @property
+    def speaks(self) -> bool:
+        """Whether this rank's outputs count: true on one of the ranks that share rows."""
+        ...
+
+
+@runtime_checkable
+class HasModel(Protocol):
+    """A trainer or scorer around a Hugging Face model of this process, whole or sharded."""
+
+    @property
+    def model(self) -> PreTrainedModel:
+        """The model."""
         ...

@@ -8,7 +8,7 @@ from transformers import PreTrainedModel
 from roll.config import PipelineConfig
 from roll.distributed.weight_sync import Place, WeightOffer
 from roll.generation import Activity, Completion, GenerationRequest
-from roll.strategies.base import GenerationStrategy
+from roll.strategies.base import GenerationStrategy, TellsFingerprints
 from roll.strategies.generation.fingerprints import Fingerprints
 from roll.workers.engine_weights import weight_inbox
 from roll.workers.factory import generation_strategy
@@ -90,8 +90,7 @@ class EngineWorker:
 
     async def fingerprints(self) -> Fingerprints | None:
         """Return fingerprints of the weights that the engine computes with; ``None`` from one that cannot tell."""
-        tell = getattr(self._engine, "fingerprints", None)
-        return None if tell is None else await tell()
+        return await self._engine.fingerprints() if isinstance(self._engine, TellsFingerprints) else None
 
     async def close_weights(self, link: str) -> None:
         """Close a link; one that is not there is ignored."""
@@ -106,8 +105,8 @@ class EngineWorker:
 def wire_dtype(config: PipelineConfig) -> torch.dtype | None:
     """Return the type in which weights travel: bf16 where the engine computes in it, else as they are.
 
-    ``hf_infer`` computes as the trainer does, whatever its own ``model_args`` say.
+    One that computes as the trainer does takes them as they are, whatever its own ``model_args`` say.
     """
     engine = config.actor_infer
-    is_half = engine.model_args.dtype == "bf16" and engine.strategy_args.strategy_name != "hf_infer"
+    is_half = engine.model_args.dtype == "bf16" and not engine.strategy_args.about.computes_as_trainer
     return torch.bfloat16 if is_half else None

@@ -10,7 +10,7 @@ import torch
 
 from roll.distributed import worker_context
 from roll.distributed.weight_sync import Place, WeightOffer, WeightReceiver, WeightSyncError
-from roll.strategies.base import GenerationStrategy
+from roll.strategies.base import GenerationStrategy, LoadsInProcesses
 from roll.workers.loading import device
 
 
@@ -80,24 +80,22 @@ class ProcessesInbox:
     """Weights arrive in each of the engine's own processes, straight from the trainer.
 
     Args:
-        engine: A strategy with ``call_workers``, ``connect_workers``, ``receive_weights`` and ``disconnect_workers``,
-            as vLLM's.
+        engine: A strategy whose processes load weights.
     """
 
-    def __init__(self, engine: GenerationStrategy) -> None:
+    def __init__(self, engine: LoadsInProcesses) -> None:
         self._engine = engine
         self._link: str | None = None
 
     async def places(self) -> list[Place]:
         """Return where weights must arrive."""
-        places: list[Place] = await self._engine.call_workers(_place_of_process)  # type: ignore[attr-defined]
-        return places
+        return await self._engine.call_workers(_place_of_process)
 
     async def open(self, link: str, offer: WeightOffer, names: Sequence[str]) -> None:
         """Take the other ends of a link; a process has one at a time."""
         self._link = link
         make = partial(_receiver_of_process, offer, tuple(names))
-        await self._engine.connect_workers(make)  # type: ignore[attr-defined]
+        await self._engine.connect_workers(make)
 
     async def receive(self, link: str) -> int:
         """Receive weights and load them; returns their version.
@@ -108,16 +106,15 @@ class ProcessesInbox:
         if link != self._link:
             raise WeightSyncError(f"weight sync: the engine's processes have no end of link {link!r}")
         try:
-            version: int = await self._engine.receive_weights()  # type: ignore[attr-defined]
+            return await self._engine.receive_weights()
         except RuntimeError as error:
             raise WeightSyncError(str(error)) from error
-        return version
 
     async def close(self, link: str) -> None:
         """Close a link; one that is not there is ignored."""
         if link == self._link:
             self._link = None
-            await self._engine.disconnect_workers()  # type: ignore[attr-defined]
+            await self._engine.disconnect_workers()
 
     async def close_all(self) -> None:
         """The processes end with the engine, and their links with them."""
@@ -125,11 +122,12 @@ class ProcessesInbox:
 
 def weight_inbox(engine: GenerationStrategy) -> WeightInbox:
     """Return the inbox of an engine: its own processes, where it has some and they are not beside the trainer."""
-    has_processes = hasattr(engine, "connect_workers")
-    if has_processes and (worker_context().own_process or device().type == "cuda"):
+    if not isinstance(engine, LoadsInProcesses):
+        return OwnInbox(engine, device())
+    if worker_context().own_process or device().type == "cuda":
         return ProcessesInbox(engine)
     # A trainer in this very process hands over its tensors, and the engine passes them on through shared memory.
-    return OwnInbox(engine, torch.device("cpu") if has_processes else device())
+    return OwnInbox(engine, torch.device("cpu"))
 
 
 def _receiver_of_process(offer: WeightOffer, names: Sequence[str], rank: int) -> WeightReceiver:

@@ -1,4 +1,4 @@
-"""Strategies by name: the engine that a role's configuration asks for. Heavy packages load when they are chosen."""
+"""Strategies by name: what a role's configuration asks for. Heavy packages load when they are chosen."""
 
 from __future__ import annotations
 
@@ -13,53 +13,35 @@ from roll.config import ConfigError, PipelineConfig, Problem, plan, require_avai
 from roll.config.worker import TrainWorkerConfig, WorkerConfig
 from roll.generation import Activity
 from roll.models.lora import add_adapters
-from roll.strategies.base import GenerationStrategy, Prediction
-from roll.strategies.generation.engine_options import divided
-from roll.strategies.generation.hf_infer import HfInferStrategy
-from roll.strategies.training.pytorch.loading import load_on_first_rank
-from roll.strategies.training.pytorch.options import FsdpOptions
-from roll.strategies.training.pytorch.scoring import Scorer
-from roll.strategies.training.pytorch.train import FsdpTrainStrategy
+from roll.strategies import STRATEGIES, EngineJob, ScoreOptions, ScorerJob, TrainerJob
+from roll.strategies.base import GenerationStrategy, Prediction, ScoreStrategy, TrainStrategy
+from roll.strategies.building import build_engine, build_scorer, build_trainer
 from roll.strategies.training.trainer import TrainOptions
 from roll.workers.loading import load_role_model, load_text, model_folder
 
 
-def train_strategy(config: PipelineConfig, role: str) -> Any:
-    """Load the model of a trained role (``actor_train``, ``critic``) into its engine.
-
-    Returns:
-        A :class:`roll.strategies.base.TrainStrategy`.
+def train_strategy(config: PipelineConfig, role: str) -> TrainStrategy:
+    """Load the model of a trained role (``actor_train``, ``critic``) into its trainer.
 
     Raises:
-        ConfigError: If the model cannot be loaded or the engine cannot be had.
+        ConfigError: If the model cannot be loaded or the trainer cannot be had.
     """
     worker: TrainWorkerConfig = getattr(config, role)
     name, given, path = _chosen(worker, role)
     require_available(name, role=role)
+    _prepare(name)
     predicts: Prediction = "values" if role == "critic" else "log_probs"
-    options = train_options(config, worker)
-    if name == "megatron_train":
-        from roll.strategies.training.megatron.options import MegatronOptions
-        from roll.strategies.training.megatron.train import MegatronTrainStrategy
-
-        _require_process_group()
-        megatron = MegatronOptions.from_mapping(given, path)
-        folder = model_folder(config, role)
-        adapt = None if worker.model_args.lora_rank is None else partial(_add_adapters, config, role)
-        return MegatronTrainStrategy(
-            folder, options, predicts=predicts, megatron=megatron, seed=config.seed, adapt=adapt
-        )
-    load = partial(load_role_model, config, role, predicts)
-    prepare = partial(_add_adapters, config, role)
-    if name == "deepspeed_train":
-        from roll.strategies.training.deepspeed.train import DeepSpeedTrainStrategy
-
-        # Adapters need the weights: with them the model is loaded whole, and shared out afterwards.
-        model = load if worker.model_args.lora_rank is None else prepare(load())
-        return DeepSpeedTrainStrategy(model, options, predicts=predicts, config=given, path=path)
-    fsdp = FsdpOptions.from_mapping(given, path)
-    model = load_on_first_rank(load, prepare) if fsdp.meta_init else prepare(load())
-    return FsdpTrainStrategy(model, options, predicts=predicts, fsdp=fsdp)
+    job = TrainerJob(
+        predicts=predicts,
+        options=train_options(config, worker),
+        folder=partial(model_folder, config, role),
+        load=partial(load_role_model, config, role, predicts),
+        adapt=None if worker.model_args.lora_rank is None else partial(_add_adapters, config, role),
+        strategy_config=given,
+        path=path,
+        seed=config.seed,
+    )
+    return build_trainer(name, job)
 
 
 def train_options(config: PipelineConfig, worker: TrainWorkerConfig) -> TrainOptions:
@@ -88,44 +70,33 @@ def train_options(config: PipelineConfig, worker: TrainWorkerConfig) -> TrainOpt
     )
 
 
-def reference_scorer(config: PipelineConfig) -> Any:
+def reference_scorer(config: PipelineConfig) -> ScoreStrategy:
     """Load the frozen policy.
 
-    Returns:
-        What scores batches, as :class:`roll.strategies.training.pytorch.scoring.Scorer` does.
-
     Raises:
-        ConfigError: If the model cannot be loaded or the engine cannot be had.
+        ConfigError: If the model cannot be loaded or the scorer cannot be had.
     """
     worker = config.reference or config.actor_train
     name, given, path = _chosen(worker, "reference")
+    _prepare(name)
     budget = config.actor_train.training_args.max_tokens_per_microbatch
-    options: dict[str, Any] = {
-        "temperature": training_temperature(config),
-        "max_tokens_per_microbatch": budget,
-        "max_samples_per_microbatch": None if budget else worker.infer_batch_size,
-        "mixed_precision": worker.model_args.dtype == "bf16",
-        "use_sequence_packing": worker.packs,
-        "log_prob_chunk_size": worker.log_prob_chunk_size,
-    }
-    if name.startswith("megatron"):
-        from roll.strategies.training.megatron.options import MegatronOptions
-        from roll.strategies.training.megatron.scorer import MegatronScorer
-
-        _require_process_group()
-        folder = model_folder(config, "reference")
-        return MegatronScorer(folder, megatron=MegatronOptions.from_mapping(given, path), seed=config.seed, **options)
-
-    def load() -> PreTrainedModel:
-        return load_role_model(config, "reference").requires_grad_(False)
-
-    if name == "deepspeed_infer":
-        from roll.strategies.training.deepspeed.infer import DeepSpeedInferStrategy
-
-        return DeepSpeedInferStrategy(load, config=given, path=path, **options)
-    # A reference without keys of its own is the policy before training: of DeepSpeed's, scored as with hf_infer.
-    fsdp = FsdpOptions.from_mapping(given if name.startswith("fsdp") else None, path)
-    return Scorer(load_on_first_rank(load) if fsdp.meta_init else load(), fsdp=fsdp, **options)
+    options = ScoreOptions(
+        temperature=training_temperature(config),
+        max_tokens_per_microbatch=budget,
+        max_samples_per_microbatch=None if budget else worker.infer_batch_size,
+        mixed_precision=worker.model_args.dtype == "bf16",
+        use_sequence_packing=worker.packs,
+        log_prob_chunk_size=worker.log_prob_chunk_size,
+    )
+    job = ScorerJob(
+        options=options,
+        folder=partial(model_folder, config, "reference"),
+        load=partial(_frozen, config, "reference"),
+        strategy_config=given,
+        path=path,
+        seed=config.seed,
+    )
+    return build_scorer(name, job)
 
 
 def generation_strategy(
@@ -141,31 +112,30 @@ def generation_strategy(
     Raises:
         ConfigError: If the model cannot be loaded or the engine cannot be had.
     """
-    name, given, _ = _chosen(config.actor_infer, "actor_infer")
+    engine = config.actor_infer
+    name, given, path = _chosen(engine, "actor_infer")
     require_available(name, role="actor_infer")
-    limits: dict[str, Any] = {
-        "max_slots": config.max_running_requests,
-        "max_length": config.sequence_length,
-        "decode": _decode(config),
-    }
-    if name == "hf_infer":
-        own = model if model is not None else load_role_model(config, "actor_train").requires_grad_(False)
-        return HfInferStrategy(own, activity=activity, **limits)
-    folder = model_folder(config, "actor_train")
-    devices = config.actor_infer.num_gpus_per_worker if config.actor_infer.device_mapping else 1
-    options = {
-        "dtype": config.actor_infer.model_args.dtype,
-        "strategy_config": divided(name, given, devices),
-        "seed": config.seed,
-        **limits,
-    }
-    if name == "vllm":
-        from roll.strategies.generation.vllm import VllmStrategy
+    _prepare(name)
+    devices = engine.num_gpus_per_worker if engine.device_mapping else 1
+    job = EngineJob(
+        folder=partial(model_folder, config, "actor_train"),
+        load=partial(_frozen, config, "actor_train"),
+        shared_model=model,
+        strategy_config=engine.strategy_args.about.divided(given, devices),
+        path=path,
+        dtype=engine.model_args.dtype,
+        seed=config.seed,
+        max_slots=config.max_running_requests,
+        max_length=config.sequence_length,
+        decode=_decode(config),
+        activity=activity,
+    )
+    return build_engine(name, job)
 
-        return VllmStrategy(folder, **options)
-    from roll.strategies.generation.sglang import SglangStrategy
 
-    return SglangStrategy(folder, **options)
+def _frozen(config: PipelineConfig, role: str) -> PreTrainedModel:
+    """Load the model of a role as it is before training, without gradients."""
+    return load_role_model(config, role).requires_grad_(False)
 
 
 def _decode(config: PipelineConfig) -> Callable[[list[int]], str] | None:
@@ -215,7 +185,7 @@ def _add_adapters(config: PipelineConfig, role: str, model: PreTrainedModel) -> 
         raise ConfigError([Problem(f"{key}.lora_target", str(error), fix, arguments.lora_target)]) from error
 
 
-def _require_process_group() -> None:
-    """Make this process a group of one, where a role has one rank: Megatron-Core always wants a group."""
-    if not dist.is_initialized():
+def _prepare(name: str) -> None:
+    """Make this process a group of one, where a strategy always wants a group and its role has one rank."""
+    if STRATEGIES.get(name).needs_process_group and not dist.is_initialized():
         dist.init_process_group(store=dist.HashStore(), rank=0, world_size=1)

@@ -16,7 +16,7 @@ from roll.config import PipelineConfig
 from roll.distributed import worker_context
 from roll.distributed.process_group import init_process_group
 from roll.distributed.weight_sync import Place, WeightOffer, WeightSyncSettings
-from roll.strategies.base import BatchTotals, Loss
+from roll.strategies.base import BatchTotals, HasModel, Loss, SharesRows, TrainStrategy
 from roll.strategies.generation.fingerprints import Fingerprints
 from roll.workers.factory import reference_scorer, train_strategy
 from roll.workers.loading import load_role_model
@@ -66,15 +66,16 @@ class TrainWorker:
         sends = worker_context().rank == 0
         self._links = WeightLinks(self._strategy.named_parameters, sends, self._strategy.device)
 
-    def make_strategy(self, config: PipelineConfig, role: str) -> Any:
+    def make_strategy(self, config: PipelineConfig, role: str) -> TrainStrategy:
         """Return the train strategy; for subclasses (``worker_cls``) that make it in another way."""
         return train_strategy(config, role)
 
     @property
     def model(self) -> PreTrainedModel:
         """The model itself, for an engine in the same process that samples from it."""
-        model: PreTrainedModel = self._strategy.model
-        return model
+        if not isinstance(self._strategy, HasModel):
+            raise TypeError(f"{type(self._strategy).__name__} keeps no model that an engine could share")
+        return self._strategy.model
 
     def data_place(self) -> DataPlace:
         """Return which part of a batch this rank works on."""
@@ -82,18 +83,15 @@ class TrainWorker:
 
     def compute_log_probs(self, batch: TensorDict) -> Tensor:
         """Return log-probs under the current weights, ``[rows, sequence]``."""
-        outputs: Tensor = self._strategy.compute_log_probs(batch)
-        return outputs
+        return self._strategy.compute_log_probs(batch)
 
     def compute_values(self, batch: TensorDict) -> Tensor:
         """Return a critic's values, ``[rows, sequence]``."""
-        outputs: Tensor = self._strategy.compute_values(batch)
-        return outputs
+        return self._strategy.compute_values(batch)
 
     def compute_divergence(self, batch: TensorDict) -> Tensor:
         """Return the divergence from the reference over the vocabulary, ``[rows, sequence]``."""
-        outputs: Tensor = self._strategy.compute_divergence(batch)
-        return outputs
+        return self._strategy.compute_divergence(batch)
 
     def measure_from(self, weight: Tensor, bias: Tensor | None) -> None:
         """Take over the output layer of the reference, ``weight`` ``[vocabulary, hidden]``, for the divergence."""
@@ -105,8 +103,7 @@ class TrainWorker:
 
     def train_step(self, batch: TensorDict, loss: Loss, totals: BatchTotals) -> dict[str, float]:
         """Take one optimiser step on this rank's rows of a batch with ``totals``."""
-        report: dict[str, float] = self._strategy.train_step(batch, loss, totals)
-        return report
+        return self._strategy.train_step(batch, loss, totals)
 
     def save(self, directory: Path) -> None:
         """Write weights, optimiser, schedule and random state, and the model in Hugging Face format beside them.
@@ -186,19 +183,17 @@ class ScoreWorker:
 
     def compute_log_probs(self, batch: TensorDict) -> Tensor:
         """Return log-probs, ``[rows, sequence]``."""
-        outputs: Tensor = self._scorer.compute_log_probs(batch)
-        return outputs
+        return self._scorer.compute_log_probs(batch)
 
     def compute_states(self, batch: TensorDict) -> Tensor:
         """Return the last hidden states, ``[rows, sequence, hidden]``."""
-        outputs: Tensor = self._scorer.compute_states(batch)
-        return outputs
+        return self._scorer.compute_states(batch)
 
     def head(self) -> tuple[Tensor, Tensor | None]:
         """Return weight ``[vocabulary, hidden]`` and bias of the output layer."""
-        # Megatron-Core's model has its head in parts, and no rank the whole.
-        model = getattr(self._scorer, "model", None) or load_role_model(self._config, "reference")
-        layer = model.get_output_embeddings()
+        # Some scorers have the head in parts, and no rank the whole.
+        model = self._scorer.model if isinstance(self._scorer, HasModel) else load_role_model(self._config, "reference")
+        layer: Any = model.get_output_embeddings()
         bias = getattr(layer, "bias", None)
         return _whole(layer.weight), None if bias is None else _whole(bias)
 
@@ -221,10 +216,10 @@ class ScoreWorker:
 
 def data_place_of(strategy: object) -> DataPlace:
     """Return the place of a strategy that says it; of others, every rank has a part of its own."""
+    if isinstance(strategy, SharesRows):
+        return DataPlace(strategy.data_rank, strategy.data_size, strategy.speaks)
     context = worker_context()
-    rank = getattr(strategy, "data_rank", context.rank if context.own_process else 0)
-    size = getattr(strategy, "data_size", context.size if context.own_process else 1)
-    return DataPlace(rank, size, getattr(strategy, "speaks", True))
+    return DataPlace(context.rank, context.size) if context.own_process else DataPlace(0, 1)
 
 
 def join_ranks(config: PipelineConfig) -> None:

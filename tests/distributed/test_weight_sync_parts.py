@@ -232,7 +232,7 @@ def test_a_real_engine_samples_from_the_new_weights() -> None:
     from transformers import Qwen3Config, Qwen3ForCausalLM
 
     from roll.generation import Completion, GenerationRequest, SamplingParams
-    from roll.strategies.generation.hf_infer import HfInferStrategy
+    from roll.strategies.generation.hf_infer.strategy import HfInferStrategy
 
     def make(seed: int) -> Qwen3ForCausalLM:
         torch.manual_seed(seed)

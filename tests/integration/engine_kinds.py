@@ -11,7 +11,7 @@ from sglang_support import RealSglang, SglangDouble, needs_sglang
 from vllm_support import needs_vllm, shared_harness
 
 from roll.models.loading import load_model
-from roll.strategies.generation.hf_infer import HfInferStrategy
+from roll.strategies.generation.hf_infer.strategy import HfInferStrategy
 
 KINDS = [
     "hf_infer",

@@ -29,7 +29,7 @@ class RealSglang(EngineUnderTest):
     penalises = False
 
     def __init__(self, **strategy_config: Any) -> None:
-        from roll.strategies.generation.sglang import SglangStrategy
+        from roll.strategies.generation.sglang.strategy import SglangStrategy
 
         self.before = {child.pid for child in psutil.Process().children(recursive=True)}
         engine = SglangStrategy(
@@ -90,7 +90,7 @@ class SglangDouble(EngineUnderTest):
     vocabulary = VOCABULARY
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        from roll.strategies.generation.sglang import SglangStrategy
+        from roll.strategies.generation.sglang.strategy import SglangStrategy
 
         install(monkeypatch)
         engine = SglangStrategy(toy_folder(), max_slots=64, max_length=MAX_LENGTH, dtype="fp32", decode=written)

@@ -26,19 +26,19 @@ SIZE: dict[str, Any] = {"max_slots": 8, "max_length": 512}
 
 
 def hf_infer(folder: str) -> Any:
-    from roll.strategies.generation.hf_infer import HfInferStrategy
+    from roll.strategies.generation.hf_infer.strategy import HfInferStrategy
 
     return HfInferStrategy(load_model(folder), **SIZE)
 
 
 def vllm(folder: str) -> Any:
-    from roll.strategies.generation.vllm import VllmStrategy
+    from roll.strategies.generation.vllm.strategy import VllmStrategy
 
     return VllmStrategy(folder, **SIZE, dtype="fp32")
 
 
 def sglang(folder: str) -> Any:
-    from roll.strategies.generation.sglang import SglangStrategy
+    from roll.strategies.generation.sglang.strategy import SglangStrategy
 
     return SglangStrategy(folder, **SIZE, dtype="fp32")
 

@@ -15,9 +15,9 @@ from roll.config.errors import ConfigError
 from roll.generation import Completion, GenerationRequest, SamplingParams
 from roll.models.toy import WEIGHTS_DIRECTORY
 from roll.strategies.base import GenerationStrategy, WeightUpdate
-from roll.strategies.generation.sglang import SglangStrategy
 from roll.strategies.generation.sglang.errors import GenerationError, SglangNotInstalledError, WeightLoadError
 from roll.strategies.generation.sglang.options import OWNED, check_options, engine_arguments
+from roll.strategies.generation.sglang.strategy import SglangStrategy
 
 
 @pytest.fixture

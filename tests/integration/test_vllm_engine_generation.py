@@ -17,7 +17,7 @@ from vllm_support import (
 from roll.config.errors import ConfigError
 from roll.generation import GenerationRequest, SamplingParams
 from roll.models.toy import WEIGHTS_DIRECTORY
-from roll.strategies.generation.vllm import VllmStrategy
+from roll.strategies.generation.vllm.strategy import VllmStrategy
 
 pytestmark = needs_vllm
 

@@ -64,7 +64,7 @@ class Harness(EngineUnderTest):
     """A vLLM engine."""
 
     def __init__(self, **strategy_config: Any) -> None:
-        from roll.strategies.generation.vllm import VllmStrategy
+        from roll.strategies.generation.vllm.strategy import VllmStrategy
 
         self.before = {child.pid for child in psutil.Process().children(recursive=True)}
         engine = VllmStrategy(

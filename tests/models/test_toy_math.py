@@ -31,7 +31,7 @@ from roll.models.toy.arithmetic import (
 )
 from roll.models.toy.build import RECIPES, build
 from roll.rendering import ChatRenderer
-from roll.strategies.generation.hf_infer import HfInferStrategy
+from roll.strategies.generation.hf_infer.strategy import HfInferStrategy
 from roll.trajectories.batch import collate
 
 TOKENIZER = load_tokenizer("toy_math")

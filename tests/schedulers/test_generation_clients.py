@@ -20,7 +20,7 @@ def client(request: pytest.FixtureRequest) -> GenerationClient:
     if request.param == "double":
         return FakeReplica(lambda request: 8.0 if request.sampling.max_new_tokens == LONG else 0.001)
     from roll.models.loading import load_model
-    from roll.strategies.generation.hf_infer import HfInferStrategy
+    from roll.strategies.generation.hf_infer.strategy import HfInferStrategy
 
     return HfInferStrategy(load_model("toy"), max_slots=4, max_length=512)
 

@@ -9,7 +9,7 @@ import torch
 from transformers import Qwen3Config, Qwen3ForCausalLM
 
 from roll.generation import Completion, GenerationRequest
-from roll.strategies.generation.hf_infer import HfInferStrategy
+from roll.strategies.generation.hf_infer.strategy import HfInferStrategy
 
 VOCABULARY = 97
 SIZES = dict(

@@ -12,7 +12,7 @@ from hf_infer_support import assert_greedy_and_exact, engine_for, full_log_probs
 
 from roll.generation import Activity, Completion, GenerationRequest, SamplingParams
 from roll.strategies.base import WeightUpdate
-from roll.strategies.generation.hf_infer import GenerationError, HfInferStrategy
+from roll.strategies.generation.hf_infer.strategy import GenerationError, HfInferStrategy
 
 GREEDY = SamplingParams(max_new_tokens=100, temperature=0.0)
 

@@ -7,10 +7,10 @@ import sys
 import pytest
 
 from roll.config.errors import ConfigError
-from roll.strategies.generation.vllm import VllmStrategy
 from roll.strategies.generation.vllm.errors import VllmNotInstalledError
 from roll.strategies.generation.vllm.metrics import EngineCounters
 from roll.strategies.generation.vllm.options import OWNED, EngineLimits, check_options, engine_arguments
+from roll.strategies.generation.vllm.strategy import VllmStrategy
 
 KNOWN = ["model", "gpu_memory_utilization", "block_size", "max_model_len", "load_format", "tensor_parallel_size"]
 

@@ -2,23 +2,17 @@
 
 from __future__ import annotations
 
-import importlib
-import sys
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from pathlib import Path
-from typing import Any
+from collections.abc import Iterator, Sequence
 
 import torch
 
 from roll.config import ConfigError, PipelineConfig, Problem
-from roll.config.strategies import ROLE_ABILITY, Ability
-from roll.config.worker import WorkerConfig
+from roll.config.strategies import ROLE_ABILITY, STRATEGIES, Ability, named, strategies_for
+from roll.config.user_modules import import_problems
+from roll.config.worker import TrainWorkerConfig, WorkerConfig
 from roll.distributed import plan_placement
 from roll.rendering import ChatTemplateError
 from roll.rendering.templates import template_text
-from roll.strategies.generation.engine_options import PARALLEL_SIZES, divided, parts_of
-from roll.strategies.generation.sampling_limits import refusals
-from roll.strategies.training.pytorch.options import FsdpOptions
 from roll.tracking.tracker import tracker_arguments
 from roll.workers.classes import worker_class
 from roll.workers.environment import sampling_params
@@ -26,18 +20,8 @@ from roll.workers.environment import sampling_params
 
 def module_problems(config: PipelineConfig, keys: Sequence[str]) -> Iterator[Problem]:
     """Import the user's modules named by ``keys``, from the working directory too, as ``python -m`` would."""
-    here = str(Path.cwd())
-    if here not in sys.path:
-        sys.path.append(here)
     for key in keys:
-        for name in getattr(config, key):
-            try:
-                importlib.import_module(name)
-            except Exception as error:
-                fix = f"install the package, or start from the folder that holds it (this one is {here})."
-                if not (isinstance(error, ModuleNotFoundError) and name.startswith(str(error.name))):
-                    fix = f"correct the module; `python -c 'import {name}'` shows where it fails."
-                yield Problem(key, f"cannot import {name}: {type(error).__name__}: {error}.", fix, name)
+        yield from import_problems(key, getattr(config, key))
 
 
 def tracker_problems(config: PipelineConfig) -> Iterator[Problem]:
@@ -53,33 +37,48 @@ def tracker_problems(config: PipelineConfig) -> Iterator[Problem]:
 
 
 def strategy_problems(config: PipelineConfig) -> Iterator[Problem]:
-    """Yield options that the strategy of a role does not have."""
+    """Yield what the strategy of a role cannot do, and options that it does not have."""
     for role, worker in config.roles():
         arguments = worker.strategy_args
-        if arguments.strategy_name.startswith("megatron") and worker.worker_cls is None and _is_without_gpu(config):
+        if arguments.about.needs_gpu and worker.worker_cls is None and _is_without_gpu(config):
             message = "it needs a CUDA GPU, and this machine has none."
             path = f"{role}.strategy_args.strategy_name"
-            yield Problem(path, message, "use fsdp_train or deepspeed_train here.", arguments.strategy_name)
+            others = [name for name in strategies_for(role) if not STRATEGIES.get(name).needs_gpu]
+            yield Problem(path, message, f"use {' or '.join(others)} here.", arguments.strategy_name)
         yield from parallel_problems(role, worker)
         yield from precision_problems(role, worker)
-        check = _OPTIONS.get(arguments.strategy_name.partition("_")[0])
-        if check is None:
+        yield from ability_problems(role, worker)
+        if arguments.about.check_options is None:
             continue
         try:
-            check(arguments.strategy_config, f"{role}.strategy_args.strategy_config")
+            named(arguments.about.check_options)(
+                arguments.strategy_config, path=f"{role}.strategy_args.strategy_config"
+            )
         except ConfigError as error:
             yield from error.problems
 
 
+def ability_problems(role: str, worker: WorkerConfig) -> Iterator[Problem]:
+    """Yield what a role asks of its strategy that this does not do."""
+    about = worker.strategy_args.about
+    if role == "critic" and not about.trains_critics:
+        yield Problem("critic.strategy_args.strategy_name", "it trains no critics.", "use another one.", about.name)
+    if isinstance(worker, TrainWorkerConfig) and worker.model_args.lora_rank is not None and not about.adapts:
+        message = f"{about.name} trains no LoRA adapters."
+        yield Problem(f"{role}.model_args.lora_rank", message, "leave it out.", worker.model_args.lora_rank)
+    if role in ("actor_train", "critic", "reference") and worker.packs and not about.packs:
+        message = f"{about.name} does not lay sequences end to end."
+        yield Problem(f"{role}.use_sequence_packing", message, "leave it out.", worker.use_sequence_packing)
+
+
 def sampling_problems(config: PipelineConfig) -> Iterator[Problem]:
     """Yield sampling options that the engine of the run does not have."""
-    engine = config.actor_infer.strategy_args.strategy_name
+    refusals = config.actor_infer.strategy_args.about.refusals
     training, evaluation = config.actor_infer.generating_args, config.val_generating
     problems: dict[tuple[str, object], Problem] = {}
     for section, generating in (("actor_infer.generating_args", training), ("val_generating_args", evaluation)):
-        found = [
-            (each.key, f"{each.message}.", f"{each.fix}.") for each in refusals(engine, sampling_params(generating))
-        ]
+        refused = () if refusals is None else named(refusals)(sampling_params(generating))
+        found = [(each.key, f"{each.message}.", f"{each.fix}.") for each in refused]
         if "" in (generating.stop_strings or ()):
             found.append(("stop_strings", "an empty text cannot end a response.", "leave it out."))
         if generating.num_beams != 1:
@@ -94,12 +93,12 @@ def sampling_problems(config: PipelineConfig) -> Iterator[Problem]:
 
 def parallel_problems(role: str, worker: WorkerConfig) -> Iterator[Problem]:
     """Yield an engine's parallel sizes that do not make the devices that it is given."""
-    engine, devices = worker.strategy_args.strategy_name, worker.num_gpus_per_worker
-    if engine not in PARALLEL_SIZES or not worker.device_mapping:
+    about, devices = worker.strategy_args.about, worker.num_gpus_per_worker
+    if not about.parallel_sizes or not worker.device_mapping:
         return
-    given = divided(engine, worker.strategy_args.strategy_config, devices)
-    sizes = {key: given[key] for key in PARALLEL_SIZES[engine] if given.get(key) is not None}
-    if all(isinstance(size, int) for size in sizes.values()) and (parts := parts_of(engine, sizes)) != devices:
+    given = about.divided(worker.strategy_args.strategy_config, devices)
+    sizes = {key: given[key] for key in about.parallel_sizes if given.get(key) is not None}
+    if all(isinstance(size, int) for size in sizes.values()) and (parts := about.parts(sizes)) != devices:
         written = " × ".join(f"{key} {size}" for key, size in sizes.items())
         message = f"each engine has {devices} of the devices, but divides its model among {parts} ({written})."
         fix = f"set it to {parts}, or leave the sizes out: the devices of an engine then share its matrices."
@@ -108,15 +107,15 @@ def parallel_problems(role: str, worker: WorkerConfig) -> Iterator[Problem]:
 
 def precision_problems(role: str, worker: WorkerConfig) -> Iterator[Problem]:
     """Yield number formats in which the strategy of a role cannot compute."""
-    name = worker.strategy_args.strategy_name
+    about = worker.strategy_args.about
     if worker.model_args.dtype != "fp16":
         return
     if ROLE_ABILITY[role] is Ability.TRAIN:
         message = (
             "training in fp16 needs a loss scale that skips steps, and no strategy here has one: weights become NaN."
         )
-    elif name.startswith(("deepspeed", "megatron")):
-        message = f"{name} computes in fp32 or bf16."
+    elif not about.takes_fp16:
+        message = f"{about.name} computes in fp32 or bf16."
     else:
         return
     fix = "use bf16 (the arithmetic in bf16, weights and optimiser states in fp32), or fp32."
@@ -125,40 +124,6 @@ def precision_problems(role: str, worker: WorkerConfig) -> Iterator[Problem]:
 
 def _is_without_gpu(config: PipelineConfig) -> bool:
     return config.cluster == "local" and not torch.cuda.is_available()
-
-
-def _deepspeed_options(given: Mapping[str, Any] | None, path: str) -> object:
-    from roll.strategies.training.deepspeed.options import DeepSpeedOptions
-
-    return DeepSpeedOptions.from_mapping(given, path)
-
-
-def _megatron_options(given: Mapping[str, Any] | None, path: str) -> object:
-    from roll.strategies.training.megatron.options import MegatronOptions
-
-    return MegatronOptions.from_mapping(given, path)
-
-
-def _vllm_options(given: Mapping[str, Any] | None, path: str) -> object:
-    from roll.strategies.generation.vllm.options import check_options
-
-    return check_options(given, path=path)
-
-
-def _sglang_options(given: Mapping[str, Any] | None, path: str) -> object:
-    from roll.strategies.generation.sglang.options import check_options
-
-    return check_options(given, path=path)
-
-
-_OPTIONS: Mapping[str, Callable[[Mapping[str, Any] | None, str], object]] = {
-    "fsdp": FsdpOptions.from_mapping,
-    "deepspeed": _deepspeed_options,
-    "megatron": _megatron_options,
-    "vllm": _vllm_options,
-    "sglang": _sglang_options,
-}
-"""What checks the ``strategy_config`` of a family of strategies."""
 
 
 def template_problems(config: PipelineConfig) -> Iterator[Problem]:

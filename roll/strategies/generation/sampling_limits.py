@@ -2,14 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable
 from dataclasses import dataclass
-from typing import Final
-
-from roll.generation import SamplingParams
-
-VLLM_TEMPERATURES: Final = (0.01, 2.0)
-"""vLLM silently changes temperatures outside of these, except 0."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,38 +21,15 @@ class Refusal:
     fix: str
 
 
-def refusals(engine: str, sampling: SamplingParams) -> Iterator[Refusal]:
-    """Yield what the engine of this name cannot do.
-
-    Args:
-        engine: Name of a strategy: ``hf_infer`` (can do everything), ``vllm``, ``sglang``.
-        sampling: What is asked for.
-    """
-    if engine == "vllm":
-        lowest, highest = VLLM_TEMPERATURES
-        if sampling.temperature and not lowest <= sampling.temperature <= highest:
-            message = f"vllm samples at temperatures from {lowest} to {highest} (and 0, greedy)"
-            yield Refusal("temperature", message, f"set one of those, not {sampling.temperature}")
-    if engine == "sglang":
-        for key, off, asked in (("top_k", 0, sampling.top_k > 0), ("top_p", 1, sampling.top_p < 1.0)):
-            if sampling.temperature and asked:
-                message = (
-                    "sglang reports log-probs before top-k and top-p, so they would not be those of the distribution "
-                    "drawn from"
-                )
-                yield Refusal(key, message, f"set {key}={off}, or use strategy vllm or hf_infer")
-        if sampling.repetition_penalty != 1.0:
-            message = (
-                "sglang's repetition penalty spares the prompt, and forgets the completion when a request is frozen"
-            )
-            yield Refusal("repetition_penalty", message, "leave it at 1, or use strategy vllm or hf_infer")
-
-
-def check_limits(engine: str, request_id: str, sampling: SamplingParams) -> None:
+def check_limits(refusals: Iterable[Refusal], request_id: str) -> None:
     """Refuse a request that the engine cannot sample.
 
+    Args:
+        refusals: Everything in it that the engine cannot do.
+        request_id: Of the request.
+
     Raises:
-        ValueError: With the first of :func:`refusals`.
+        ValueError: With the first of them.
     """
-    for refusal in refusals(engine, sampling):
+    for refusal in refusals:
         raise ValueError(f"request {request_id!r}: {refusal.message}; {refusal.fix}")

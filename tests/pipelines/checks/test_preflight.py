@@ -21,7 +21,7 @@ from roll.pipelines.checks.agentic import check_agentic as check
 from roll.pipelines.checks.algorithms import options_without_effect
 from roll.pipelines.checks.common import parallel_problems, sampling_problems, strategy_problems
 from roll.pipelines.checks.keys_without_effect import keys_without_effect
-from roll.strategies.generation.engine_options import PARALLEL_SIZES, divided, parts_of
+from roll.strategies import STRATEGIES
 from roll.tracking import register_tracker
 from roll.workers.classes import worker_class
 from roll.workers.environment import EnvironmentWorker, manager_class, threads_of
@@ -185,11 +185,12 @@ def test_sampled_and_greedy_episodes_of_a_tag_share_what_its_environments_bear()
 
 @pytest.mark.parametrize("engine", ["vllm", "sglang"])
 def test_an_engine_divides_its_model_among_its_devices_and_sizes_that_say_otherwise_are_refused(engine: str) -> None:
-    matrices, layers = PARALLEL_SIZES[engine]
-    assert divided(engine, {"seed": 1}, 2) == {"seed": 1, matrices: 2}
-    assert divided(engine, None, 1) == {}
-    assert divided(engine, {layers: 2}, 2) == {layers: 2}
-    assert parts_of(engine, {matrices: 2, layers: 3}) == 6
+    about = STRATEGIES.get(engine)
+    matrices, layers = about.parallel_sizes
+    assert about.divided({"seed": 1}, 2) == {"seed": 1, matrices: 2}
+    assert about.divided(None, 1) == {}
+    assert about.divided({layers: 2}, 2) == {layers: 2}
+    assert about.parts({matrices: 2, layers: 3}) == 6
 
     def problems(**sizes: int) -> list[str]:
         role = {

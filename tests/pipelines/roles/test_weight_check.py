@@ -17,7 +17,7 @@ from roll.models.loading import load_model
 from roll.models.lora import add_adapters
 from roll.pipelines.roles.weight_check import DIFFERENCE, FULL_PRECISION, HALF_PRECISION, check_options
 from roll.schedulers.replicas import ReplicaDown
-from roll.strategies.generation.hf_infer import HfInferStrategy
+from roll.strategies.generation.hf_infer.strategy import HfInferStrategy
 from tests.e2e.support import small_config
 from tests.pipelines.roles.weight_faults import (
     FAULTS,

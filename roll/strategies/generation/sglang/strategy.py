@@ -16,15 +16,16 @@ import torch
 
 from roll.generation import Completion, GenerationRequest, SamplingParams, fold_seed
 from roll.strategies.base import WeightUpdate
-from roll.strategies.generation.engine_options import starts_with_random_weights
 from roll.strategies.generation.sampling_limits import check_limits
 from roll.strategies.generation.serving import ServedEngine, check_prompt, check_sampling
+from roll.strategies.generation.sglang.description import SGLANG
 from roll.strategies.generation.sglang.errors import (
     EngineDiedError,
     GenerationError,
     SglangNotInstalledError,
     WeightLoadError,
 )
+from roll.strategies.generation.sglang.limits import refusals
 from roll.strategies.generation.sglang.options import allow_margin, check_options, engine_arguments
 from roll.strategies.generation.stop_strings import Decode, StopStrings
 
@@ -119,7 +120,7 @@ class SglangStrategy(ServedEngine):
             version=version,
             options=options,
         )
-        super().__init__(str(version), version, starts_with_random_weights(options))
+        super().__init__(str(version), version, SGLANG.starts_with_random_weights(options))
         self.max_length = max_length
         self._engine = SglangEngine(arguments)
         self._bucket_bytes = bucket_bytes
@@ -315,7 +316,7 @@ class SglangStrategy(ServedEngine):
         sampling, where = request.sampling, f"request {request.request_id!r}"
         check_sampling(sampling)
         self._stop_strings.check(request)
-        check_limits("sglang", request.request_id, sampling)
+        check_limits(refusals(sampling), request.request_id)
         if request.request_id in self._under_way:
             raise ValueError(f"{where} is already running; request ids must be unique")
         check_prompt(request, self.max_length, self._engine.vocabulary)

@@ -26,7 +26,7 @@ from vllm.v1.metrics.loggers import PrometheusStatLogger
 
 from roll.config.errors import ConfigError, Problem
 from roll.generation import Completion, GenerationRequest, SamplingParams, fold_seed
-from roll.strategies.generation.engine_options import parts_of
+from roll.strategies.generation.vllm.description import VLLM
 from roll.strategies.generation.vllm.errors import GenerationError
 from roll.strategies.generation.vllm.metrics import EngineCounters
 from roll.strategies.generation.vllm.options import EngineLimits, engine_arguments
@@ -67,7 +67,7 @@ def start_engine(
         # Otherwise a single worker gets a process of its own beside the scheduler's, and both spin while they wait for
         # each other: slower to start, and slower where processors are few.
         environment["VLLM_ENABLE_V1_MULTIPROCESSING"] = "0"
-        if parts_of("vllm", options) > len(list(_MEMORY_NODES.glob("node[0-9]*"))):
+        if VLLM.parts(options) > len(list(_MEMORY_NODES.glob("node[0-9]*"))):
             # vLLM would bind the threads of each process to a memory node of its own, and end where there are too few.
             environment["VLLM_CPU_OMP_THREADS_BIND"] = "nobind"
         if arguments["enforce_eager"]:

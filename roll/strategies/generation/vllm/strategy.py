@@ -13,19 +13,20 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 from roll.generation import Completion, GenerationRequest
 from roll.strategies.base import WeightUpdate
-from roll.strategies.generation.engine_options import starts_with_random_weights
 from roll.strategies.generation.fingerprints import Fingerprints
 from roll.strategies.generation.sampling_limits import check_limits
 from roll.strategies.generation.serving import ServedEngine, check_prompt, check_sampling
 from roll.strategies.generation.stop_strings import Decode, StopStrings
 from roll.strategies.generation.vllm.buckets import DEFAULT_BUCKET_BYTES, buckets_of
+from roll.strategies.generation.vllm.description import VLLM
 from roll.strategies.generation.vllm.errors import GenerationError, VllmNotInstalledError, WeightLoadError
 from roll.strategies.generation.vllm.fingerprints import join
+from roll.strategies.generation.vllm.limits import refusals
 from roll.strategies.generation.vllm.metrics import EngineCounters
 from roll.strategies.generation.vllm.options import EngineLimits, check_options
 
 if TYPE_CHECKING:
-    from roll.strategies.generation.vllm.worker import ReceivesWeights
+    from roll.strategies.base import ReceivesWeights
 
 T = TypeVar("T")
 
@@ -107,7 +108,7 @@ class VllmStrategy(ServedEngine):
         except ImportError as error:
             raise VllmNotInstalledError(error) from error
         options = check_options(strategy_config, max_length=max_length, path="strategy_config")
-        super().__init__(adapter.FIRST_LABEL, version, starts_with_random_weights(options))
+        super().__init__(adapter.FIRST_LABEL, version, VLLM.starts_with_random_weights(options))
         limits = EngineLimits(adapter.model_folder(model), max_slots, max_length, dtype, seed)
         self.max_length = max_length
         self._adapter = adapter
@@ -320,7 +321,7 @@ class VllmStrategy(ServedEngine):
         check_sampling(request.sampling)
         self._stop_strings.check(request)
         where = f"request {request.request_id!r}"
-        check_limits("vllm", request.request_id, request.sampling)
+        check_limits(refusals(request.sampling), request.request_id)
         if request.request_id in self._active:
             raise ValueError(f"{where} is already running; request ids must be unique")
         check_prompt(request, self.max_length, self._vocabulary)

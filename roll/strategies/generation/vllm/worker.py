@@ -11,12 +11,12 @@ import pickle
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import AbstractContextManager, contextmanager
 from functools import wraps
-from typing import Any, Concatenate, ParamSpec, Protocol, cast
+from typing import Any, Concatenate, ParamSpec, cast
 
 import torch
 from torch import nn
 
-from roll.strategies.base import WeightUpdate
+from roll.strategies.base import ReceivesWeights
 from roll.strategies.generation.vllm.buckets import Row, open_bucket
 
 logger = logging.getLogger(__name__)
@@ -24,18 +24,6 @@ logger = logging.getLogger(__name__)
 P = ParamSpec("P")
 Problem = str | None
 """What went wrong, or ``None``."""
-
-
-class ReceivesWeights(Protocol):
-    """An end of a connection to the trainer, such as ``roll.distributed.weight_sync.WeightReceiver``."""
-
-    def receive(self) -> AbstractContextManager[WeightUpdate]:
-        """Receive one sync; all tensors must be read."""
-        ...
-
-    def close(self) -> None:
-        """Free everything."""
-        ...
 
 
 def _answering(

@@ -1,0 +1,41 @@
+"""Modules of a user's own that a configuration names, because they register something when they are imported."""
+
+from __future__ import annotations
+
+import importlib
+import sys
+from collections.abc import Iterable, Iterator
+from pathlib import Path
+
+from roll.config.errors import FixableError, Problem
+
+
+def import_problems(key: str, modules: Iterable[str]) -> Iterator[Problem]:
+    """Import modules, from the working directory too, as ``python -m`` would; yield what went wrong.
+
+    Args:
+        key: The key that names them, for errors.
+        modules: Their names.
+    """
+    here = str(Path.cwd())
+    if here not in sys.path:
+        sys.path.append(here)
+    for name in modules:
+        try:
+            importlib.import_module(name)
+        except Exception as error:
+            fix = f"install the package, or start from the folder that holds it (this one is {here})."
+            if not (isinstance(error, ModuleNotFoundError) and name.startswith(str(error.name))):
+                fix = f"correct the module; `python -c 'import {name}'` shows where it fails."
+            yield Problem(key, f"cannot import {name}: {type(error).__name__}: {error}.", fix, name)
+
+
+def imported(modules: list[str]) -> list[str]:
+    """Return the names of modules that other keys need, and import them now.
+
+    Raises:
+        FixableError: The first that cannot be imported.
+    """
+    for problem in import_problems("", modules):
+        raise FixableError(problem.message, problem.fix)
+    return modules

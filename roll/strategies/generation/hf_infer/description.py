@@ -1,0 +1,14 @@
+"""What the rest of the library knows of `hf_infer`."""
+
+from typing import Final
+
+from roll.config.strategies import StrategyDescription
+
+HF_INFER: Final = StrategyDescription(
+    name="hf_infer",
+    engine="roll.strategies.generation.hf_infer.build:engine",
+    scorer="roll.strategies.training.pytorch.build:scorer",
+    packs=True,
+    shares_model=True,
+    computes_as_trainer=True,
+)

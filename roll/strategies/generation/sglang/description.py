@@ -1,0 +1,18 @@
+"""What the rest of the library knows of `sglang`."""
+
+from typing import Final
+
+from roll.config.strategies import StrategyDescription
+
+SGLANG: Final = StrategyDescription(
+    name="sglang",
+    engine="roll.strategies.generation.sglang.build:engine",
+    check_options="roll.strategies.generation.sglang.options:check_options",
+    refusals="roll.strategies.generation.sglang.limits:refusals",
+    package="sglang",
+    install="pip install 'roll[sglang]'",
+    instead="hf_infer",
+    distributions=("sglang",),
+    parallel_sizes=("tp_size", "pp_size"),
+    random_weights=("load_format", "dummy"),
+)

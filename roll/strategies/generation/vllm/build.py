@@ -1,0 +1,24 @@
+"""Makes the engine of a run."""
+
+from __future__ import annotations
+
+from roll.strategies.base import GenerationStrategy
+from roll.strategies.generation.vllm.strategy import VllmStrategy
+from roll.strategies.jobs import EngineJob
+
+
+def engine(job: EngineJob) -> GenerationStrategy:
+    """Return an engine that loads the model from its folder.
+
+    Raises:
+        ConfigError: The options are wrong.
+    """
+    return VllmStrategy(
+        job.folder(),
+        dtype=job.dtype,
+        strategy_config=job.strategy_config,
+        seed=job.seed,
+        max_slots=job.max_slots,
+        max_length=job.max_length,
+        decode=job.decode,
+    )

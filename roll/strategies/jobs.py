@@ -1,0 +1,122 @@
+"""What a strategy is made of: all that the configuration of its role says, and ways to its model."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import asdict, dataclass
+from typing import TYPE_CHECKING, Any
+
+from roll.generation import Activity
+from roll.strategies.base import Prediction
+
+if TYPE_CHECKING:
+    from transformers import PreTrainedModel
+
+    from roll.strategies.training.trainer import TrainOptions
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class EngineJob:
+    """An engine that samples from the policy.
+
+    Attributes:
+        folder: Returns the folder, or hub name, of the policy before training; raises ``ConfigError`` if there is none.
+        load: Loads it into this process, frozen, in the number format of the trainer; raises likewise.
+        shared_model: The trainer's own model, where the strategy ``shares_model`` and it is in this process.
+        strategy_config: The options.
+        path: Key path of the options, for errors.
+        dtype: ``fp32``, ``bf16`` or ``fp16``.
+        seed: Of the run; requests carry their own.
+        max_slots: Most sequences that run at once.
+        max_length: Most tokens of a sequence, prompt and completion.
+        decode: Makes text of tokens, where texts end responses (:class:`roll.strategies.generation.stop_strings
+            .StopStrings`); ``None`` where none do.
+        activity: Tells when every episode has asked; ``None`` for a run that need not be reproducible.
+    """
+
+    folder: Callable[[], str]
+    load: Callable[[], PreTrainedModel]
+    shared_model: PreTrainedModel | None = None
+    strategy_config: Mapping[str, Any] | None = None
+    path: str = "strategy_config"
+    dtype: str = "fp32"
+    seed: int = 0
+    max_slots: int = 256
+    max_length: int = 4096
+    decode: Callable[[list[int]], str] | None = None
+    activity: Activity | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TrainerJob:
+    """A trainer of a policy or a critic.
+
+    Attributes:
+        predicts: What is trained.
+        options: How it steps.
+        folder: Returns the folder, or hub name, of the model before training; raises ``ConfigError`` if there is none.
+        load: Loads it into this process; raises likewise.
+        adapt: Gives a model LoRA adapters, in place; ``None`` where the role has none.
+        strategy_config: The options.
+        path: Key path of the options, for errors.
+        seed: Of the run.
+    """
+
+    predicts: Prediction
+    options: TrainOptions
+    folder: Callable[[], str]
+    load: Callable[[], PreTrainedModel]
+    adapt: Callable[[PreTrainedModel], PreTrainedModel] | None = None
+    strategy_config: Mapping[str, Any] | None = None
+    path: str = "strategy_config"
+    seed: int = 0
+
+    def adapted(self, model: PreTrainedModel) -> PreTrainedModel:
+        """Return a model as it is trained: with adapters, where the role has some."""
+        return model if self.adapt is None else self.adapt(model)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ScoreOptions:
+    """How a frozen model scores.
+
+    Attributes:
+        temperature: Logits are divided by it.
+        max_tokens_per_microbatch: Hard cap on tokens per forward, padding included; ``None`` for none.
+        max_samples_per_microbatch: Hard cap on sequences per forward; ``None`` for none.
+        mixed_precision: Compute in bf16, with the weights as they are.
+        use_sequence_packing: Lay the sequences of a micro-batch end to end instead of padding them.
+        log_prob_chunk_size: Most tokens whose logits are held at once; ``None`` chooses by vocabulary.
+    """
+
+    temperature: float = 1.0
+    max_tokens_per_microbatch: int | None = 8192
+    max_samples_per_microbatch: int | None = None
+    mixed_precision: bool = False
+    use_sequence_packing: bool = False
+    log_prob_chunk_size: int | None = None
+
+    def arguments(self) -> dict[str, Any]:
+        """Return them by name, as scorers take them."""
+        return asdict(self)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ScorerJob:
+    """What scores with the frozen policy.
+
+    Attributes:
+        options: How.
+        folder: Returns the folder, or hub name, of the model; raises ``ConfigError`` if there is none.
+        load: Loads it into this process, frozen; raises likewise.
+        strategy_config: The options of the strategy.
+        path: Key path of those, for errors.
+        seed: Of the run.
+    """
+
+    options: ScoreOptions
+    folder: Callable[[], str]
+    load: Callable[[], PreTrainedModel]
+    strategy_config: Mapping[str, Any] | None = None
+    path: str = "strategy_config"
+    seed: int = 0

@@ -1,0 +1,30 @@
+"""What the rest of the library knows of `megatron_train` and `megatron_infer`."""
+
+from functools import partial
+from typing import Final
+
+from roll.config.strategies import StrategyDescription
+
+_describe: Final = partial(
+    StrategyDescription,
+    scorer="roll.strategies.training.megatron.build:scorer",
+    check_options="roll.strategies.training.megatron.options:MegatronOptions.from_mapping",
+    package="megatron.core",
+    install="pip install 'roll[megatron]'",
+    instead="fsdp_train",
+    distributions=("megatron-core",),
+    spans_processes=True,
+    needs_process_group=True,
+    needs_gpu=True,
+    takes_fp16=False,
+    packs=True,
+)
+
+MEGATRON_TRAIN: Final = _describe(
+    name="megatron_train",
+    trainer="roll.strategies.training.megatron.build:trainer",
+    trains_critics=True,
+    adapts=True,
+)
+
+MEGATRON_INFER: Final = _describe(name="megatron_infer")

@@ -1,0 +1,24 @@
+"""What the rest of the library knows of `fsdp_train` and `fsdp_infer`."""
+
+from typing import Final
+
+from roll.config.strategies import StrategyDescription
+
+_OPTIONS: Final = "roll.strategies.training.pytorch.options:FsdpOptions.from_mapping"
+_SCORER: Final = "roll.strategies.training.pytorch.build:fsdp_scorer"
+
+FSDP_TRAIN: Final = StrategyDescription(
+    name="fsdp_train",
+    trainer="roll.strategies.training.pytorch.build:trainer",
+    scorer=_SCORER,
+    check_options=_OPTIONS,
+    spans_processes=True,
+    trains_critics=True,
+    adapts=True,
+    packs=True,
+    shares_model=True,
+)
+
+FSDP_INFER: Final = StrategyDescription(
+    name="fsdp_infer", scorer=_SCORER, check_options=_OPTIONS, spans_processes=True, packs=True
+)
