@@ -2,7 +2,7 @@
 
     python benchmarks/async_rollout.py [agentic] [rlvr] [tails] [--steps 28] [--seed 0]
 
-What runs is the real ``GenerationScheduler``, ``RolloutScheduler`` and ``GroupStream``, in simulated time: an event
+What runs is the real ``GenerationScheduler``, ``GroupPlayer`` and ``GroupStream``, in simulated time: an event
 loop whose clock jumps to the next event. Engines, environments and trainer are models of such. An engine takes
 ``STEP_BASE + STEP_PER_REQUEST · running`` seconds for one token of each running request, has ``SLOTS`` slots, computes
 prompts in chunks, and freezes while weights are published. Response lengths, turns per episode and latencies of
@@ -33,7 +33,9 @@ from roll.env_managers.records import EpisodeSpec
 from roll.generation import Completion, GenerationRequest, SamplingParams, generation_seed
 from roll.schedulers.generation import GenerationScheduler
 from roll.schedulers.group_stream import GroupStream
-from roll.schedulers.groups import GroupSpec, RolloutScheduler, endless_specs
+from roll.schedulers.groups import GroupPlayer
+from roll.schedulers.levels import Level, LevelPlay, level_sources
+from roll.schedulers.tasks import Task
 from roll.trajectories.model import Status, Trajectory, Turn
 
 REPLICAS = 4
@@ -227,7 +229,7 @@ async def run(
     clock = asyncio.get_running_loop().time
     config = AgenticConfig(max_running_requests=SLOTS, deterministic=False)
     generation = GenerationScheduler.for_run(config, engines, clock=clock)
-    rollouts = RolloutScheduler(play=Episodes(workload, generation).play, run_seed=seed)
+    player = GroupPlayer(LevelPlay(Episodes(workload, generation).play, seed))
 
     async def freeze() -> None:
         for engine in engines:
@@ -237,9 +239,9 @@ async def run(
         for engine in engines:
             engine.freeze(False)
 
-    stream: GroupStream[GroupSpec] = GroupStream(
-        endless_specs([("fake", GROUPS)], GROUP_SIZE, seed, "train-")["fake"],
-        rollouts.run_group,
+    stream: GroupStream[Task[Level]] = GroupStream(
+        level_sources([("fake", GROUPS)], GROUP_SIZE, seed, "train-")["fake"],
+        player.play_group,
         groups_per_step=GROUPS,
         ratio=ratio,
         pause=freeze,

@@ -2,7 +2,7 @@
 
     OMP_NUM_THREADS=1 GOMP_SPINCOUNT=1000 python benchmarks/engine_overhead.py [--groups 64] [--rounds 12]
 
-"through": groups of 8 episodes of SimpleSokoban, played by `RolloutScheduler`, `TrajectoryEnvManager` and
+"through": groups of 8 episodes of SimpleSokoban, played by `GroupPlayer`, `TrajectoryEnvManager` and
 `GenerationScheduler` on `VllmStrategy`: environments, templates, tokens, all but training.
 
 "bare": the very same requests (prompts, seeds, limits), recorded in the rounds of "through", given to vLLM's `AsyncLLM`
@@ -45,7 +45,9 @@ from roll.models.loading import load_tokenizer  # noqa: E402
 from roll.models.toy import WEIGHTS_DIRECTORY  # noqa: E402
 from roll.rendering.chat import ChatRenderer  # noqa: E402
 from roll.schedulers.generation import GenerationScheduler  # noqa: E402
-from roll.schedulers.groups import RolloutScheduler, group_specs  # noqa: E402
+from roll.schedulers.group_stream import play_all  # noqa: E402
+from roll.schedulers.groups import GroupPlayer  # noqa: E402
+from roll.schedulers.levels import LevelPlay, level_tasks  # noqa: E402
 from roll.strategies.generation.vllm.strategy import VllmStrategy  # noqa: E402
 from roll.trajectories.model import Trajectory  # noqa: E402
 
@@ -143,11 +145,11 @@ async def through(
             finally:
                 await generation.release(spec.trajectory_id)
 
-    scheduler = RolloutScheduler(play=play, run_seed=number)
-    specs = group_specs([(TAG, groups)], GROUP_SIZE, number, f"{number}-")
+    player = GroupPlayer(LevelPlay(play, number))
+    specs = level_tasks([(TAG, groups)], GROUP_SIZE, number, f"{number}-")
     await engine._engine.reset_prefix_cache()
     clock = Clock()
-    await scheduler.collect(specs)
+    await play_all(specs, player.play_group)
     took = clock.stop(recorder.tokens)
     return took, recorder
 

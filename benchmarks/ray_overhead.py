@@ -11,7 +11,7 @@ engine takes is known exactly:
 that is, every wave of as many environments as there are slots plays all its turns, and nothing else takes any time.
 Environments are concurrent: all episodes are begun at once, and requests beyond the slots wait in the engine.
 
-* ``not engine``: 1 - ideal / wall, where wall is the time of ``RolloutScheduler.collect`` from the first call to the
+* ``not engine``: 1 - ideal / wall, where wall is the time of ``play_all`` from the first call to the
   last trajectory in the driver. Target at one wave that fills the slots (512 environments): at most 5 %.
 * ``s/episode``: wall / environments. With more environments than slots it should stay as it is at one wave; ``flat`` is
   its ratio to that, target 0.9 to 1.1. With fewer, slots are empty and the figure is larger.
@@ -50,7 +50,9 @@ from roll.envs.base import Outcome  # noqa: E402
 from roll.generation import Completion, GenerationRequest  # noqa: E402
 from roll.models.loading import load_tokenizer  # noqa: E402
 from roll.pipelines.roles.pool import WorkerPool  # noqa: E402
-from roll.schedulers.groups import RolloutScheduler, group_specs  # noqa: E402
+from roll.schedulers.group_stream import play_all  # noqa: E402
+from roll.schedulers.groups import GroupPlayer  # noqa: E402
+from roll.schedulers.levels import LevelPlay, level_tasks  # noqa: E402
 from roll.workers.engine_client import Engines  # noqa: E402
 from roll.workers.environment import EnvironmentWorker  # noqa: E402
 from roll.workers.setup import Registered  # noqa: E402
@@ -223,13 +225,13 @@ async def play(load: Load, rounds: int) -> list[Round]:
         async def episode(spec: Any, greedy: bool) -> Any:
             return await pool.call("play", spec, greedy)
 
-        scheduler = RolloutScheduler(play=episode, run_seed=0)
+        player = GroupPlayer(LevelPlay(episode, 0))
         results = []
         for number in range(rounds + 1):
             environments = load.environments if number else min(load.environments, load.slots)
-            specs = group_specs([("StillRoom", environments // GROUP)], GROUP, 0, f"{number}-")
+            specs = level_tasks([("StillRoom", environments // GROUP)], GROUP, 0, f"{number}-")
             before, began = times.now(), time.perf_counter()
-            groups = await scheduler.collect(specs)
+            groups = await play_all(specs, player.play_group)
             wall, after = time.perf_counter() - began, times.now()
             for trajectory in (trajectory for group in groups for trajectory in group.trajectories):
                 if len(trajectory.turns) != load.turns:

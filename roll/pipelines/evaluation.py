@@ -27,8 +27,9 @@ from roll.pipelines.run.process import run_to_end, settle_process
 from roll.pipelines.run.record import RunRecord
 from roll.pipelines.run.storage import refusals_end_the_run
 from roll.pipelines.run.terminal import quiet_transformers, say
-from roll.pipelines.sampling.prompts import eval_prompts, prompt_scheduler, start_graders
-from roll.schedulers.answers import PromptScheduler
+from roll.pipelines.sampling.evaluation import sample_all
+from roll.pipelines.sampling.prompts import eval_prompts, prompt_play, start_graders
+from roll.schedulers.answers import PromptPlay, prompt_tasks
 from roll.tracking import make_progress
 from roll.trajectories.model import Status, TrajectoryGroup
 from roll.trajectories.store import is_trajectory_file, read_trajectories, trajectory_path, write_trajectories
@@ -88,38 +89,31 @@ async def _evaluate(config: EvaluationConfig) -> tuple[list[TrajectoryGroup], Te
     prompts = eval_prompts(config, data, text)
     async with open_cluster(config) as cluster:
         sampler = await build_sampler(config, text, cluster)
-        scheduler = prompt_scheduler(config, sampler, await start_graders(config, sampler), config.val_generating)
+        play = prompt_play(config, sampler, await start_graders(config, sampler), config.val_generating)
         async with sampler.engines.watched():
             if config.recorded is None:
-                return await _sample(config, config.val_generating, prompts, scheduler), text
+                return await _sample(config, config.val_generating, prompts, play), text
             recorded = _listed if listed else _stored
-            return await _grade(scheduler, recorded(config.recorded, prompts)), text
+            return await _grade(play, recorded(config.recorded, prompts)), text
 
 
 async def _sample(
-    config: EvaluationConfig, generating: GeneratingArgs, prompts: Sequence[Prompt], scheduler: PromptScheduler
+    config: EvaluationConfig, generating: GeneratingArgs, prompts: Sequence[Prompt], play: PromptPlay
 ) -> list[TrajectoryGroup]:
     """Answer every prompt."""
+    tasks = prompt_tasks(prompts, generating.num_return_sequences, "val-")
     with make_progress(config.progress) as progress:
         progress.start(0, config.exp_name, f"{len(prompts)} prompts × {generating.num_return_sequences} responses")
         with progress.stage("eval"):
-            return await scheduler.answer_all(
-                prompts,
-                generating.num_return_sequences,
-                prefix="val-",
-                at_a_time=config.val_batch_size,
-                on_progress=lambda done, total: progress.rollout_progress(done, total, 0),
-            )
+            return await sample_all(tasks, play, progress, at_a_time=config.val_batch_size)
 
 
-async def _grade(scheduler: PromptScheduler, recorded: Iterator[Recorded]) -> list[TrajectoryGroup]:
+async def _grade(play: PromptPlay, recorded: Iterator[Recorded]) -> list[TrajectoryGroup]:
     """Grade recorded responses, prompt by prompt."""
     groups = []
     for number, (prompt, responses) in enumerate(recorded):
         name = f"val-{number:07d}"
-        members = [
-            scheduler.grade_recorded(prompt, text, name, n, tokens) for n, (text, tokens) in enumerate(responses)
-        ]
+        members = [play.grade_recorded(prompt, text, name, n, tokens) for n, (text, tokens) in enumerate(responses)]
         groups.append(TrajectoryGroup(name, prompt.tag, list(await asyncio.gather(*members)), domain=prompt.domain))
     return groups
 

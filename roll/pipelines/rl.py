@@ -21,7 +21,7 @@ from roll.pipelines.roles.weight_check import WeightCheckError
 from roll.pipelines.run.folders import TRAJECTORIES
 from roll.pipelines.run.interrupts import to_its_end
 from roll.pipelines.run.life_cycle import Run
-from roll.pipelines.sampling.stream import Ahead
+from roll.pipelines.sampling.stream import Sampling
 from roll.schedulers.groups import RolloutError
 from roll.tracking import Progress, RunSummary
 from roll.trajectories.model import TrajectoryGroup
@@ -52,8 +52,8 @@ class RLPipeline(Run[Config]):
     core: Core
     learner: Learner
     silence: SilenceWatch
-    ahead: Ahead | None = None
-    """What samples while the policy learns; ``None`` where the two take turns."""
+    sampling: Sampling
+    """What gives each step its groups."""
     reporter: ClassVar[str] = "env"
     """Who reports the metrics of trajectories (see :func:`roll.pipelines.reporting.metrics.rollout_metrics`)."""
 
@@ -71,6 +71,7 @@ class RLPipeline(Run[Config]):
 
     def complete(self, step: int) -> None:
         """Take note that ``step`` is trained: what was sampled for it is used up."""
+        self.sampling.complete()
 
     async def measure(self) -> dict[str, float]:
         """Return what engines and workers report of the step."""
@@ -122,7 +123,7 @@ class RLPipeline(Run[Config]):
     async def publish(self, step: int) -> dict[str, float]:
         """Give the engines the weights of ``step``, between two tokens of what is sampled ahead; returns metrics."""
         await self.core.weight_check.prepare()
-        return await (self.core.engines if self.ahead is None else self.ahead).publish(step)
+        return await self.sampling.publish(step)
 
     async def publish_first(self, step: int) -> None:
         """Give engines that were just started the weights of ``step``, and check that they have them."""
@@ -135,13 +136,12 @@ class RLPipeline(Run[Config]):
 
     @asynccontextmanager
     async def working(self) -> AsyncIterator[None]:
-        """Make engines that die again; in the end, stop what is being sampled ahead."""
+        """Make engines that die again; in the end, stop what is being sampled."""
         async with self.core.engines.watched():
             try:
                 yield
             finally:
-                if self.ahead is not None:
-                    await self.ahead.stream.close()
+                await self.sampling.close()
 
     async def ready(self, first: int, resumed: bool) -> None:
         """Give the engines weights that they do not have, and the devices."""

@@ -68,18 +68,38 @@ class Admission:
         window: How many groups beyond those of a step it may look at to pass over stragglers. ``None``: all that are
             admitted. 0 takes groups strictly in order.
         most: Groups that are tried for one step at most, those that are dropped among them.
+        additional: Groups that begin beyond those that a synchronous step needs, so that a replacement is at hand.
+            Those that it does not take come again in the next step. It then takes groups strictly in order.
+        in_rounds: Whether replacements begin only when nothing runs.
+
+    Raises:
+        ValueError: If there are additional groups and a ratio.
     """
 
-    def __init__(self, groups_per_step: int, ratio: float, window: int | None, most: int) -> None:
+    def __init__(
+        self,
+        groups_per_step: int,
+        ratio: float,
+        window: int | None,
+        most: int,
+        additional: int = 0,
+        in_rounds: bool = False,
+    ) -> None:
+        if additional and ratio:
+            raise ValueError(f"additional={additional}: with a ratio of {ratio} there are groups ahead already")
         self.groups_per_step = groups_per_step
         # Ratios such as 0.7 have no exact binary form; a tiny excess keeps 1.7 · 10 at 17.
         self.capacity = math.floor((1 + ratio) * groups_per_step + 1e-9)
         self.max_staleness = math.ceil((self.capacity - groups_per_step) / groups_per_step)
         self.counts: Counter[str] = Counter()
-        self._window = self.capacity if window is None else window
+        self._window = 0 if additional else self.capacity if window is None else window
+        self.additional = additional
+        self._in_rounds = in_rounds
         self._replacements = most - groups_per_step
         self._live: dict[int, _Admitted] = {}
+        self._ready = 0
         self._taken: list[int] = []
+        self._fallback: list[Dropped] = []
         self._in_training = False
         self._dropped: list[Dropped] = []
         self._trained = 0
@@ -99,7 +119,7 @@ class Admission:
     @property
     def ready(self) -> int:
         """Finished groups that no step has taken."""
-        return sum(each.group is not None for each in self._live.values())
+        return self._ready
 
     @property
     def running(self) -> int:
@@ -114,9 +134,11 @@ class Admission:
     def admit(self) -> list[int]:
         """Return the numbers of the groups that begin now."""
         begun = []
+        if (self._in_rounds and self.running) or (self.additional and self.choose() is not None):
+            return []
         # A step that is trained on few groups takes the room of a whole one: the proof above counts on that.
-        room = self.capacity - (self.groups_per_step if self._in_training else 0)
-        room -= max(len(self._dropped) - self._replacements, 0)
+        room = self.capacity + self.additional - (self.groups_per_step if self._in_training else 0)
+        room -= max(len(self._dropped) - (self._replacements - self.additional), 0)
         while len(self._live) < room:
             number = self._again.popleft() if self._again else self._next
             self._next = max(self._next, number + 1)
@@ -128,10 +150,11 @@ class Admission:
     def finish(self, number: int, group: TrajectoryGroup) -> None:
         """Take note of a group that is worth training on."""
         self._live[number].group = group
+        self._ready += 1
 
     def drop(self, number: int, group: TrajectoryGroup, reason: DropReason) -> None:
         """Take note of a group that is not; another one may begin in its place."""
-        del self._live[number]
+        self._remove(number)
         self._dropped.append(Dropped(number, group, reason))
         self.counts[reason] += 1
 
@@ -141,10 +164,14 @@ class Admission:
         They are the oldest finished ones. A straggler among the first ``groups_per_step + window`` is passed over if
         the steps to come can take all that is left in time.
         """
+        if self._ready < self.groups_per_step and (self.running or not self.is_exhausted):
+            return None
         size, everything = self.groups_per_step, list(self._live.values())
         chosen = [each.number for each in everything[: size + self._window] if each.group is not None][:size]
         if len(chosen) < size:
             return chosen if self.is_exhausted and not self.running else None
+        if self.additional:
+            return chosen
         rest = [each for number, each in self._live.items() if number not in set(chosen)]
         first = self._trained + 1
         in_time = all(first + i // size <= each.trained + self.max_staleness for i, each in enumerate(rest))
@@ -170,25 +197,51 @@ class Admission:
             groups = [self.group(number) for number in chosen]
             self._taken = list(chosen)
             for number in chosen:
-                del self._live[number]
+                self._remove(number)
             return groups, dropped
         usable = [each for each in dropped if each.reason is DropReason.FILTERED and not is_stale(each.group)]
         usable = usable[: self.groups_per_step]
-        self._taken = [each.number for each in usable]
+        self._taken, self._fallback = [each.number for each in usable], usable
         self.counts[DropReason.FILTERED] -= len(usable)
         return [each.group for each in usable], [each for each in dropped if each not in usable]
+
+    def drop_fallback(self) -> list[Dropped]:
+        """Drop the filtered groups that :meth:`take` gave a step after all; return them."""
+        dropped, self._fallback, self._taken = self._fallback, [], []
+        self.counts[DropReason.FILTERED] += len(dropped)
+        return dropped
+
+    def take_back(self, last: int) -> list[int]:
+        """Let the additional groups behind ``last``, which the step does not need, come again; return those under way.
+
+        Call it before :meth:`take`: what was dropped behind ``last`` is as if it had never begun.
+        """
+        live = [number for number in self._live if number > last]
+        running = [number for number in live if self._live[number].group is None]
+        early = [each for each in self._dropped if each.number > last]
+        for number in live:
+            self._remove(number)
+        for each in early:
+            self.counts[each.reason] -= 1
+        self._dropped = [each for each in self._dropped if each.number <= last]
+        self.counts["admitted"] -= len(live) + len(early)
+        again = sorted({*self._again, *live, *(each.number for each in early)})
+        while again and again[-1] == self._next - 1:
+            self._next = again.pop()
+        self._again = deque(again)
+        return running
 
     def trained(self) -> None:
         """Take note that the groups that were taken are trained, and the weights published."""
         self.counts["trained"] += len(self._taken)
-        self._taken, self._in_training = [], False
+        self._taken, self._fallback, self._in_training = [], [], False
         self._trained += 1
 
     def cancel(self) -> None:
         """Give up everything that is not trained."""
         self.counts[DropReason.CANCELLED] += self.live
         self._live.clear()
-        self._taken = []
+        self._ready, self._taken = 0, []
 
     def unfinished(self) -> tuple[int, list[int]]:
         """Return the number of the next new group, and the numbers below it that are neither trained nor dropped."""
@@ -197,6 +250,9 @@ class Admission:
     def begin_at(self, following: int, again: Iterable[int]) -> None:
         """Go on where another run stopped: first the groups that it did not finish, then those that follow."""
         self._next, self._again = following, deque(sorted(again))
+
+    def _remove(self, number: int) -> None:
+        self._ready -= self._live.pop(number).group is not None
 
 
 def _number(dropped: Dropped) -> int:

@@ -1,23 +1,26 @@
-"""Groups without end, sampled ahead of training by a bounded number of steps."""
+"""Groups without end, sampled for training: step by step, or ahead of it by a bounded number of steps."""
 
 from __future__ import annotations
 
 import asyncio
 import time
 from collections import Counter
-from collections.abc import Awaitable, Callable, Iterator
-from contextlib import contextmanager
-from dataclasses import dataclass
+from collections.abc import Awaitable, Callable, Iterator, Sequence
+from contextlib import AbstractAsyncContextManager, contextmanager, nullcontext
+from dataclasses import dataclass, field, replace
 from typing import Any, Generic, TypeVar
 
 from roll.schedulers.admission import Admission, Dropped, DropReason
 from roll.schedulers.groups import RolloutError
 from roll.schedulers.members import cancel
-from roll.schedulers.prompt_search import Keep
 from roll.schedulers.staleness import oldest_version, staleness_metrics
 from roll.trajectories.model import TrajectoryGroup
 
 Spec = TypeVar("Spec")
+
+Keep = Callable[[TrajectoryGroup], bool]
+"""Whether a group is worth training on."""
+
 OnProgress = Callable[[int, int], None]
 """Called with (finished, wanted) groups."""
 
@@ -32,6 +35,8 @@ class StepGroups:
         groups: In the order of their numbers.
         dropped: Groups that were replaced since the step before, and why.
         is_fallback: Whether no group passed the filter, so that these are unfiltered.
+        aborted: Groups that were under way and not needed (``additional``); they come again.
+        notes: What a person should know: that fewer groups than wanted passed the filter, or none.
         metrics: ``rollout/…`` numbers: how long the step waited, what is under way, what was dropped, and
             ``rollout/staleness/…`` (:func:`roll.schedulers.staleness.staleness_metrics`).
     """
@@ -40,14 +45,21 @@ class StepGroups:
     dropped: list[Dropped]
     is_fallback: bool
     metrics: dict[str, float]
+    aborted: int = 0
+    notes: list[str] = field(default_factory=list)
+
+    @property
+    def consumed(self) -> int:
+        """How many groups the step used up: those that it trains on, and those that were dropped."""
+        return len(self.groups) + len(self.dropped)
 
 
 class GroupStream(Generic[Spec]):
-    """Rolls groups out ahead of training, and gives each step its groups.
+    """Has groups played, synchronously or ahead of training, and gives each step its groups.
 
     Its life::
 
-        stream = GroupStream(source, rollouts.run_group, groups_per_step=32, ratio=1)
+        stream = GroupStream(source, player.play_group, groups_per_step=32, ratio=1)
         for step in range(1, steps + 1):
             rollout = await stream.next(step, version=step - 1)  # begins what may begin; waits for the oldest
             await asyncio.to_thread(learner.learn, rollout.groups)  # sampling goes on meanwhile
@@ -66,12 +78,16 @@ class GroupStream(Generic[Spec]):
 
     Args:
         source: Returns what the group of a number is: always the same, for every number from 0 on.
-        run_group: Rolls it out. What it raises ends the stream: :meth:`next` raises it.
+        play_group: Plays it. What it raises ends the stream: :meth:`next` raises it.
         groups_per_step: Groups of a step.
         ratio: Steps that sampling may run ahead, a fraction too; 0 is synchronous.
         keep: Which groups are worth training on; others are replaced. ``None`` keeps all.
         most: Groups to try for a step at most, the replaced ones among them; ``None`` for twice the groups of a step.
         window: Groups beyond those of a step among which it may pass over stragglers; ``None`` for all.
+        additional: Groups under way beyond those that a synchronous step with a filter still needs, so that a
+            replacement is at hand. They are aborted when the step is complete, and come again in the next.
+        in_rounds: Whether replacements begin only when nothing else is under way, all together.
+        replace_failed: Whether a group all of whose members broke is replaced; otherwise it is one of the step's.
         max_staleness: Versions that a token's weights may be behind; a group with an older one is dropped. ``None`` for
             what admission guarantees. Where weights are published every k steps only, add k - 1.
         pause: Called before new weights are published, for instance to freeze engines.
@@ -85,13 +101,16 @@ class GroupStream(Generic[Spec]):
     def __init__(
         self,
         source: Callable[[int], Spec],
-        run_group: Callable[[Spec], Awaitable[TrajectoryGroup]],
+        play_group: Callable[[Spec], Awaitable[TrajectoryGroup]],
         *,
         groups_per_step: int,
         ratio: float = 0.0,
         keep: Keep | None = None,
         most: int | None = None,
         window: int | None = None,
+        additional: int = 0,
+        in_rounds: bool = False,
+        replace_failed: bool = True,
         max_staleness: int | None = None,
         pause: Callback | None = None,
         resume: Callback | None = None,
@@ -100,13 +119,15 @@ class GroupStream(Generic[Spec]):
         most = 2 * groups_per_step if most is None else most
         _check(groups_per_step, ratio, most, window)
         self._source = source
-        self._run_group = run_group
+        self._play_group = play_group
         self._keep = keep
-        self._books = Admission(groups_per_step, ratio, window, most)
+        self._replace_failed = replace_failed
+        self._books = Admission(groups_per_step, ratio, window, most, additional if keep else 0, in_rounds)
         self.max_staleness = self._books.max_staleness if max_staleness is None else max_staleness
         self._pause, self._resume = pause, resume
         self._clock = clock
         self._tasks: dict[int, asyncio.Task[None]] = {}
+        self._playing: set[int] = set()
         self._changed = asyncio.Event()
         self._failure: Exception | None = None
         self._first_error = ""
@@ -135,6 +156,11 @@ class GroupStream(Generic[Spec]):
         return self._books.groups_per_step
 
     @property
+    def in_training(self) -> bool:
+        """Whether a step has groups that do not count as trained yet."""
+        return self._books.in_training
+
+    @property
     def position(self) -> int:
         """Number of the first group that has never begun."""
         return self._books.unfinished()[0]
@@ -158,6 +184,7 @@ class GroupStream(Generic[Spec]):
         begun = self._clock()
         self._begin_groups()
         chosen = await self._wait(version, on_progress)
+        aborted = await self._take_back(chosen)
         groups, dropped = self._books.take(chosen, lambda group: self._is_stale(group, version))
         if not groups:
             raise RolloutError(
@@ -165,7 +192,22 @@ class GroupStream(Generic[Spec]):
                 f"{self._first_error}"
             )
         metrics = self._metrics(groups, dropped, version, self._clock() - begun)
-        return StepGroups(groups, dropped, not chosen, metrics)
+        return StepGroups(groups, dropped, not chosen, metrics, aborted, self._notes(chosen, groups, dropped))
+
+    def without_fallback(self, rollout: StepGroups) -> StepGroups:
+        """Return a step of this stream without unfiltered groups: other streams have groups that passed."""
+        if not rollout.is_fallback:
+            return rollout
+        dropped = sorted(rollout.dropped + self._books.drop_fallback(), key=lambda each: each.number)
+        filtered = float(sum(each.reason is DropReason.FILTERED for each in dropped))
+        return replace(
+            rollout,
+            groups=[],
+            dropped=dropped,
+            is_fallback=False,
+            metrics={**rollout.metrics, "rollout/groups_filtered": filtered},
+            notes=[f"none of {len(dropped)} groups passed the filter, so the step has none of them."],
+        )
 
     def trained(self) -> None:
         """Take note that the step's groups are trained and engines have the new weights.
@@ -242,9 +284,10 @@ class GroupStream(Generic[Spec]):
             self._tasks[number] = asyncio.get_running_loop().create_task(self._run(number))
 
     async def _run(self, number: int) -> None:
-        """Roll one group out and enter it in the books."""
+        """Play one group and enter it in the books."""
+        self._playing.add(number)
         try:
-            group = await self._run_group(self._source(number))
+            group = await self._play_group(self._source(number))
         except Exception as failure:
             # Nobody may be waiting now; the next call of next() raises it.
             self._failure = self._failure or failure
@@ -254,10 +297,20 @@ class GroupStream(Generic[Spec]):
             self._begin_groups()
         finally:
             self._tasks.pop(number, None)
+            self._playing.discard(number)
             self._changed.set()
 
+    async def _take_back(self, chosen: list[int]) -> int:
+        """Abort what was begun beyond a complete step; return how many groups that were."""
+        if not chosen or not self._books.additional:
+            return 0
+        unneeded = self._books.take_back(chosen[-1])
+        aborted = len(self._playing.intersection(unneeded))
+        await cancel([self._tasks.pop(number) for number in unneeded])
+        return aborted
+
     def _judge(self, number: int, group: TrajectoryGroup) -> None:
-        if all(member.status.is_error for member in group.trajectories):
+        if self._replace_failed and all(member.status.is_error for member in group.trajectories):
             self._first_error = self._first_error or str(group.trajectories[0].error if group.trajectories else "")
             self._books.drop(number, group, DropReason.FAILED)
         elif self._keep is not None and not self._keep(group):
@@ -294,6 +347,20 @@ class GroupStream(Generic[Spec]):
         oldest = oldest_version(group)
         return oldest is not None and version - oldest > self.max_staleness
 
+    def _notes(self, chosen: list[int], groups: list[TrajectoryGroup], dropped: list[Dropped]) -> list[str]:
+        tried = len(groups) + len(dropped)
+        if not chosen:
+            return [
+                f"none of {tried} groups passed the filter, so it trains on unfiltered ones. All tasks are too easy or "
+                "too hard for the policy, or the reward is always the same."
+            ]
+        if len(chosen) == self.groups_per_step:
+            return []
+        passed = "were whole" if self._keep is None else "passed the filter"
+        return [
+            f"only {len(chosen)} of {tried} groups {passed}; dynamic_sampling.max_batches bounds how many are tried."
+        ]
+
     def _metrics(
         self, groups: list[TrajectoryGroup], dropped: list[Dropped], version: int, waited: float
     ) -> dict[str, float]:
@@ -307,6 +374,37 @@ class GroupStream(Generic[Spec]):
             metrics[f"rollout/groups_{reason}"] = float(reasons[reason])
         stale = staleness_metrics(groups, version)
         return metrics | {f"rollout/staleness/{name}": value for name, value in stale.items()}
+
+
+async def play_all(
+    tasks: Sequence[Spec], play_group: Callable[[Spec], Awaitable[TrajectoryGroup]], at_a_time: int | None = None
+) -> list[TrajectoryGroup]:
+    """Play every task of a list once: an evaluation is a stream of one step.
+
+    A group whose members broke is one of the results. An engine that fails ends it: the others are cancelled, and its
+    exception comes out unchanged.
+
+    Args:
+        tasks: What to play.
+        play_group: Plays one.
+        at_a_time: Tasks under way at the same time; ``None`` for all.
+
+    Returns:
+        One group per task, in order.
+    """
+    if not tasks:
+        return []
+    free: AbstractAsyncContextManager[object] = nullcontext() if at_a_time is None else asyncio.Semaphore(at_a_time)
+
+    async def play(task: Spec) -> TrajectoryGroup:
+        async with free:
+            return await play_group(task)
+
+    stream = GroupStream(tasks.__getitem__, play, groups_per_step=len(tasks), replace_failed=False)
+    try:
+        return (await stream.next(step=0, version=0)).groups
+    finally:
+        await stream.close()
 
 
 async def publish_paused(

@@ -1,17 +1,29 @@
-"""Several streams of groups that make up a step together: one per environment tag, so that each keeps its share."""
+"""Several streams of groups that make up a step together: one per source, so that each keeps its share."""
 
 from __future__ import annotations
 
 import asyncio
 from collections import Counter
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from contextlib import ExitStack
+from dataclasses import dataclass, field
 from functools import partial
 from typing import Any
 
 from roll.schedulers.group_stream import Callback, GroupStream, OnProgress, StepGroups, publish_paused
 from roll.schedulers.members import cancel
 from roll.schedulers.staleness import staleness_metrics
+
+
+@dataclass(frozen=True, slots=True)
+class JointStep(StepGroups):
+    """What a step trains on.
+
+    Attributes:
+        parts: What came of each stream, by its name.
+    """
+
+    parts: dict[str, StepGroups] = field(default_factory=dict)
 
 
 class GroupStreams:
@@ -54,13 +66,15 @@ class GroupStreams:
         return sum(stream.groups_per_step for stream in self._streams.values())
 
     @property
-    def position(self) -> int:
-        """Number of groups of the whole run behind which no group has begun, in whole steps."""
-        return self.groups_per_step * max(
-            -(-stream.position // stream.groups_per_step) for stream in self._streams.values()
-        )
+    def in_training(self) -> bool:
+        """Whether a step has groups that do not count as trained yet."""
+        return any(stream.in_training for stream in self._streams.values())
 
-    async def next(self, step: int, version: int, on_progress: OnProgress | None = None) -> StepGroups:
+    def position(self, name: str) -> int:
+        """Return the number of the first group of a stream that has never begun."""
+        return self._streams[name].position
+
+    async def next(self, step: int, version: int, on_progress: OnProgress | None = None) -> JointStep:
         """Wait for the groups of a step; those of the first stream come first."""
         finished: dict[str, tuple[int, int]] = {}
 
@@ -77,6 +91,9 @@ class GroupStreams:
             parts = list(await asyncio.gather(*waiting))
         finally:
             await cancel(waiting)
+        if not all(part.is_fallback for part in parts):
+            # Unfiltered groups are for a step that has nothing else.
+            parts = [stream.without_fallback(part) for stream, part in zip(self._streams.values(), parts, strict=True)]
         groups = [group for part in parts for group in part.groups]
         metrics: Counter[str] = Counter()
         for part in parts:
@@ -84,7 +101,15 @@ class GroupStreams:
         stale = {f"rollout/staleness/{name}": value for name, value in staleness_metrics(groups, version).items()}
         waited = {"rollout/wait_seconds": max(part.metrics["rollout/wait_seconds"] for part in parts)}
         dropped = [each for part in parts for each in part.dropped]
-        return StepGroups(groups, dropped, any(part.is_fallback for part in parts), {**metrics, **stale, **waited})
+        return JointStep(
+            groups=groups,
+            dropped=dropped,
+            is_fallback=any(part.is_fallback for part in parts),
+            metrics={**metrics, **stale, **waited},
+            aborted=sum(part.aborted for part in parts),
+            notes=self._notes(parts),
+            parts=dict(zip(self._streams, parts, strict=True)),
+        )
 
     def trained(self) -> None:
         """Take note that the step's groups are trained and engines have the new weights."""
@@ -110,7 +135,13 @@ class GroupStreams:
                 stream.load_state_dict(state[name])
 
     def begin_at(self, position: int) -> None:
-        """Begin behind so many groups of the whole run, with whole steps: some may be left out, none comes again."""
+        """Begin behind so many groups of the whole run.
+
+        With several streams they begin with whole steps: some groups may be left out, none comes again.
+        """
+        if len(self._streams) == 1:
+            next(iter(self._streams.values())).begin_at(position)
+            return
         steps = -(-position // self.groups_per_step)
         for stream in self._streams.values():
             stream.begin_at(steps * stream.groups_per_step)
@@ -119,3 +150,11 @@ class GroupStreams:
         """Cancel all that is under way."""
         for stream in self._streams.values():
             await stream.close()
+
+    def _notes(self, parts: Sequence[StepGroups]) -> list[str]:
+        named = len(self._streams) > 1
+        return [
+            f"{name}: {note}" if named else note
+            for name, part in zip(self._streams, parts, strict=True)
+            for note in part.notes
+        ]

@@ -12,8 +12,7 @@ import signal
 from collections import Counter
 from typing import Any
 
-from roll.schedulers.answers import PromptScheduler
-from roll.schedulers.groups import RolloutScheduler
+from roll.pipelines.sampling.stream import Sampling
 from roll.strategies.training.pytorch.train import FsdpTrainStrategy
 
 MOMENT, _, TIME = os.environ.get("ROLL_TEST_KILL", "never:0").partition(":")
@@ -27,30 +26,15 @@ def reached(moment: str) -> None:
         os.kill(os.getpid(), SIGNAL)
 
 
-original_collect = RolloutScheduler.collect
-original_collect_prompts = PromptScheduler.collect
+original_show_member = Sampling._show_member
 original_train_step = FsdpTrainStrategy.train_step
 original_save_hf = FsdpTrainStrategy.save_hf
 
 
-async def collect(self: Any, specs: Any, on_progress: Any = None) -> Any:
-    def watch(done: int, total: int) -> None:
-        if done == total // 2 and specs[0].group_id.startswith("train-"):
-            reached("rollout")
-        if on_progress is not None:
-            on_progress(done, total)
-
-    return await original_collect(self, specs, watch)
-
-
-async def collect_prompts(self: Any, *arguments: Any, on_progress: Any = None, **options: Any) -> Any:
-    def watch(done: int, total: int) -> None:
-        if done == total // 2:
-            reached("rollout")
-        if on_progress is not None:
-            on_progress(done, total)
-
-    return await original_collect_prompts(self, *arguments, on_progress=watch, **options)
+def show_member(self: Any) -> None:
+    original_show_member(self)
+    if self._members == self._wanted // 2:
+        reached("rollout")
 
 
 def train_step(self: Any, *arguments: Any) -> Any:
@@ -63,7 +47,6 @@ def save_hf(self: Any, *arguments: Any) -> Any:
     return original_save_hf(self, *arguments)
 
 
-RolloutScheduler.collect = collect  # type: ignore[method-assign]
-PromptScheduler.collect = collect_prompts  # type: ignore[method-assign]
+Sampling._show_member = show_member  # type: ignore[method-assign]
 FsdpTrainStrategy.train_step = train_step  # type: ignore[method-assign]
 FsdpTrainStrategy.save_hf = save_hf  # type: ignore[method-assign]

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import random
 from collections.abc import Callable
+from typing import Any
 
 import pytest
 from hypothesis import given, settings
@@ -13,20 +14,25 @@ from hypothesis import strategies as st
 from roll.data.prompts import Prompt
 from roll.generation import Completion, GenerationRequest, SamplingParams
 from roll.rewards.base import Grade, RewardRequest
-from roll.schedulers.answers import AnswerLimits, PromptScheduler
-from roll.schedulers.group_stream import GroupStream
+from roll.schedulers.answers import AnswerLimits, PromptPlay, prompt_source, prompt_tasks
+from roll.schedulers.group_stream import GroupStream, StepGroups, play_all
+from roll.schedulers.groups import GroupPlayer
 from roll.schedulers.members import Spares
-from roll.schedulers.prompt_search import Collected
+from roll.schedulers.tasks import Task
 from roll.trajectories.model import Status, TrajectoryGroup
 
 
 class Numbers:
-    """Prompt ``n`` asks for the number n."""
+    """Prompt ``n`` asks for the number n; remembers which were asked for."""
+
+    def __init__(self) -> None:
+        self.begun: set[int] = set()
 
     def __len__(self) -> int:
         return 1000
 
     def at(self, position: int) -> Prompt:
+        self.begun.add(position)
         question = [{"role": "user", "content": str(position)}]
         return Prompt(f"numbers:{position}", "numbers", "even", question, [position], str(position), {})
 
@@ -77,8 +83,8 @@ class FakeGrader:
         return Grade(score, {"fake": score}, {"fake": score}, correct=score >= 1)
 
 
-def scheduler(engine: FakeEngine, grader: FakeGrader | None = None, **options: object) -> PromptScheduler:
-    return PromptScheduler(
+def player(engine: FakeEngine, grader: FakeGrader | None = None, **options: object) -> PromptPlay:
+    return PromptPlay(
         generate=engine.generate,
         sampling=SamplingParams(),
         decoder=Decoder(),
@@ -93,20 +99,41 @@ def even(group: TrajectoryGroup) -> bool:
     return int(group.trajectories[0].messages[0]["content"]) % 2 == 0
 
 
-def positions(collected: Collected) -> list[int]:
+def positions(collected: StepGroups) -> list[int]:
     return [int(group.group_id.removeprefix("train-")) for group in collected.groups]
 
 
-def collect(engine: FakeEngine, start: int, wanted: int, **options: object) -> Collected:
+def collect(engine: FakeEngine, start: int, wanted: int, prompts: Numbers | None = None, **options: Any) -> StepGroups:
+    """Answer the prompts of one synchronous step, as a pipeline does."""
     made = {key: options.pop(key) for key in ("grade_at_end", "grader", "greedy") if key in options}
-    return asyncio.run(scheduler(engine, **made).collect(Numbers(), start, wanted, 3, **options))  # type: ignore[arg-type]
+    options.setdefault("replace_failed", options.get("keep") is not None)
+
+    async def main() -> StepGroups:
+        members = GroupPlayer(player(engine, **made), with_baselines="greedy" in made)
+        stream: GroupStream[Task[Prompt]] = GroupStream(
+            prompt_source(prompts or Numbers(), 3),
+            members.play_group,
+            groups_per_step=wanted,
+            in_rounds=made.get("grade_at_end", False),
+            **options,
+        )
+        stream.begin_at(start)
+        try:
+            got = await stream.next(1, 3)
+            # What a checkpoint would say: the next step begins behind the last group that was taken.
+            assert stream.position == start + got.consumed
+            return got
+        finally:
+            await stream.close()
+
+    return asyncio.run(main())
 
 
 def test_without_a_filter_every_prompt_is_one_group_and_nothing_more_is_asked() -> None:
     engine = FakeEngine()
     collected = collect(engine, 10, 4, additional=5)
     assert positions(collected) == [10, 11, 12, 13]
-    assert (collected.consumed, collected.filtered, collected.aborted) == (4, 0, 0)
+    assert (collected.consumed, len(collected.dropped), collected.aborted) == (4, 0, 0)
     assert len(engine.calls) == 12 and len({call.seed for call in engine.calls}) == 12
     first = collected.groups[0].trajectories[1]
     assert first.turns[0].prompt_ids == [10] and first.turns[0].completion_ids[0] == 10
@@ -120,12 +147,12 @@ def test_groups_are_the_first_that_pass_in_the_order_of_the_data_whatever_finish
     delays: random.Random, wanted: int, additional: int
 ) -> None:
     engine = FakeEngine(lambda call: delays.randrange(30))
-    collected = collect(engine, 5, wanted, keep=even, most=100, additional=additional)
+    prompts = Numbers()
+    collected = collect(engine, 5, wanted, prompts, keep=even, most=100, additional=additional)
     assert positions(collected) == [6 + 2 * n for n in range(wanted)]
     assert collected.consumed == 2 * wanted, "the next step begins behind the last group taken"
-    assert collected.filtered == wanted
-    begun = {call.prompt_ids[0] for call in engine.calls}
-    assert collected.aborted <= len(begun) - collected.consumed
+    assert len(collected.dropped) == wanted
+    assert collected.aborted <= len(prompts.begun) - collected.consumed
     assert engine.running == 0, "nothing is left running"
 
 
@@ -144,12 +171,12 @@ def test_prompts_that_are_not_needed_are_aborted_and_come_again() -> None:
 
 def test_a_search_that_finds_too_little_ends_with_what_there_is() -> None:
     collected = collect(FakeEngine(), 0, 4, keep=even, most=5)
-    assert positions(collected) == [0, 2, 4] and collected.consumed == 5 and not collected.fallback
+    assert positions(collected) == [0, 2, 4] and collected.consumed == 5 and not collected.is_fallback
 
 
 def test_where_nothing_passes_the_step_trains_on_unfiltered_groups_and_says_so() -> None:
     collected = collect(FakeEngine(), 0, 3, keep=lambda group: False, most=6)
-    assert positions(collected) == [0, 1, 2] and collected.fallback and collected.consumed == 6
+    assert positions(collected) == [0, 1, 2] and collected.is_fallback and collected.consumed == 6
 
 
 def test_no_more_prompts_are_under_way_than_are_missing_and_additional() -> None:
@@ -209,9 +236,9 @@ def test_a_stream_answers_the_prompts_of_a_synchronous_run_and_replaces_response
         return None if response.endswith(" 0") else float(number % 2)
 
     async def stream() -> list[TrajectoryGroup]:
-        prompts = scheduler(FakeEngine(), FakeGrader(score), spares=Spares(5))
-        groups: GroupStream[int] = GroupStream(
-            lambda number: number, lambda n: prompts.answer_group(Numbers(), n, 3), groups_per_step=4, ratio=1
+        members = GroupPlayer(player(FakeEngine(), FakeGrader(score)), spares=Spares(5))
+        groups: GroupStream[Task[Prompt]] = GroupStream(
+            prompt_source(Numbers(), 3), members.play_group, groups_per_step=4, ratio=1
         )
         rollouts = []
         for step in range(1, 4):
@@ -247,14 +274,11 @@ def test_an_engine_that_fails_ends_the_rollout_with_its_own_error() -> None:
 def test_an_evaluation_answers_all_prompts_in_order_and_only_so_many_at_a_time() -> None:
     engine = FakeEngine(lambda call: 50 - call.prompt_ids[0])
     prompts = [Numbers().at(position) for position in range(10)]
-    told: list[tuple[int, int]] = []
-    groups = asyncio.run(
-        scheduler(engine).answer_all(
-            prompts, 2, prefix="val-", at_a_time=3, on_progress=lambda done, total: told.append((done, total))
-        )
-    )
+    told: list[int] = []
+    members = GroupPlayer(player(engine), on_member=lambda: told.append(1))
+    groups = asyncio.run(play_all(prompt_tasks(prompts, 2, "val-"), members.play_group, at_a_time=3))
     assert [group.trajectories[0].messages[0]["content"] for group in groups] == [str(n) for n in range(10)]
-    assert engine.most_running == 6 and told[-1] == (20, 20)
+    assert engine.most_running == 6 and len(told) == 20
 
 
 def test_the_sampling_noise_depends_on_prompt_and_episode_only() -> None:

@@ -257,7 +257,7 @@ def test_a_group_that_an_engine_sampled_with_older_weights_than_allowed_is_repla
         group.trajectories[0].turns[0].policy_version = (max(world.version - (lag if number % 2 else 0), 0),) * 2
         return group
 
-    world.stream._run_group = lagging
+    world.stream._play_group = lagging
 
     async def main() -> None:
         nonlocal lag

@@ -11,7 +11,8 @@ from virtual_time import run_in_virtual_time
 
 from roll.schedulers.group_stream import GroupStream, StepGroups
 from roll.schedulers.group_streams import GroupStreams
-from roll.schedulers.groups import GroupSpec, endless_specs, group_specs
+from roll.schedulers.levels import Level, level_sources, level_tasks
+from roll.schedulers.tasks import Task
 from roll.trajectories.model import TrajectoryGroup
 
 COUNTS = [("SimpleSokoban", 3), ("FrozenLake", 2)]
@@ -25,7 +26,7 @@ class World:
         self.events: list[str] = []
         self.admitted: list[int] = []
         self.failure: Exception | None = None
-        sources = endless_specs(COUNTS, 2, 7, "train-")
+        sources = level_sources(COUNTS, 2, 7, "train-")
         self.streams = GroupStreams(
             {
                 tag: GroupStream(sources[tag], self.play, groups_per_step=count, ratio=ratio, keep=keep, clock=now)
@@ -40,7 +41,7 @@ class World:
         self.admitted.append(self.streams.counts["admitted"])
         await asyncio.sleep(2)
 
-    async def play(self, spec: GroupSpec) -> TrajectoryGroup:
+    async def play(self, spec: Task[Level]) -> TrajectoryGroup:
         self.begun.append(spec.group_id)
         await asyncio.sleep(3.0 if spec.tag == "SimpleSokoban" else 1.0)
         if spec.number == 12 and self.failure is not None:
@@ -91,7 +92,7 @@ def test_every_step_has_each_tag_in_its_share_although_groups_are_replaced(ratio
 def test_without_replacements_the_first_step_is_what_a_synchronous_step_asks_for() -> None:
     world = World(0.0)
     run_in_virtual_time(world.steps(range(1, 2)))
-    asked = {spec.group_id for spec in group_specs(COUNTS, 2, 7, "train-")}
+    asked = {spec.group_id for spec in level_tasks(COUNTS, 2, 7, "train-")}
     assert asked <= set(world.begun) and world.streams.capacity == 5
 
 

@@ -19,7 +19,10 @@ from roll.generation import Completion, GenerationRequest, SamplingParams
 from roll.models.toy.tokenizer import build_tokenizer
 from roll.rendering import ChatRenderer
 from roll.schedulers.generation import GenerationScheduler
-from roll.schedulers.groups import GroupSpec, RolloutError, RolloutScheduler, endless_specs, group_specs
+from roll.schedulers.group_stream import play_all
+from roll.schedulers.groups import GroupPlayer, RolloutError, require_some
+from roll.schedulers.levels import Level, LevelPlay, level_sources, level_tasks
+from roll.schedulers.tasks import Task
 from roll.strategies.base import GenerationStrategy, WeightUpdate
 from roll.trajectories.model import Status, Trajectory, TrajectoryGroup
 
@@ -72,7 +75,8 @@ def scheduler(
     make_env: Callable[[str], Callable[[], Any]] | None = None,
     threads: EnvThreads | None = None,
     with_baselines: bool = False,
-) -> RolloutScheduler:
+    on_member: Callable[[], None] | None = None,
+) -> GroupPlayer[Level]:
     generation = GenerationScheduler(engine)
     managers = {}
     for name in TAGS:
@@ -93,15 +97,20 @@ def scheduler(
         finally:
             await generation.release(spec.trajectory_id)
 
-    return RolloutScheduler(play=play, run_seed=7, with_baselines=with_baselines)
+    return GroupPlayer(LevelPlay(play, 7), with_baselines=with_baselines, on_member=on_member)
 
 
-def specs(step: int = 1, size: int = 3) -> list[GroupSpec]:
-    return group_specs([("SimpleSokoban", 2), ("FrozenLake", 2)], size, 7, "train-", first=(step - 1) * 4)
+def specs(step: int = 1, size: int = 3) -> list[Task[Level]]:
+    return level_tasks([("SimpleSokoban", 2), ("FrozenLake", 2)], size, 7, "train-", first=(step - 1) * 4)
 
 
-def collect(rollouts: RolloutScheduler, wanted: list[GroupSpec], **options: Any) -> list[TrajectoryGroup]:
-    return asyncio.run(asyncio.wait_for(rollouts.collect(wanted, **options), 20))
+def collect(player: GroupPlayer[Level], wanted: list[Task[Level]]) -> list[TrajectoryGroup]:
+    async def main() -> list[TrajectoryGroup]:
+        groups = await play_all(wanted, player.play_group)
+        require_some(groups)
+        return groups
+
+    return asyncio.run(asyncio.wait_for(main(), 20))
 
 
 def without_times(groups: list[TrajectoryGroup]) -> list[TrajectoryGroup]:
@@ -145,9 +154,14 @@ def test_members_of_a_group_share_the_level_and_sample_for_themselves() -> None:
 
 
 def test_progress_counts_every_episode_once() -> None:
-    seen: list[tuple[int, int]] = []
-    collect(scheduler(FakeEngine()), specs(), on_progress=lambda done, total: seen.append((done, total)))
-    assert seen == [(k, 12) for k in range(1, 13)]
+    seen = 0
+
+    def count() -> None:
+        nonlocal seen
+        seen += 1
+
+    collect(scheduler(FakeEngine(), on_member=count, with_baselines=True), specs())
+    assert seen == 12, "the greedy members do not count"
 
 
 class BrokenEnv:
@@ -238,20 +252,20 @@ def test_groups_are_numbered_through_the_run_and_tags_keep_their_shares() -> Non
 
 def test_no_two_groups_of_a_run_share_a_level_and_evaluation_keeps_its_own() -> None:
     groups = [("SimpleSokoban", 40), ("FrozenLake", 24)]
-    training = [s for step in range(50) for s in group_specs(groups, 8, 7, "train-", first=step * 64)]
-    validation = group_specs([("SimpleSokoban", 256), ("FrozenLake", 64)], 1, 7, "val-", offset=VALIDATION_OFFSET)
-    everything = [s.seed for s in training + validation]
+    training = [s for step in range(50) for s in level_tasks(groups, 8, 7, "train-", first=step * 64)]
+    validation = level_tasks([("SimpleSokoban", 256), ("FrozenLake", 64)], 1, 7, "val-", offset=VALIDATION_OFFSET)
+    everything = [s.what.seed for s in training + validation]
     assert len(set(everything)) == len(everything) == 50 * 64 + 320
     assert len({s.group_id for s in training + validation}) == len(everything)
     assert all(0 <= seed < 2**63 for seed in everything)
-    other = group_specs(groups, 8, 8, "train-")
-    assert not {s.seed for s in other} & set(everything)
+    other = level_tasks(groups, 8, 8, "train-")
+    assert not {s.what.seed for s in other} & set(everything)
 
 
 def test_the_groups_of_endless_sources_are_those_of_the_steps() -> None:
     counts = [("SimpleSokoban", 2), ("FrozenLake", 1)]
-    sources = endless_specs(counts, 4, 7, "train-")
-    steps = [spec for step in range(5) for spec in group_specs(counts, 4, 7, "train-", first=3 * step)]
+    sources = level_sources(counts, 4, 7, "train-")
+    steps = [spec for step in range(5) for spec in level_tasks(counts, 4, 7, "train-", first=3 * step)]
     for tag, _ in counts:
         wanted = [spec for spec in steps if spec.tag == tag]
         assert [sources[tag](number) for number in range(len(wanted))] == wanted
@@ -259,7 +273,7 @@ def test_the_groups_of_endless_sources_are_those_of_the_steps() -> None:
 
 def test_one_group_comes_with_its_greedy_member_as_baseline() -> None:
     engine = FakeEngine()
-    group = asyncio.run(scheduler(engine, with_baselines=True).run_group(specs()[2]))
+    group = asyncio.run(scheduler(engine, with_baselines=True).play_group(specs()[2]))
     assert group.group_id == "train-0000002" and [t.episode for t in group.trajectories] == [0, 1, 2]
     assert group.baseline is not None and engine.released.count("train-0000002/3") == 1
 

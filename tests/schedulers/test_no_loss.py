@@ -19,8 +19,10 @@ from roll.env_managers.records import EpisodeSpec
 from roll.generation import GenerationRequest
 from roll.schedulers.generation import GenerationScheduler
 from roll.schedulers.group_stream import GroupStream, StepGroups
-from roll.schedulers.groups import GroupSpec, RolloutScheduler, endless_specs
+from roll.schedulers.groups import GroupPlayer
+from roll.schedulers.levels import Level, LevelPlay, level_sources
 from roll.schedulers.members import Spares
+from roll.schedulers.tasks import Task
 from roll.trajectories.model import Status, Trajectory, TrajectoryGroup
 
 STEPS = 6
@@ -77,10 +79,10 @@ class Run:
         self.generation = GenerationScheduler(
             self.engines, max_running_requests=case.limit, timeout=200.0, retries=5, clock=now
         )
-        self.rollouts = RolloutScheduler(play=self.play, run_seed=case.seed, spares=Spares(case.spares))
-        self.stream: GroupStream[GroupSpec] = GroupStream(
-            endless_specs([("fake", case.groups)], case.size, case.seed, "train-")["fake"],
-            self.run_group,
+        self.player = GroupPlayer(LevelPlay(self.play, case.seed), spares=Spares(case.spares))
+        self.stream: GroupStream[Task[Level]] = GroupStream(
+            level_sources([("fake", case.groups)], case.size, case.seed, "train-")["fake"],
+            self.play_group,
             groups_per_step=case.groups,
             ratio=case.ratio,
             window=case.window,
@@ -100,10 +102,10 @@ class Run:
             return 1e6
         return self.latency.lognormvariate(0, 1.5)
 
-    async def run_group(self, spec: GroupSpec) -> TrajectoryGroup:
+    async def play_group(self, spec: Task[Level]) -> TrajectoryGroup:
         self.begun.append(spec.number)
         self.most_live = max(self.most_live, self.stream.live)
-        return await self.rollouts.run_group(spec)
+        return await self.player.play_group(spec)
 
     async def play(self, spec: EpisodeSpec, greedy: bool) -> Trajectory:
         versions = []

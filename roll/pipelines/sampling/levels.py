@@ -1,4 +1,4 @@
-"""What the agentic pipeline plays with: workers with environments, and the scheduler of their groups."""
+"""Levels of environment tags: the workers that play them, and the sources of a run."""
 
 from __future__ import annotations
 
@@ -8,19 +8,21 @@ from roll.config import AgenticConfig, ConfigError, Problem
 from roll.config.batch_plan import rollout_plan
 from roll.distributed import WorkerDiedError, WorkerSpec
 from roll.env_managers.records import EpisodeSpec
-from roll.pipelines.learning.algorithm_options import needs_baselines
 from roll.pipelines.roles.core import Core
 from roll.pipelines.roles.pool import WorkerPool
 from roll.pipelines.sampling.filters import has_variance
-from roll.pipelines.sampling.stream import Ahead, spares, stream_options
-from roll.schedulers.group_stream import GroupStream
-from roll.schedulers.group_streams import GroupStreams
-from roll.schedulers.groups import RolloutScheduler, endless_specs
+from roll.pipelines.sampling.stream import Source
+from roll.schedulers import levels
+from roll.schedulers.levels import Level, LevelPlay
+from roll.schedulers.tasks import Task
 from roll.trajectories.model import Trajectory
 from roll.workers.classes import worker_class
 from roll.workers.loading import Text
 
 TRAIN, VAL = "train_env_manager", "val_env_manager"
+
+VALIDATION_OFFSET = 1 << 40
+"""Added to the numbers of validation groups: no training step ever reaches these seeds."""
 
 
 def require_turns(config: AgenticConfig, text: Text) -> Text:
@@ -74,27 +76,29 @@ async def start_environments(config: AgenticConfig, core: Core, section: str) ->
     return Environments(core.pool(group))
 
 
-def build_ahead(config: AgenticConfig, core: Core, environments: Environments) -> Ahead:
-    """Return what plays levels without end, each tag in its share."""
+def level_sources(config: AgenticConfig, environments: Environments) -> list[Source]:
+    """Return the levels of the training tags without end, each tag in its share."""
     played = rollout_plan(config.train_env_manager, config.rollout_batch_size, config.dynamic_sampling)
-    scheduler = RolloutScheduler(
-        play=environments.play,
-        run_seed=config.seed,
-        with_baselines=needs_baselines(config),
-        spares=spares(config),
-    )
-    sources = endless_specs(played.groups_per_rollout, played.group_size, config.seed, "train-")
-    counts = dict(played.groups_per_rollout)
-    streams = {
-        tag: GroupStream(
-            source,
-            scheduler.run_group,
-            groups_per_step=counts[tag],
-            keep=has_variance if played.most is not None else None,
-            most=None if played.most is None else counts[tag] * config.dynamic_sampling.max_batches,
-            **stream_options(config),
+    sources = levels.level_sources(played.groups_per_rollout, played.group_size, config.seed, "train-")
+    return [
+        Source(
+            name=tag,
+            tasks=sources[tag],
+            play=LevelPlay(environments.play, config.seed),
+            groups_per_step=count,
+            group_size=played.group_size,
+            keep=has_variance if config.dynamic_sampling.enable else None,
+            # Episodes take turns with one another in the engine: who joins them later would change what it computes.
+            in_rounds=True,
         )
-        for tag, source in sources.items()
-    }
-    both = GroupStreams(streams, core.engines.pause, core.engines.resume)
-    return Ahead(both, core.engines, lambda: environments.sampled_tokens)
+        for tag, count in played.groups_per_rollout
+        if count
+    ]
+
+
+def validation_levels(config: AgenticConfig) -> list[Task[Level]]:
+    """Return the levels of an evaluation, the same every time."""
+    played = rollout_plan(config.val_env_manager, config.val_batch_size)
+    return levels.level_tasks(
+        played.groups_per_rollout, played.group_size, config.seed, "val-", offset=VALIDATION_OFFSET
+    )

@@ -1,14 +1,11 @@
-"""What the RLVR pipeline samples with: prompts, rubrics, the filter of groups, the schedulers."""
+"""Prompts of domains: their data, what grades the responses, and the source of a run."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-import torch
-
-from roll.algorithms.filters import mean_std_filter, zero_variance_filter
 from roll.config import ConfigError, GeneratingArgs, Problem, RLVRConfig
 from roll.config.worker import DataArgs
 from roll.data.dataset import PromptDataset
@@ -17,21 +14,21 @@ from roll.data.loading import load_prompts, validation_prompts
 from roll.data.prompts import Prompt
 from roll.distributed import WorkerSpec
 from roll.pipelines.learning.algorithm_options import needs_baselines
-from roll.pipelines.roles.core import Core, Sampler
+from roll.pipelines.roles.core import Sampler
 from roll.pipelines.roles.pool import WorkerPool
-from roll.pipelines.sampling.stream import Ahead, spares, stream_options
+from roll.pipelines.sampling.filters import domain_filter
+from roll.pipelines.sampling.stream import Source
 from roll.rewards.base import Grade, RewardRequest
 from roll.rewards.concurrency import ConcurrencyLimit
-from roll.schedulers.answers import AnswerLimits, Grader, PromptScheduler
-from roll.schedulers.group_stream import GroupStream
-from roll.schedulers.prompt_search import Keep
-from roll.trajectories.model import TrajectoryGroup
+from roll.schedulers import answers
+from roll.schedulers.answers import AnswerLimits, Grader, PromptPlay
 from roll.workers.classes import worker_class
 from roll.workers.environment import sampling_params
 from roll.workers.loading import Text
 from roll.workers.reward_engines import is_judged_by_policy
 
-_LIMITS = {"threshold_down": "minimum_mean", "threshold_up": "maximum_mean", "std_threshold": "minimum_std"}
+PROMPTS = "prompts"
+"""Name of the source of prompts in checkpoints."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,13 +63,11 @@ class RlvrParts:
         data: The prompts.
         train: Answers training prompts.
         val: Answers validation prompts; ``None`` without evaluations.
-        keep: The filter of groups; ``None`` where every group is trained on.
     """
 
     data: RlvrData
-    train: PromptScheduler
-    val: PromptScheduler | None
-    keep: Keep | None
+    train: PromptPlay
+    val: PromptPlay | None
 
 
 class PooledGrader:
@@ -119,21 +114,16 @@ def eval_prompts(config: RLVRConfig, data: DataArgs, text: Text) -> Sequence[Pro
 
 
 async def build_rlvr(config: RLVRConfig, sampler: Sampler, data: RlvrData) -> RlvrParts:
-    """Start what grades, and build the schedulers.
+    """Start what grades, and build what answers.
 
     Raises:
         ConfigError: If a verifier cannot be made.
     """
     graders = await start_graders(config, sampler)
-    keep = group_filter(config)
-    train, val = config.actor_infer.generating_args, config.val_generating
     return RlvrParts(
         data=data,
-        train=prompt_scheduler(
-            config, sampler, graders, train, keep is not None, needs_baselines(config), training=True
-        ),
-        val=prompt_scheduler(config, sampler, graders, val) if config.validation else None,
-        keep=keep,
+        train=prompt_play(config, sampler, graders, config.actor_infer.generating_args, training=True),
+        val=prompt_play(config, sampler, graders, config.val_generating) if config.validation else None,
     )
 
 
@@ -166,57 +156,27 @@ def data_problem(path: str, error: DataError) -> ConfigError:
     return ConfigError([Problem(f"{path}.file_name", place_and_fault, error.fix)])
 
 
-def group_filter(config: RLVRConfig) -> Keep | None:
-    """Return which groups are worth training on, ``None`` if all are."""
-    rules = {domain: _rule(config, domain) for domain in config.rewards}
-    if not any(rules.values()):
-        return None
-
-    def keep(group: TrajectoryGroup) -> bool:
-        scores = torch.tensor(group.scores)
-        return bool(len(scores)) and all(rule(scores) for rule in rules[group.domain])
-
-    return keep
-
-
-def _rule(config: RLVRConfig, domain: str) -> list[Callable[[torch.Tensor], bool]]:
-    """Return the conditions on the scores of a group of ``domain``."""
-    rules: list[Callable[[torch.Tensor], bool]] = []
-    if config.dynamic_sampling.enable:
-        rules.append(lambda scores: zero_variance_filter(scores, [0] * len(scores)).kept == 1)
-    chosen = config.rewards[domain].query_filter_config
-    if chosen.type != "no_filter":
-        limits = {_LIMITS[name]: value for name, value in chosen.filter_args.items()}
-        rules.append(lambda scores: mean_std_filter(scores, [0] * len(scores), **limits).kept == 1)
-    return rules
-
-
-def build_ahead(config: RLVRConfig, core: Core, parts: RlvrParts) -> Ahead:
-    """Return what answers prompts without end, in the order of the data."""
-    prompts, size = parts.data.train, config.num_return_sequences_in_group
-    most = config.rollout_batch_size * config.dynamic_sampling.max_batches
-    stream = GroupStream(
-        lambda position: position,
-        lambda position: parts.train.answer_group(prompts, position, size),
+def prompt_source(config: RLVRConfig, parts: RlvrParts) -> Source:
+    """Return the training prompts without end, in the order of the data."""
+    return Source(
+        name=PROMPTS,
+        tasks=answers.prompt_source(parts.data.train, config.num_return_sequences_in_group),
+        play=parts.train,
         groups_per_step=config.rollout_batch_size,
-        keep=parts.keep,
-        most=None if parts.keep is None else most,
-        **stream_options(config),
-        pause=core.engines.pause,
-        resume=core.engines.resume,
+        group_size=config.num_return_sequences_in_group,
+        keep=domain_filter(config),
+        additional=config.max_additional_running_prompts if config.is_use_additional_prompts else 0,
+        in_rounds=config.generate_opt_level == 0,
     )
-    return Ahead(stream, core.engines, lambda: core.generation.sampled_tokens)
 
 
-def prompt_scheduler(
+def prompt_play(
     config: RLVRConfig,
     sampler: Sampler,
     graders: Mapping[str, Grader],
     generating: GeneratingArgs,
-    replacing: bool = False,
-    with_baselines: bool = False,
     training: bool = False,
-) -> PromptScheduler:
+) -> PromptPlay:
     """Make what answers prompts.
 
     Args:
@@ -224,24 +184,23 @@ def prompt_scheduler(
         sampler: Policy and engine.
         graders: What grades the responses of each domain.
         generating: How to sample.
-        replacing: Whether groups are replaced by the grades of their members.
-        with_baselines: Whether each group has a greedy member to compare with.
-        training: Whether groups have spare members.
+        training: Whether it is for training, where groups may be replaced by the grades of their members.
     """
     sampling = sampling_params(generating)
-    return PromptScheduler(
+    # Grades decide what is sampled next only where groups are replaced; elsewhere the engine need not wait. It must not
+    # wait for a judge that waits for the engine.
+    quiet = training and domain_filter(config) is not None and not is_judged_by_policy(config)
+    synchronous = config.async_generation_ratio == 0
+    return PromptPlay(
         generate=sampler.generation.generate,
         sampling=sampling,
         decoder=sampler.renderer,
         graders=graders,
         limits=AnswerLimits(generating.max_new_tokens, config.sequence_length),
         run_seed=config.seed,
-        # Grades decide what is sampled next only where groups are replaced; elsewhere the engine need not wait. It
-        # must not wait for a judge that waits for the engine.
-        activity=sampler.activity if replacing and not is_judged_by_policy(config) else None,
-        grade_at_end=config.generate_opt_level == 0,
-        greedy=replace(sampling, temperature=0.0) if with_baselines else None,
-        spares=spares(config) if training else None,
+        activity=sampler.activity if quiet else None,
+        grade_at_end=training and synchronous and config.generate_opt_level == 0,
+        greedy=replace(sampling, temperature=0.0) if training and needs_baselines(config) else None,
     )
 
 
