@@ -1,5 +1,6 @@
 """Env managers: each drives one episode as a coroutine and returns a trajectory."""
 
+from roll.common.threads import EnvThreads
 from roll.env_managers.groups import GroupMismatchError, check_group
 from roll.env_managers.records import (
     EnvManagerLimits,
@@ -8,7 +9,6 @@ from roll.env_managers.records import (
     TokenInvariantError,
 )
 from roll.env_managers.templates import Templates
-from roll.env_managers.threads import EnvThreads
 from roll.env_managers.trajectory import TrajectoryEnvManager
 
 __all__ = [

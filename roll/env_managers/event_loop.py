@@ -9,8 +9,8 @@ from collections.abc import Awaitable, Callable
 from inspect import isawaitable
 from typing import Any, TypeVar, cast
 
+from roll.common.threads import CallTimeoutError
 from roll.env_managers.session import EnvFailure
-from roll.env_managers.threads import CallTimeoutError
 
 T = TypeVar("T")
 

@@ -10,6 +10,7 @@ from functools import partial
 from inspect import isawaitable
 from typing import Any, TypeVar
 
+from roll.common.threads import CallTimeoutError, EnvThreads
 from roll.env_managers.event_loop import EnvEventLoop, to_its_end_within
 from roll.env_managers.metrics import aggregate_metrics
 from roll.env_managers.records import (
@@ -20,7 +21,6 @@ from roll.env_managers.records import (
 )
 from roll.env_managers.session import EnvFailure, EnvSession, EnvStep
 from roll.env_managers.templates import Templates
-from roll.env_managers.threads import CallTimeoutError, EnvThreads
 from roll.generation import (
     Activity,
     Completion,

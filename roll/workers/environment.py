@@ -9,12 +9,12 @@ from collections.abc import Callable, Mapping
 from functools import partial
 from typing import Any
 
+from roll.common.threads import EnvThreads
 from roll.config import AgenticConfig, EnvManagerConfig, GeneratingArgs
 from roll.distributed import worker_context
 from roll.env_managers.event_loop import EnvEventLoop
 from roll.env_managers.records import EnvManagerLimits, EpisodeSpec, Timeouts
 from roll.env_managers.templates import Templates
-from roll.env_managers.threads import EnvThreads
 from roll.env_managers.trajectory import TrajectoryEnvManager
 from roll.envs import Tag, get_env_class, get_tag, make
 from roll.generation import Activity, SamplingParams

@@ -227,7 +227,7 @@ def test_a_failing_close_is_reported() -> None:
 def test_the_process_ends_although_an_environment_hangs() -> None:
     code = (
         "import asyncio, time\n"
-        "from roll.env_managers.threads import EnvThreads, CallTimeoutError\n"
+        "from roll.common.threads import EnvThreads, CallTimeoutError\n"
         "async def main():\n"
         "    try:\n        await EnvThreads(1).call(lambda: time.sleep(60), timeout=0.05)\n"
         "    except CallTimeoutError:\n        print('gave up')\n"

@@ -2,9 +2,9 @@ from __future__ import annotations
 
 import pytest
 
+from roll.common.threads import MOST_THREADS, EnvThreads
 from roll.config import AgenticConfig, load
 from roll.env_managers.event_loop import EnvEventLoop
-from roll.env_managers.threads import MOST_THREADS, EnvThreads
 from roll.envs import AsyncTextEnv, TextEnv, register_env
 from roll.workers.environment import threads_of
 

@@ -10,10 +10,10 @@ from typing import Any
 import pytest
 from hydra import compose, initialize_config_dir
 
+from roll.common.threads import EnvThreads
 from roll.config import AgenticConfig, ConfigError, ConfigWarning, RLVRConfig, load
 from roll.config.trackers import TRACKERS
 from roll.distributed.context import WorkerContext, entered
-from roll.env_managers.threads import EnvThreads
 from roll.env_managers.trajectory import TrajectoryEnvManager
 from roll.envs import get_tag, register_env, register_tag, unregister
 from roll.envs.sokoban import SokobanEnv
