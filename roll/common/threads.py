@@ -1,4 +1,4 @@
-"""Threads for environment calls, where a call that hangs costs its own thread and nothing else.
+"""Threads for calls of other people's code, where one that hangs costs its own thread and nothing else.
 
 ``concurrent.futures`` does not fit: a hung call keeps one of its workers for good, and the interpreter waits for it at
 exit.
@@ -7,11 +7,13 @@ exit.
 from __future__ import annotations
 
 import asyncio
+import contextvars
 import inspect
 import sys
 import threading
 import time
 from collections.abc import Callable
+from functools import partial
 from queue import SimpleQueue
 from typing import Any, TypeVar
 
@@ -33,7 +35,26 @@ class CallTimeoutError(Exception):
     """A call ran longer than its time-out; its thread was given up."""
 
 
+async def run_in_thread(function: Callable[[], T], name: str = "roll-call") -> T:
+    """Run ``function`` in a thread of its own and return what it returns.
+
+    It runs with the caller's context variables. A coroutine that is cancelled gives its thread up. A thread takes some
+    50 µs to start: where calls come by the thousand, use :class:`CallThreads`.
+
+    Raises:
+        Exception: What ``function`` raised. ``SystemExit`` and its like, which would steer the loop, arrive as
+            ``RuntimeError``.
+    """
+    job = _Job(partial(contextvars.copy_context().run, function), asyncio.get_running_loop())
+    assert job.future is not None
+    threading.Thread(target=lambda: job.deliver(*job.run()), name=name, daemon=True).start()
+    result: T = await job.future
+    return result
+
+
 class _Job:
+    """One call in another thread, and the future that somebody may await meanwhile."""
+
     __slots__ = ("function", "loop", "future", "submitted", "started", "finished", "abandoned")
 
     def __init__(self, function: Callable[[], Any], loop: asyncio.AbstractEventLoop | None) -> None:
@@ -45,14 +66,44 @@ class _Job:
         self.finished = False
         self.abandoned = False
 
+    def run(self) -> tuple[Any, BaseException | None]:
+        """Call the function; return what it returned, or what it raised."""
+        try:
+            return self.function(), None
+        except BaseException as caught:  # user code may even call sys.exit(); the caller judges
+            return None, caught
 
-class EnvThreads:
+    def deliver(self, result: Any, error: BaseException | None) -> None:
+        """Hand the outcome to the loop of whoever awaits it, if there is one still."""
+        if self.loop is None:
+            return
+        try:
+            self.loop.call_soon_threadsafe(self._set, result, error)
+        except RuntimeError:
+            if not self.loop.is_closed():
+                raise
+
+    def _set(self, result: Any, error: BaseException | None) -> None:
+        assert self.future is not None
+        if self.future.done():
+            return
+        if error is None:
+            self.future.set_result(result)
+            return
+        if not isinstance(error, Exception) or isinstance(error, StopIteration):
+            # These steer coroutines and the interpreter; a future must not carry them.
+            wrapped = RuntimeError(f"{type(error).__name__}: {error}")
+            wrapped.__cause__ = error
+            error = wrapped
+        self.future.set_exception(error)
+
+
+class CallThreads:
     """A pool of daemon threads that grows with demand up to ``max_threads``.
 
     A call that outlives its time-out, or whose coroutine is cancelled, is abandoned: its thread ends whenever the call
-    returns (Python cannot stop it), and another thread takes its place at once. An environment may be called from
-    different threads, but never from two at the same time. Close with :meth:`close`; hung calls do not delay that, nor
-    the end of the process.
+    returns (Python cannot stop it), and another thread takes its place at once. Close with :meth:`close`; hung calls do
+    not delay that, nor the end of the process.
     """
 
     def __init__(self, max_threads: int = MOST_THREADS) -> None:
@@ -120,7 +171,7 @@ class EnvThreads:
                 asyncio.run(result)
 
         if self._closed:
-            threading.Thread(target=to_its_end, name="roll-env-detached", daemon=True).start()
+            threading.Thread(target=to_its_end, name="roll-call-detached", daemon=True).start()
         else:
             self._submit(_Job(to_its_end, None))
 
@@ -136,7 +187,7 @@ class EnvThreads:
     def _submit(self, job: _Job) -> None:
         with self._lock:
             if self._closed:
-                raise RuntimeError("EnvThreads is closed: no further environment call can run")
+                raise RuntimeError("CallThreads is closed: no further call can run")
             self._unfinished += 1
             if self._unfinished > self._threads < self._max_threads:
                 self._start_thread()
@@ -144,7 +195,7 @@ class EnvThreads:
 
     def _start_thread(self) -> None:
         try:
-            threading.Thread(target=self._work, name=f"roll-env-{self._threads + 1}", daemon=True).start()
+            threading.Thread(target=self._work, name=f"roll-call-{self._threads + 1}", daemon=True).start()
         except RuntimeError:  # the system's limit of threads
             if not self._threads:
                 raise
@@ -162,23 +213,13 @@ class EnvThreads:
                     self._unfinished -= 1
                     continue
                 job.started = time.monotonic()
-            result: Any = None
-            error: BaseException | None = None
-            try:
-                result = job.function()
-            except BaseException as caught:  # user code may even call sys.exit(); the caller judges
-                error = caught
+            result, error = job.run()
             with self._lock:
                 job.finished = True
                 if job.abandoned:
                     return
                 self._unfinished -= 1
-            if job.loop is not None:
-                try:
-                    job.loop.call_soon_threadsafe(_deliver, job, result, error)
-                except RuntimeError:
-                    if not job.loop.is_closed():
-                        raise
+            job.deliver(result, error)
 
     def _check(self, job: _Job, timeout: float, timers: list[asyncio.TimerHandle]) -> None:
         assert job.loop is not None and job.future is not None
@@ -202,18 +243,3 @@ class EnvThreads:
                 self._threads -= 1
                 if not self._closed and self._unfinished > self._threads:
                     self._start_thread()
-
-
-def _deliver(job: _Job, result: Any, error: BaseException | None) -> None:
-    assert job.future is not None
-    if job.future.done():
-        return
-    if error is None:
-        job.future.set_result(result)
-    elif isinstance(error, StopIteration | asyncio.CancelledError | KeyboardInterrupt | SystemExit):
-        # These steer coroutines and the interpreter; a future must not carry them.
-        wrapped = RuntimeError(f"{type(error).__name__}: {error}")
-        wrapped.__cause__ = error
-        job.future.set_exception(wrapped)
-    else:
-        job.future.set_exception(error)

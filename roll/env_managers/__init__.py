@@ -1,6 +1,6 @@
 """Env managers: each drives one episode as a coroutine and returns a trajectory."""
 
-from roll.common.threads import EnvThreads
+from roll.common.threads import CallThreads
 from roll.env_managers.groups import GroupMismatchError, check_group
 from roll.env_managers.records import (
     EnvManagerLimits,
@@ -13,7 +13,7 @@ from roll.env_managers.trajectory import TrajectoryEnvManager
 
 __all__ = [
     "EnvManagerLimits",
-    "EnvThreads",
+    "CallThreads",
     "EpisodeSpec",
     "GroupMismatchError",
     "Templates",

@@ -16,7 +16,7 @@ T = TypeVar("T")
 
 
 class EnvEventLoop:
-    """Calls environments in the event loop, and awaits what they return; stands where :class:`EnvThreads` does.
+    """Calls environments in the event loop, and awaits what they return; stands where :class:`CallThreads` does.
 
     Args:
         most: Calls at a time; ``None`` for as many as there are.

@@ -10,7 +10,7 @@ from functools import partial
 from inspect import isawaitable
 from typing import Any, TypeVar
 
-from roll.common.threads import CallTimeoutError, EnvThreads
+from roll.common.threads import CallThreads, CallTimeoutError
 from roll.env_managers.event_loop import EnvEventLoop, to_its_end_within
 from roll.env_managers.metrics import aggregate_metrics
 from roll.env_managers.records import (
@@ -53,7 +53,7 @@ class TrajectoryEnvManager:
         sampling: SamplingParams | None = None,
         templates: Templates | None = None,
         timeouts: Timeouts | None = None,
-        threads: EnvThreads | EnvEventLoop | None = None,
+        threads: CallThreads | EnvEventLoop | None = None,
         activity: Activity | None = None,
         record_frames: bool = True,
     ) -> None:

@@ -1,58 +1,14 @@
-"""Running blocking graders beside a loop, and limits that outlive it."""
+"""The time of a verdict, and limits that outlive an event loop."""
 
 from __future__ import annotations
 
 import asyncio
 import contextvars
-import threading
 from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import asynccontextmanager, contextmanager
-from typing import Any, Generic, TypeVar
+from typing import Generic, TypeVar
 
 T = TypeVar("T")
-
-
-async def run_in_thread(function: Callable[[], T], name: str = "roll-reward") -> T:
-    """Run ``function`` in a daemon thread of its own and return what it returns.
-
-    Unlike ``asyncio.to_thread`` no pool is shared: a call that hangs holds up neither other calls nor the end of the
-    process. A coroutine that is cancelled gives its thread up; Python cannot stop it. A thread takes some 50 µs to
-    start, little beside a verdict that is worth a thread.
-
-    Raises:
-        Exception: What ``function`` raised. ``SystemExit`` and its like, which would steer the loop, arrive as
-            ``RuntimeError``.
-    """
-    loop = asyncio.get_running_loop()
-    future: asyncio.Future[T] = loop.create_future()
-    context = contextvars.copy_context()
-
-    def deliver(result: Any, error: BaseException | None) -> None:
-        if future.done():
-            return
-        if error is None:
-            future.set_result(result)
-        else:
-            future.set_exception(error)
-
-    def work() -> None:
-        result: Any = None
-        error: BaseException | None = None
-        try:
-            result = context.run(function)
-        except BaseException as caught:  # user code may even call sys.exit(); the caller judges
-            error = caught
-            if not isinstance(caught, Exception) or isinstance(caught, StopIteration):
-                error = RuntimeError(f"{type(caught).__name__}: {caught}")
-                error.__cause__ = caught
-        try:
-            loop.call_soon_threadsafe(deliver, result, error)
-        except RuntimeError:
-            if not loop.is_closed():
-                raise
-
-    threading.Thread(target=work, name=name, daemon=True).start()
-    return await future
 
 
 class Clock:

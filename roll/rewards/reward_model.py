@@ -6,8 +6,8 @@ import asyncio
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
+from roll.common.threads import run_in_thread
 from roll.rewards.base import RewardRequest, Verdict
-from roll.rewards.concurrency import run_in_thread
 from roll.rewards.registry import register_verifier
 
 Score = Callable[[list[str]], Sequence[float]]

@@ -15,7 +15,8 @@ from importlib.machinery import PathFinder
 from pathlib import Path
 from typing import Any, Final
 
-from roll.rewards.concurrency import ConcurrencyLimit, run_in_thread, time_left, waiting
+from roll.common.threads import run_in_thread
+from roll.rewards.concurrency import ConcurrencyLimit, time_left, waiting
 from roll.rewards.worker_main import frame
 
 _SCRIPT: Final = Path(__file__).with_name("worker_main.py")

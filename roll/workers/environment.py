@@ -9,7 +9,7 @@ from collections.abc import Callable, Mapping
 from functools import partial
 from typing import Any
 
-from roll.common.threads import EnvThreads
+from roll.common.threads import CallThreads
 from roll.config import AgenticConfig, EnvManagerConfig, GeneratingArgs
 from roll.distributed import worker_context
 from roll.env_managers.event_loop import EnvEventLoop
@@ -56,7 +56,7 @@ class EnvironmentWorker:
         # Several workers share the engines: their requests must not have the same names.
         prefix = f"{uuid.uuid4().hex[:8]}/" if worker_context().own_process else ""
         self._generation = GenerationScheduler.for_run(config, engines.clients(), prefix=prefix)
-        self._threads: list[EnvThreads | EnvEventLoop] = [EnvThreads()]
+        self._threads: list[CallThreads | EnvEventLoop] = [CallThreads()]
         # Sampled and greedy episodes share them: what a tag bears at a time counts for both together.
         threads = {name: threads_of(config, name, self._threads) for name in manager.tags}
         greedy = generating.model_copy(update={"temperature": 0.0})
@@ -144,7 +144,7 @@ def _managers(
     manager: EnvManagerConfig,
     text: Text,
     generation: GenerationScheduler,
-    threads: Mapping[str, EnvThreads | EnvEventLoop | None],
+    threads: Mapping[str, CallThreads | EnvEventLoop | None],
     generating: GeneratingArgs,
     *,
     activity: Activity | None,
@@ -170,8 +170,8 @@ def _limits(tag: Tag, manager: EnvManagerConfig, sequence_length: int, max_new_t
 
 
 def threads_of(
-    config: AgenticConfig, name: str, pools: list[EnvThreads | EnvEventLoop]
-) -> EnvThreads | EnvEventLoop | None:
+    config: AgenticConfig, name: str, pools: list[CallThreads | EnvEventLoop]
+) -> CallThreads | EnvEventLoop | None:
     """Return where the environments of a tag run.
 
     That is the event loop where they are awaited, else the shared pool of threads, or a pool of its own for a tag whose
@@ -184,7 +184,7 @@ def threads_of(
     if inspect.iscoroutinefunction(getattr(env_class, "step", None)):
         return EnvEventLoop(most or None)
     if most:
-        pools.append(EnvThreads(most))
+        pools.append(CallThreads(most))
         return pools[-1]
     is_quick = getattr(env_class, "is_quick", False) is True
     return None if is_quick and described.env_config.get("render_mode") != "rgb_array" else pools[0]

@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 from manager_fakes import Activity, CountEnv, manager, play, says, script, spec, turn_of
 
-from roll.env_managers import EnvThreads, Timeouts
+from roll.env_managers import CallThreads, Timeouts
 from roll.generation import GenerationRequest
 from roll.trajectories.model import Status
 
@@ -69,7 +69,7 @@ def test_a_broken_environment_ends_its_episode_with_a_readable_error(case: str, 
     changes, message = RUBBISH[case]
     env = bent(**changes)
     activity = Activity()
-    trajectory = play(env, threads=EnvThreads(1) if threaded else None, activity=activity)
+    trajectory = play(env, threads=CallThreads(1) if threaded else None, activity=activity)
     assert trajectory.status is Status.ERROR_ENV
     assert trajectory.error is not None and trajectory.error.startswith("Count (g/0, seed 11, turn 0): ")
     assert re.search(message, trajectory.error), trajectory.error
@@ -122,7 +122,7 @@ def test_hung_environments_do_not_hold_up_others(max_threads: int) -> None:
     hung = [Hanging() for _ in range(4)]
     good = [CountEnv() for _ in range(20)]
     generate, _ = script("up")
-    threads = EnvThreads(max_threads)
+    threads = CallThreads(max_threads)
     activity = Activity()
     timeouts = Timeouts(step=0.5)  # long enough for a good step beside a garbage collection of a long test session
 
@@ -152,7 +152,7 @@ def test_waiting_for_a_thread_does_not_count_as_hanging() -> None:
     generate, _ = script("up")
 
     async def run() -> list[Any]:
-        each = manager(generate, threads=EnvThreads(1), timeouts=Timeouts(step=0.25))
+        each = manager(generate, threads=CallThreads(1), timeouts=Timeouts(step=0.25))
         return await asyncio.gather(*(each.run(spec(episode=i), Slow) for i in range(16)))
 
     trajectories = asyncio.run(run())
@@ -163,7 +163,7 @@ def test_waiting_for_a_thread_does_not_count_as_hanging() -> None:
 def test_a_reset_that_hangs_times_out() -> None:
     release = threading.Event()
     env = bent(reset=lambda: release.wait(30))
-    trajectory = play(env, threads=EnvThreads(1), timeouts=Timeouts(reset=0.05))
+    trajectory = play(env, threads=CallThreads(1), timeouts=Timeouts(reset=0.05))
     release.set()
     assert trajectory.status is Status.ERROR_TIMEOUT and not trajectory.turns
     assert "reset took longer than timeouts.reset=0.05 s" in (trajectory.error or "")
@@ -207,7 +207,9 @@ def test_cancelling_an_episode_closes_its_environment_and_goes_on_to_the_caller(
         return says("up")
 
     async def run() -> None:
-        task = asyncio.create_task(manager(generate, threads=EnvThreads(1), activity=activity).run(spec(), lambda: env))
+        task = asyncio.create_task(
+            manager(generate, threads=CallThreads(1), activity=activity).run(spec(), lambda: env)
+        )
         await asyncio.sleep(0.1)
         task.cancel()
         with pytest.raises(asyncio.CancelledError):
@@ -227,9 +229,9 @@ def test_a_failing_close_is_reported() -> None:
 def test_the_process_ends_although_an_environment_hangs() -> None:
     code = (
         "import asyncio, time\n"
-        "from roll.common.threads import EnvThreads, CallTimeoutError\n"
+        "from roll.common.threads import CallThreads, CallTimeoutError\n"
         "async def main():\n"
-        "    try:\n        await EnvThreads(1).call(lambda: time.sleep(60), timeout=0.05)\n"
+        "    try:\n        await CallThreads(1).call(lambda: time.sleep(60), timeout=0.05)\n"
         "    except CallTimeoutError:\n        print('gave up')\n"
         "asyncio.run(main())\n"
     )

@@ -10,8 +10,8 @@ import pytest
 
 import roll.envs
 from roll.env_managers import (
+    CallThreads,
     EnvManagerLimits,
-    EnvThreads,
     EpisodeSpec,
     Templates,
     TrajectoryEnvManager,
@@ -35,7 +35,7 @@ async def random_policy(call: GenerationRequest) -> Completion:
     return Completion(ids, [-rng.random() for _ in ids], "stop", (7, 8))
 
 
-def play_group(name: str, threads: EnvThreads | None, run_seed: int = 1) -> list[Trajectory]:
+def play_group(name: str, threads: CallThreads | None, run_seed: int = 1) -> list[Trajectory]:
     tag = roll.envs.get_tag(name)
     manager = TrajectoryEnvManager(
         renderer=ChatRenderer(TOKENIZER),
@@ -61,7 +61,7 @@ def without_times(trajectories: list[Trajectory]) -> list[Trajectory]:
 
 @pytest.mark.parametrize("name", ["SimpleSokoban", "FrozenLake"])
 def test_what_is_trained_is_the_conversation_the_template_writes(name: str) -> None:
-    group = play_group(name, EnvThreads(2))
+    group = play_group(name, CallThreads(2))
     check_group(group)
     tag: Any = roll.envs.get_tag(name)
     for trajectory in group:
@@ -83,6 +83,6 @@ def test_what_is_trained_is_the_conversation_the_template_writes(name: str) -> N
 
 def test_the_same_seeds_give_the_same_trajectories_with_any_number_of_threads() -> None:
     first = without_times(play_group("SimpleSokoban", None))
-    assert first == without_times(play_group("SimpleSokoban", EnvThreads(1)))
-    assert first == without_times(play_group("SimpleSokoban", EnvThreads(8)))
+    assert first == without_times(play_group("SimpleSokoban", CallThreads(1)))
+    assert first == without_times(play_group("SimpleSokoban", CallThreads(8)))
     assert first != without_times(play_group("SimpleSokoban", None, run_seed=2))

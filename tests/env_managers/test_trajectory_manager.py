@@ -12,8 +12,8 @@ import pytest
 from manager_fakes import STOP, Activity, CharacterRenderer, CountEnv, manager, play, says, script, spec, turn_of
 
 from roll.env_managers import (
+    CallThreads,
     EnvManagerLimits,
-    EnvThreads,
     GroupMismatchError,
     Templates,
     TokenInvariantError,
@@ -30,7 +30,7 @@ TEMPLATES = Templates('{instruction} {"json": {max_response_length}}', "{turn_id
 def test_an_episode_is_recorded_turn_by_turn(threaded: bool) -> None:
     env = CountEnv()
     generate, calls = script("up", "", "down")
-    threads = EnvThreads(2) if threaded else None
+    threads = CallThreads(2) if threaded else None
     trajectory = asyncio.run(manager(generate, templates=TEMPLATES, threads=threads).run(spec(), lambda: env))
 
     assert trajectory.status is Status.COMPLETED and trajectory.error is None and trajectory.success
@@ -50,7 +50,7 @@ def test_an_episode_is_recorded_turn_by_turn(threaded: bool) -> None:
     assert {turn.policy_version for turn in trajectory.turns} == {(7, 8)}
     assert all(set(turn.seconds) >= {"generate", "env", "queue"} for turn in trajectory.turns)
     assert env.closed == 1
-    assert all(name.startswith("roll-env") == threaded for name in env.threads)
+    assert all(name.startswith("roll-call") == threaded for name in env.threads)
     assert [call.request_id for call in calls] == ["g/0/0", "g/0/1", "g/0/2"]
     assert {(call.session, call.sampling) for call in calls} == {("g/0", SamplingParams(20, stop_token_ids=(STOP,)))}
 
@@ -211,7 +211,7 @@ def test_activity_is_outside_the_engine_except_during_generation() -> None:
         during.append(activity.outside)
         return says("up")
 
-    asyncio.run(manager(generate, activity=activity, threads=EnvThreads(1)).run(spec(), CountEnv))
+    asyncio.run(manager(generate, activity=activity, threads=CallThreads(1)).run(spec(), CountEnv))
     assert during == [0, 0, 0]
     assert activity.log == [1, 0, 1, 0, 1, 0, 1, 0]
 

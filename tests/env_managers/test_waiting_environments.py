@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 from manager_fakes import CountEnv, manager, script
 
-from roll.env_managers import EnvThreads, EpisodeSpec, Timeouts
+from roll.env_managers import CallThreads, EpisodeSpec, Timeouts
 from roll.env_managers.event_loop import EnvEventLoop
 from roll.envs import AsyncTextEnv, Outcome, TextEnv
 from roll.trajectories.model import Status, Trajectory
@@ -74,7 +74,7 @@ def told(trajectories: list[Trajectory]) -> list[Any]:
     ]
 
 
-@pytest.mark.parametrize("threads", [None, EnvEventLoop, EnvThreads], ids=["in place", "event loop", "threads"])
+@pytest.mark.parametrize("threads", [None, EnvEventLoop, CallThreads], ids=["in place", "event loop", "threads"])
 def test_an_environment_that_awaits_plays_as_its_twin_that_does_not(threads: Any) -> None:
     replies = ("<answer>1</answer>", "what?", "<answer>3</answer>")
     wanted = told(play_all(Guess, 12, *replies))
@@ -115,7 +115,7 @@ def test_blocking_environments_get_as_many_threads_as_there_are_episodes() -> No
             return super().step(response)
 
     before, during = sys.getswitchinterval(), []
-    played = play_all(lambda: Blocking(goal=1), 512, threads=EnvThreads)
+    played = play_all(lambda: Blocking(goal=1), 512, threads=CallThreads)
     assert all(trajectory.status is Status.COMPLETED for trajectory in played)
     # So many ask for the interpreter less often, or they would do nothing else.
     assert max(during) > 0.04 > before == sys.getswitchinterval()
@@ -143,7 +143,7 @@ def test_a_limit_on_calls_at_a_time_holds(kind: str) -> None:
             running[0] -= 1
             return super().step(response)
 
-    where = (lambda: EnvEventLoop(3)) if kind == "awaits" else (lambda: EnvThreads(3))
+    where = (lambda: EnvEventLoop(3)) if kind == "awaits" else (lambda: CallThreads(3))
     play_all(lambda: (Awaits if kind == "awaits" else Blocks)(goal=3), 20, threads=where)
     assert 1 < running[1] <= 3
 
@@ -158,7 +158,7 @@ def test_where_the_system_refuses_threads_those_that_are_there_do_the_work(monke
         start(thread)
 
     monkeypatch.setattr(threading.Thread, "start", refuse)
-    played = play_all(lambda: CountEnv(goal=2), 30, threads=EnvThreads)
+    played = play_all(lambda: CountEnv(goal=2), 30, threads=CallThreads)
     assert all(trajectory.status is Status.COMPLETED for trajectory in played)
 
 
@@ -191,7 +191,7 @@ class Bad(CountEnv):
         self.closed += 1
 
 
-@pytest.mark.parametrize("threads", [None, EnvEventLoop, EnvThreads], ids=["in place", "event loop", "threads"])
+@pytest.mark.parametrize("threads", [None, EnvEventLoop, CallThreads], ids=["in place", "event loop", "threads"])
 @pytest.mark.parametrize(
     ("how", "status", "reason"),
     [
@@ -208,7 +208,7 @@ def test_what_goes_wrong_while_awaiting_ends_one_episode(how: str, status: Statu
     (trajectory,) = play_all(lambda: bad, 1, threads=threads, timeouts=Timeouts(step=0.2))
     assert trajectory.status is status and reason in (trajectory.error or "")
     until = time.monotonic() + 10
-    while threads is EnvThreads and not bad.closed and time.monotonic() < until:
+    while threads is CallThreads and not bad.closed and time.monotonic() < until:
         time.sleep(0.01)  # it is closed in a thread
     if how != "will not be cancelled":
         assert bad.closed == 1

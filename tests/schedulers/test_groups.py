@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 import roll.envs
-from roll.env_managers import EnvManagerLimits, EnvThreads, Templates, TrajectoryEnvManager
+from roll.env_managers import CallThreads, EnvManagerLimits, Templates, TrajectoryEnvManager
 from roll.env_managers.groups import GroupMismatchError
 from roll.env_managers.records import EpisodeSpec
 from roll.generation import Completion, GenerationRequest, SamplingParams
@@ -73,7 +73,7 @@ class FakeEngine:
 def scheduler(
     engine: FakeEngine,
     make_env: Callable[[str], Callable[[], Any]] | None = None,
-    threads: EnvThreads | None = None,
+    threads: CallThreads | None = None,
     with_baselines: bool = False,
     on_member: Callable[[], None] | None = None,
 ) -> GroupPlayer[Level]:
@@ -134,7 +134,7 @@ def test_results_come_in_the_order_asked_for_whoever_finishes_first() -> None:
     engines = [FakeEngine(order) for order in range(3)]
     first, second, third = (
         without_times(collect(scheduler(engine, threads=threads), wanted))
-        for engine, threads in zip(engines, (None, None, EnvThreads(4)), strict=True)
+        for engine, threads in zip(engines, (None, None, CallThreads(4)), strict=True)
     )
     assert len({tuple(r.request_id for r in engine.requests) for engine in engines}) == 3, "the orders differed"
     assert first == second == third

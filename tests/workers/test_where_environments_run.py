@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import pytest
 
-from roll.common.threads import MOST_THREADS, EnvThreads
+from roll.common.threads import MOST_THREADS, CallThreads
 from roll.config import AgenticConfig, load
 from roll.env_managers.event_loop import EnvEventLoop
 from roll.envs import AsyncTextEnv, TextEnv, register_env
@@ -28,7 +28,7 @@ def registered() -> None:
 
 
 def test_each_kind_of_environment_runs_where_it_costs_least() -> None:
-    shared = EnvThreads()
+    shared = CallThreads()
     assert shared._max_threads == MOST_THREADS
     assert threads_of(config("blocks"), "here", [shared]) is shared
     assert threads_of(config("quick"), "here", [shared]) is None
@@ -36,7 +36,7 @@ def test_each_kind_of_environment_runs_where_it_costs_least() -> None:
 
 
 def test_a_limit_of_the_tag_is_kept_wherever_it_runs() -> None:
-    limited = threads_of(config("blocks", max_env_step_concurrent=7), "here", [EnvThreads()])
-    assert isinstance(limited, EnvThreads) and limited._max_threads == 7
-    awaited = threads_of(config("waits", max_env_step_concurrent=7), "here", [EnvThreads()])
+    limited = threads_of(config("blocks", max_env_step_concurrent=7), "here", [CallThreads()])
+    assert isinstance(limited, CallThreads) and limited._max_threads == 7
+    awaited = threads_of(config("waits", max_env_step_concurrent=7), "here", [CallThreads()])
     assert isinstance(awaited, EnvEventLoop) and awaited._places._value == 7  # type: ignore[attr-defined]

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 from hydra import compose, initialize_config_dir
 
-from roll.common.threads import EnvThreads
+from roll.common.threads import CallThreads
 from roll.config import AgenticConfig, ConfigError, ConfigWarning, RLVRConfig, load
 from roll.config.trackers import TRACKERS
 from roll.distributed.context import WorkerContext, entered
@@ -143,7 +143,7 @@ def waits() -> Iterator[None]:
 
 
 def test_where_environments_run_depends_on_how_long_they_take_and_how_many_calls_they_bear(waits: None) -> None:
-    shared = EnvThreads()
+    shared = CallThreads()
     pools = [shared]
     config = load(
         {
