@@ -4,14 +4,15 @@ Imports neither torch nor ray nor transformers; Hydra itself is imported by :fun
 """
 
 from roll.config.agentic import AgenticConfig
-from roll.config.batch_plan import BatchPlan, plan
+from roll.config.batch_plan import BatchPlan
 from roll.config.env_manager import CustomEnvConfig, EnvManagerConfig, RewardNormalization, Timeouts
 from roll.config.errors import ConfigError, ConfigWarning, Problem, RunError
 from roll.config.evaluation import EvaluationConfig
 from roll.config.launching import hydra_main, launch
 from roll.config.loading import load
-from roll.config.pipeline import PipelineConfig
+from roll.config.rl import RLConfig
 from roll.config.rlvr import RLVRConfig
+from roll.config.run import RunConfig
 from roll.config.runnable import require_runnable
 from roll.config.strategies import require_available
 from roll.config.worker import GeneratingArgs, ModelArgs, StrategyArgs, TrainingArgs, WorkerConfig
@@ -26,10 +27,11 @@ __all__ = [
     "EvaluationConfig",
     "GeneratingArgs",
     "ModelArgs",
-    "PipelineConfig",
+    "RLConfig",
     "Problem",
     "RLVRConfig",
     "RewardNormalization",
+    "RunConfig",
     "RunError",
     "StrategyArgs",
     "Timeouts",
@@ -38,7 +40,6 @@ __all__ = [
     "hydra_main",
     "launch",
     "load",
-    "plan",
     "require_available",
     "require_runnable",
 ]

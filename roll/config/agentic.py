@@ -1,108 +1,50 @@
-"""The keys of the agentic pipeline."""
+"""The configuration of the agentic pipeline."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
-from typing import Any
+from collections.abc import Iterator
 
-from pydantic import Field, model_validator
-
-from roll.config.base import NameList
-from roll.config.env_manager import CustomEnvConfig, EnvManagerConfig, RewardNormalization, ValEnvManagerConfig
+from roll.config.agentic_checks import agentic_problems
+from roll.config.agentic_keys import AgenticKeys
+from roll.config.batch_plan import BatchPlan, batch_plan, rollout_plan
+from roll.config.env_manager import EnvManagerConfig, RewardNormalization
 from roll.config.errors import Problem
-from roll.config.pipeline import PipelineConfig
-from roll.config.worker import Positive
 
 
-class AgenticConfig(PipelineConfig):
+class AgenticConfig(AgenticKeys):
     """Everything that ``examples/start_agentic_pipeline.py`` reads."""
 
     program = "examples/start_agentic_pipeline.py"
 
-    reward_normalization: RewardNormalization = Field(
-        default_factory=RewardNormalization, description="Normalisation of episode scores."
-    )
-    train_env_manager: EnvManagerConfig = Field(
-        default_factory=EnvManagerConfig, description="Environments of training."
-    )
-    val_env_manager: ValEnvManagerConfig = Field(
-        default_factory=ValEnvManagerConfig, description="Environments of evaluation."
-    )
-    custom_envs: dict[str, CustomEnvConfig] = Field(
-        default_factory=dict, description="Tags by name, added to those that are registered in Python."
-    )
-    custom_env: dict[str, CustomEnvConfig] = Field(
-        default_factory=dict, description="A library of tags, to refer to as `${custom_env.SimpleSokoban}`."
-    )
+    def plan(self) -> BatchPlan:
+        """Return what training and evaluation play, and how that becomes optimiser steps."""
+        tags = self.tags()
+        limit = self.actor_infer.generating_args.max_new_tokens
+        responses = [
+            min(limit, tags[tag].max_tokens_per_step or limit) if tag in tags else limit
+            for tag in self.train_env_manager.tags
+        ]
+        train = rollout_plan(self.train_env_manager, self.rollout_batch_size, self.dynamic_sampling)
+        val = rollout_plan(self.val_env_manager, self.val_batch_size)
+        return batch_plan(self, train, val, max(responses))
 
-    env_modules: NameList = Field(
-        default_factory=list,
-        description="Python modules to import that register environments of your own; looked for in the working "
-        "directory too.",
-    )
+    def environment_roles(self) -> Iterator[tuple[str, EnvManagerConfig]]:
+        """Yield the sections whose environments have workers of their own."""
+        yield "train_env_manager", self.train_env_manager
+        if self.eval_steps:
+            yield "val_env_manager", self.val_env_manager
 
-    # Values that exist to be interpolated into tags
-    max_actions_per_traj: Positive | None = Field(None, description="Most turns, for interpolation into tags.")
-    max_tokens_per_step: Positive | None = Field(None, description="Tokens per turn, for interpolation into tags.")
-    action_pattern: str | None = Field(None, description="Regular expression of an answer, for interpolation.")
-    think_action_pattern: str | None = Field(None, description="The same with thinking before the answer.")
-    all_response_pattern: str | None = Field(None, description="The same where the whole response is the answer.")
-    sokoban_format_penalty: float | None = Field(None, description="Format penalty, for interpolation.")
-    frozen_format_penalty: float | None = Field(None, description="Format penalty, for interpolation.")
-    env_manager_cls: str | None = Field(None, description="Env manager, for interpolation into tags.")
-    agent_system_template: str | None = Field(None, description="System prompt, for interpolation into tags.")
-    agent_template: str | None = Field(None, description="User prompt, for interpolation into tags.")
+    @property
+    def score_normalization(self) -> RewardNormalization:
+        """How the scores of episodes are normalised."""
+        return self.reward_normalization
 
-    @model_validator(mode="before")
-    @classmethod
-    def _fill_batch_sizes(cls, data: Any) -> Any:
-        """Let batch size and number of groups follow from each other where only one of them is set."""
-        if not isinstance(data, Mapping):
-            return data
-        filled = dict(data)
-        _fill_batch_size(filled, "rollout_batch_size", "train_env_manager", EnvManagerConfig)
-        _fill_batch_size(filled, "val_batch_size", "val_env_manager", ValEnvManagerConfig)
-        return filled
-
-    def tags(self) -> dict[str, CustomEnvConfig]:
-        """Return every tag of the configuration; ``custom_envs`` wins over the library ``custom_env``."""
-        return {**self.custom_env, **self.custom_envs}
-
-    def tag_mappings(self) -> dict[str, dict[str, Any]]:
-        """Return every tag as a plain mapping, as the environment registry takes it."""
-        return {name: tag.tag_mapping() for name, tag in self.tags().items()}
+    @property
+    def response_limit(self) -> int:
+        """Most response tokens of an episode, over all turns."""
+        return self.response_length or self.sequence_length
 
     def problems(self) -> Iterator[Problem]:
         """Yield every contradiction between keys that are each valid alone."""
-        from roll.config.checks import agentic_problems
-
         yield from super().problems()
         yield from agentic_problems(self)
-
-
-def _fill_batch_size(data: dict[str, Any], batch_key: str, manager_key: str, kind: type[EnvManagerConfig]) -> None:
-    manager = data.get(manager_key, {})
-    if not isinstance(manager, Mapping):
-        return
-    groups = manager.get("env_groups", manager.get("num_env_groups"))
-    partition = manager.get("n_groups", manager.get("num_groups_partition"))
-    if groups is None and isinstance(partition, list) and all(isinstance(item, int) for item in partition):
-        groups = sum(partition) or None
-    group_size = manager.get("group_size", kind.model_fields["group_size"].default)
-    batch = data.get(batch_key)
-    if not isinstance(group_size, int) or group_size < 1:
-        return
-    if groups is None and isinstance(batch, int):
-        # A batch that the group size does not divide is reported by the checks, with values that would fit.
-        groups = max(1, batch // group_size)
-    elif groups is None:
-        groups = kind.model_fields["env_groups"].default
-    if batch is None and isinstance(groups, int):
-        data[batch_key] = groups * group_size
-    given = {key: value for key, value in manager.items() if value is not None or key not in _GROUP_KEYS}
-    if not _GROUP_KEYS & given.keys():
-        given["env_groups"] = groups
-    data[manager_key] = given
-
-
-_GROUP_KEYS = frozenset({"env_groups", "num_env_groups"})

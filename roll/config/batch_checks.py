@@ -5,24 +5,12 @@ from __future__ import annotations
 from collections.abc import Iterator
 from math import gcd
 
-from roll.config.agentic import AgenticConfig
 from roll.config.batch_plan import global_train_batch
-from roll.config.env_manager import EnvManagerConfig
 from roll.config.errors import Problem
-from roll.config.pipeline import PipelineConfig
+from roll.config.rl_keys import RLKeys
 
 
-def agentic_batch_problems(config: AgenticConfig) -> Iterator[Problem]:
-    """Yield what does not fit between batch sizes, groups and tags."""
-    for key, manager, batch_key, batch in (
-        ("train_env_manager", config.train_env_manager, "rollout_batch_size", config.rollout_batch_size),
-        ("val_env_manager", config.val_env_manager, "val_batch_size", config.val_batch_size),
-    ):
-        yield from _rollout_problems(key, manager, batch_key, batch)
-        yield from _partition_problems(key, manager)
-
-
-def mini_batch_problems(config: PipelineConfig) -> Iterator[Problem]:
+def mini_batch_problems(config: RLKeys) -> Iterator[Problem]:
     """Yield what does not fit between the rollout batch and the optimiser steps that share it."""
     batch = config.samples_per_step
     by_role = global_train_batch(config)
@@ -31,7 +19,7 @@ def mini_batch_problems(config: PipelineConfig) -> Iterator[Problem]:
             yield Problem(
                 "mini_batches",
                 f"{_rollout(config)} cannot be cut into {config.mini_batches} equal optimiser steps.",
-                f"use mini_batches: {_either(divisors_around(batch, config.mini_batches))}.",
+                f"use mini_batches: {either(divisors_around(batch, config.mini_batches))}.",
                 config.mini_batches,
             )
         elif by_role is not None and by_role * config.mini_batches != batch:
@@ -43,12 +31,12 @@ def mini_batch_problems(config: PipelineConfig) -> Iterator[Problem]:
     unit = worker.training_args.per_device_train_batch_size * worker.data_parallel_size
     accumulation = worker.training_args.gradient_accumulation_steps or 1
     if batch % unit == 0:
-        fits = _either(divisors_around(batch // unit, accumulation))
+        fits = either(divisors_around(batch // unit, accumulation))
         fix = f"use actor_train.training_args.gradient_accumulation_steps: {fits}"
     else:
         responses = batch // config.rollout_batch_size
         step = by_role // gcd(by_role, responses)
-        fix = f"use rollout_batch_size: {_either(multiples_around(step, config.rollout_batch_size))}"
+        fix = f"use rollout_batch_size: {either(multiples_around(step, config.rollout_batch_size))}"
     yield Problem(
         "actor_train.training_args.gradient_accumulation_steps",
         f"{_rollout(config)} is not a multiple of the {by_role} trajectories of one optimiser step "
@@ -58,7 +46,7 @@ def mini_batch_problems(config: PipelineConfig) -> Iterator[Problem]:
     )
 
 
-def oversized_batch_caution(config: PipelineConfig) -> Iterator[str]:
+def oversized_batch_caution(config: RLKeys) -> Iterator[str]:
     """Yield a caution where an optimiser step asks for more than a rollout has."""
     by_role = global_train_batch(config)
     if config.mini_batches is None and by_role is not None and by_role > config.samples_per_step:
@@ -83,7 +71,7 @@ def multiples_around(unit: int, wanted: int) -> list[int]:
     return [size for size in (below, below + unit) if size > 0]
 
 
-def _contradicting_steps(config: PipelineConfig, by_role: int) -> Problem:
+def _contradicting_steps(config: RLKeys, by_role: int) -> Problem:
     worker = config.actor_train
     unit = worker.training_args.per_device_train_batch_size * worker.data_parallel_size
     wanted = config.samples_per_step // (config.mini_batches or 1)
@@ -98,62 +86,7 @@ def _contradicting_steps(config: PipelineConfig, by_role: int) -> Problem:
     )
 
 
-def _rollout_problems(key: str, manager: EnvManagerConfig, batch_key: str, batch: int) -> Iterator[Problem]:
-    environments = manager.environments
-    sizes = f"{key}.env_groups × group_size = {manager.env_groups} × {manager.group_size} = {environments}"
-    if batch % environments:
-        groups = multiples_around(manager.group_size, batch)
-        if batch % manager.group_size == 0:
-            other = f"{key}.env_groups: {batch // manager.group_size}"
-        else:
-            counts = [size // manager.group_size for size in groups]
-            other = f"{batch_key}: {_either(groups)} with {key}.env_groups: {_either(counts)}"
-        yield Problem(
-            batch_key,
-            f"not a multiple of {sizes} environments.",
-            f"use {batch_key}: {_either(multiples_around(environments, batch))}, or {other}.",
-            batch,
-        )
-        return
-    episodes = batch // environments
-    if 0 <= manager.max_traj_per_env < episodes:
-        yield Problem(
-            f"{key}.max_traj_per_env",
-            f"{batch_key} {batch} needs {episodes} episodes of each environment ({sizes}).",
-            f"set {key}.max_traj_per_env to {episodes} or -1, or {key}.env_groups: {batch // manager.group_size}.",
-            manager.max_traj_per_env,
-        )
-
-
-def _partition_problems(key: str, manager: EnvManagerConfig) -> Iterator[Problem]:
-    tags, groups, partition = manager.tags, manager.env_groups, manager.n_groups
-    if partition is None:
-        if groups % len(tags):
-            yield Problem(
-                f"{key}.env_groups",
-                f"cannot be shared equally by {len(tags)} tags ({', '.join(tags)}).",
-                f"use {key}.env_groups: {_either(multiples_around(len(tags), groups))}, or give the share of each tag: "
-                f"{key}.n_groups: {_shares(groups, len(tags))}.",
-                groups,
-            )
-    elif len(partition) != len(tags):
-        yield Problem(
-            f"{key}.n_groups",
-            f"has {len(partition)} numbers for {len(tags)} tags ({', '.join(tags)}).",
-            f"give one number per tag, such as {_shares(groups, len(tags))}, or remove it for equal shares.",
-            partition,
-        )
-    elif sum(partition) != groups:
-        yield Problem(
-            f"{key}.n_groups",
-            f"sums to {sum(partition)}, but {key}.env_groups is {groups}.",
-            f"set {key}.env_groups: {sum(partition)}, or a partition that sums to {groups}, such as "
-            f"{_shares(groups, len(tags))}.",
-            partition,
-        )
-
-
-def _rollout(config: PipelineConfig) -> str:
+def _rollout(config: RLKeys) -> str:
     """Return the size of a rollout with the keys that make it."""
     responses = config.samples_per_step // config.rollout_batch_size
     if responses == 1:
@@ -164,7 +97,7 @@ def _rollout(config: PipelineConfig) -> str:
     )
 
 
-def _product(config: PipelineConfig) -> str:
+def _product(config: RLKeys) -> str:
     worker = config.actor_train
     training = worker.training_args
     return (
@@ -173,10 +106,6 @@ def _product(config: PipelineConfig) -> str:
     )
 
 
-def _shares(groups: int, count: int) -> list[int]:
-    share, remainder = divmod(groups, count)
-    return [share + (index < remainder) for index in range(count)]
-
-
-def _either(values: list[int]) -> str:
+def either(values: list[int]) -> str:
+    """Return the values as a choice, for people."""
     return " or ".join(str(value) for value in values)

@@ -4,10 +4,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from roll.config.agentic import AgenticConfig
 from roll.config.env_manager import EnvManagerConfig
-from roll.config.pipeline import DynamicSampling, PipelineConfig
-from roll.config.rlvr import RLVRConfig
+from roll.config.rl_keys import DynamicSampling, RLKeys
 
 
 @dataclass(frozen=True, slots=True)
@@ -169,20 +167,28 @@ class BatchPlan:
         )
 
 
-def plan(config: PipelineConfig) -> BatchPlan:
-    """Return the batch plan of ``config``, which :func:`roll.config.load` has checked."""
-    train, val, longest = _rlvr_rollouts(config) if isinstance(config, RLVRConfig) else _agentic_rollouts(config)
+def batch_plan(
+    config: RLKeys, train: RolloutPlan | PromptPlan, val: RolloutPlan | PromptPlan | None, max_new_tokens: int
+) -> BatchPlan:
+    """Return the batch plan of a run.
+
+    Args:
+        config: The keys, which have been checked.
+        train: What a training step samples.
+        val: What an evaluation samples.
+        max_new_tokens: Most tokens of a response.
+    """
     return BatchPlan(
         train=train,
         val=val,
         update=update_plan(config),
         max_steps=config.max_steps,
         sequence_length=config.sequence_length,
-        max_new_tokens=longest,
+        max_new_tokens=max_new_tokens,
     )
 
 
-def global_train_batch(config: PipelineConfig) -> int | None:
+def global_train_batch(config: RLKeys) -> int | None:
     """Return the trajectories of one optimiser step as the role's own keys give them, ``None`` where they do not.
 
     The guide's formula: per-device batch · accumulation · devices / (tensor · pipeline · context parallel size).
@@ -194,7 +200,7 @@ def global_train_batch(config: PipelineConfig) -> int | None:
     return worker.training_args.per_device_train_batch_size * accumulation * worker.data_parallel_size
 
 
-def update_plan(config: PipelineConfig) -> UpdatePlan:
+def update_plan(config: RLKeys) -> UpdatePlan:
     """Return how a rollout batch is cut into optimiser steps."""
     by_role = global_train_batch(config)
     if config.mini_batches is not None:
@@ -224,25 +230,3 @@ def rollout_plan(
         trajectories=batch_size,
         most=groups * dynamic_sampling.max_batches if replacing and dynamic_sampling else None,
     )
-
-
-def _agentic_rollouts(config: PipelineConfig) -> tuple[RolloutPlan, RolloutPlan, int]:
-    """Return what training and evaluation play, and the longest response."""
-    assert isinstance(config, AgenticConfig)
-    tags = config.tags()
-    limit = config.actor_infer.generating_args.max_new_tokens
-    responses = [
-        min(limit, tags[tag].max_tokens_per_step or limit) if tag in tags else limit
-        for tag in config.train_env_manager.tags
-    ]
-    train = rollout_plan(config.train_env_manager, config.rollout_batch_size, config.dynamic_sampling)
-    return train, rollout_plan(config.val_env_manager, config.val_batch_size), max(responses)
-
-
-def _rlvr_rollouts(config: RLVRConfig) -> tuple[PromptPlan, PromptPlan | None, int]:
-    """Return what training and evaluation answer, and the longest response."""
-    sampling = config.dynamic_sampling
-    refill = config.rollout_batch_size * sampling.max_batches if sampling.enable else None
-    train = PromptPlan(config.rollout_batch_size, config.num_return_sequences_in_group, refill)
-    val = PromptPlan(None, config.val_generating.num_return_sequences) if config.validation else None
-    return train, val, config.actor_infer.generating_args.max_new_tokens

@@ -5,23 +5,20 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 from typing import Any
 
-from roll.config.agentic import AgenticConfig
 from roll.config.algorithm import ADVANTAGE_ESTIMATORS, GROUP_ESTIMATORS, POLICY_LOSSES, UNBIASED_BY_RATIO
 from roll.config.batch_checks import (
-    agentic_batch_problems,
     divisors_around,
     mini_batch_problems,
     oversized_batch_caution,
 )
 from roll.config.errors import Problem, choose_from
-from roll.config.pipeline import PipelineConfig
+from roll.config.rl_keys import RLKeys
 from roll.config.strategies import ROLE_ABILITY, strategies_for
-from roll.config.trackers import TRACKERS
 from roll.config.worker import WorkerConfig
 
 
-def pipeline_problems(config: PipelineConfig) -> Iterator[Problem]:
-    """Yield the contradictions that any pipeline can have."""
+def rl_problems(config: RLKeys) -> Iterator[Problem]:
+    """Yield the contradictions that any run of reinforcement learning can have."""
     yield from _name_problems(config)
     for role, worker in config.roles():
         yield from _role_problems(config, role, worker)
@@ -30,25 +27,7 @@ def pipeline_problems(config: PipelineConfig) -> Iterator[Problem]:
     yield from mini_batch_problems(config)
 
 
-def agentic_problems(config: AgenticConfig) -> Iterator[Problem]:
-    """Yield the contradictions that only an agentic pipeline can have."""
-    size = config.train_env_manager.group_size
-    yield from group_of_one_problems(
-        config, "train_env_manager.group_size", size, "the members of a group", _group_normalization(config)
-    )
-    yield from agentic_batch_problems(config)
-    for name, tag in config.tags().items():
-        limit = tag.max_tokens_per_step
-        if limit is not None and limit > config.sequence_length:
-            yield Problem(
-                f"{'custom_envs' if name in config.custom_envs else 'custom_env'}.{name}.max_tokens_per_step",
-                f"a response of {limit} tokens cannot fit in sequence_length {config.sequence_length}.",
-                f"set max_tokens_per_step to at most {config.sequence_length}, or raise sequence_length.",
-                limit,
-            )
-
-
-def pipeline_cautions(config: PipelineConfig) -> Iterator[str]:
+def rl_cautions(config: RLKeys) -> Iterator[str]:
     """Yield what has no effect or probably not the one that was meant."""
     if config.reference is not None and not config.needs_reference:
         yield (
@@ -71,13 +50,8 @@ def pipeline_cautions(config: PipelineConfig) -> Iterator[str]:
     yield from oversized_batch_caution(config)
 
 
-def _name_problems(config: PipelineConfig) -> Iterator[Problem]:
+def _name_problems(config: RLKeys) -> Iterator[Problem]:
     """Check names that are open to registration: known here, or left to the modules that register more."""
-    for index, tracker in enumerate(config.track_with):
-        if tracker not in TRACKERS and not config.tracker_modules:
-            path = "track_with" if len(config.track_with) == 1 else f"track_with.{index}"
-            fix = f"{choose_from(tracker, TRACKERS)} One of your own needs its module in tracker_modules."
-            yield Problem(path, "no tracker has this name.", fix, tracker)
     if config.algorithm_modules:
         return
     names: Iterable[tuple[str, str, Iterable[str]]] = [
@@ -90,7 +64,7 @@ def _name_problems(config: PipelineConfig) -> Iterator[Problem]:
             yield Problem(path, "nothing is registered under this name.", fix, name)
 
 
-def _role_problems(config: PipelineConfig, role: str, worker: WorkerConfig) -> Iterator[Problem]:
+def _role_problems(config: RLKeys, role: str, worker: WorkerConfig) -> Iterator[Problem]:
     name = worker.strategy_args.strategy_name
     if ROLE_ABILITY[role] not in worker.strategy_args.about.abilities:
         yield Problem(
@@ -109,7 +83,7 @@ def _role_problems(config: PipelineConfig, role: str, worker: WorkerConfig) -> I
     yield from _device_problems(config, role, worker)
 
 
-def _device_problems(config: PipelineConfig, role: str, worker: WorkerConfig) -> Iterator[Problem]:
+def _device_problems(config: RLKeys, role: str, worker: WorkerConfig) -> Iterator[Problem]:
     devices = worker.device_mapping
     if not devices:
         return
@@ -151,7 +125,7 @@ def _device_problems(config: PipelineConfig, role: str, worker: WorkerConfig) ->
         )
 
 
-def _length_problems(config: PipelineConfig) -> Iterator[Problem]:
+def _length_problems(config: RLKeys) -> Iterator[Problem]:
     length = config.sequence_length
     sampling: list[tuple[str, Any]] = [
         ("actor_infer.generating_args", config.actor_infer.generating_args),
@@ -176,7 +150,7 @@ def _length_problems(config: PipelineConfig) -> Iterator[Problem]:
         )
 
 
-def _helper_model_problems(config: PipelineConfig) -> Iterator[Problem]:
+def _helper_model_problems(config: RLKeys) -> Iterator[Problem]:
     """Check that a term that needs another model has it, and that it is one that makes sense."""
     if config.needs_reference and config.reference is None:
         key, off = ("use_kl_loss", "false") if config.use_kl_loss else ("init_kl_coef", "0")
@@ -205,7 +179,7 @@ def _helper_model_problems(config: PipelineConfig) -> Iterator[Problem]:
 
 
 def group_of_one_problems(
-    config: PipelineConfig, key: str, size: int, compared: str, others: Iterable[tuple[str, str]] = ()
+    config: RLKeys, key: str, size: int, compared: str, others: Iterable[tuple[str, str]] = ()
 ) -> Iterator[Problem]:
     """Yield every choice that compares the members of a group, where groups have one member.
 
@@ -233,10 +207,3 @@ def group_of_one_problems(
             f"set {key} to 2 or more (8 is usual), or {alternative}.",
             size,
         )
-
-
-def _group_normalization(config: AgenticConfig) -> Iterator[tuple[str, str]]:
-    normalization = config.reward_normalization
-    if normalization.grouping == "state" and normalization.method != "identity":
-        reason = f"reward_normalization {normalization.method!r} over grouping 'state'"
-        yield reason, "reward_normalization.grouping: batch"

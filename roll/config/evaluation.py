@@ -7,8 +7,9 @@ from collections.abc import Iterator
 from pydantic import Field
 
 from roll.config.errors import Problem
-from roll.config.pipeline import ConfigPath
 from roll.config.rlvr import RLVRConfig
+from roll.config.rlvr_checks import evaluation_problems
+from roll.config.run import ConfigPath
 
 
 class EvaluationConfig(RLVRConfig):
@@ -39,8 +40,6 @@ class EvaluationConfig(RLVRConfig):
 
     def problems(self) -> Iterator[Problem]:
         """Yield what stands in the way of evaluating."""
-        from roll.config.rlvr_checks import evaluation_problems
-
         return evaluation_problems(self)
 
     def cautions(self) -> Iterator[str]:

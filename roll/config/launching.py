@@ -20,12 +20,13 @@ from roll.config.composing import composition_error, is_primary, quoted, require
 from roll.config.errors import ConfigError, ConfigWarning, RunError
 from roll.config.loading import PIPELINES, check, kind_of
 from roll.config.multirun import FINISHED, Job, Jobs
-from roll.config.pipeline import PipelineConfig
 from roll.config.plain_text import plain_text
 from roll.config.process import prepare_process
+from roll.config.rl import RLConfig
+from roll.config.run import RunConfig
 from roll.config.yaml_files import require_sound_files
 
-Config = TypeVar("Config", bound=PipelineConfig)
+Config = TypeVar("Config", bound=RunConfig)
 
 EXIT_CONFIG_NAME = 1
 """Exit code where no configuration file has the name given."""
@@ -191,7 +192,7 @@ class _CommandLine:
         flags: list[str],
         overrides: list[str],
         config_dir: Path,
-        kind: type[PipelineConfig],
+        kind: type[RunConfig],
     ) -> None:
         self._options = options
         self._flags = flags
@@ -203,7 +204,7 @@ class _CommandLine:
 
     @classmethod
     def parse(
-        cls, argv: Sequence[str], config_dir: Path, config_name: str | None, kind: type[PipelineConfig]
+        cls, argv: Sequence[str], config_dir: Path, config_name: str | None, kind: type[RunConfig]
     ) -> _CommandLine:
         parser = argparse.ArgumentParser(add_help=False, allow_abbrev=False)
         for name, short in (("config-name", "cn"), ("config-dir", "cd"), ("config-path", "cp"), ("cfg", "c")):
@@ -330,14 +331,14 @@ def _selected(composed: DictConfig, key: str) -> str | None:
     return value if isinstance(value, str) else None
 
 
-def _is_for_another(path: Path, kind: type[PipelineConfig]) -> bool:
+def _is_for_another(path: Path, kind: type[RunConfig]) -> bool:
     """Tell whether the keys of a file itself, without what it builds on, make it one of another program."""
     try:
         require_sound_files(path, [])
         written = OmegaConf.load(path)
     except ConfigError:
         return False
-    own = {key for other in PIPELINES for key in other.model_fields} - PipelineConfig.model_fields.keys()
+    own = {key for other in PIPELINES for key in other.model_fields} - RLConfig.model_fields.keys()
     return isinstance(written, DictConfig) and bool(own & written.keys()) and kind_of(written) is not kind
 
 

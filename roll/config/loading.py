@@ -17,15 +17,16 @@ from roll.config.dialects import translate
 from roll.config.errors import ConfigError, ConfigWarning, Problem
 from roll.config.evaluation import EvaluationConfig
 from roll.config.origins import Origins
-from roll.config.pipeline import PipelineConfig
 from roll.config.resolving import resolve
+from roll.config.rl import RLConfig
 from roll.config.rlvr import RLVRConfig
+from roll.config.run import RunConfig
 from roll.config.sources import Sources
 from roll.config.validation import validation_problems
 
-Config = TypeVar("Config", bound=PipelineConfig)
+Config = TypeVar("Config", bound=RunConfig)
 
-PIPELINES: tuple[type[PipelineConfig], ...] = (AgenticConfig, RLVRConfig, EvaluationConfig)
+PIPELINES: tuple[type[RunConfig], ...] = (AgenticConfig, RLVRConfig, EvaluationConfig)
 
 _COMPOSITION_KEYS = ("hydra", "defaults")
 """Keys that are for Hydra: they can be left over in a file that was read without it."""
@@ -102,15 +103,15 @@ def load(
     return check(composed, kind=kind or AgenticConfig, source=source, overrides=written, command=None)
 
 
-def kind_of(composed: DictConfig) -> type[PipelineConfig]:
+def kind_of(composed: DictConfig) -> type[RunConfig]:
     """Return the pipeline that a file is for: by its keys, those of other guides included."""
     data = OmegaConf.to_container(composed, resolve=False)
     assert isinstance(data, dict)
     named = {str(key): value for key, value in data.items()}
-    if named.keys() & (AgenticConfig.model_fields.keys() - PipelineConfig.model_fields.keys()):
+    if named.keys() & (AgenticConfig.model_fields.keys() - RLConfig.model_fields.keys()):
         return AgenticConfig
     native = translate(named, EvaluationConfig).data
-    if not native.keys() & (EvaluationConfig.model_fields.keys() - PipelineConfig.model_fields.keys()):
+    if not native.keys() & (EvaluationConfig.model_fields.keys() - RLConfig.model_fields.keys()):
         return RLVRConfig if _trains_on_files(native) else AgenticConfig
     return RLVRConfig if _trains_on_files(native) and native.get("recorded") is None else EvaluationConfig
 
@@ -176,7 +177,7 @@ def check(
     )
 
 
-def _for_another_program(problem: Problem, kind: type[PipelineConfig]) -> Problem:
+def _for_another_program(problem: Problem, kind: type[RunConfig]) -> Problem:
     """Name the program that reads a top-level key which this one does not know."""
     if problem.message != "unknown key.":
         return problem

@@ -12,7 +12,7 @@ from pydantic import BaseModel
 from pydantic.fields import FieldInfo
 from pydantic_core import PydanticUndefined
 
-from roll.config.agentic import AgenticConfig
+from roll.config.agentic_keys import AgenticKeys
 from roll.config.algorithm import AlgorithmConfig, OverlongBuffer, SamplerCorrection
 from roll.config.base import ConfigModel, as_list
 from roll.config.device_mapping import parse_device_mapping
@@ -24,14 +24,15 @@ from roll.config.env_manager import (
     ValEnvManagerConfig,
 )
 from roll.config.evaluation import EvaluationConfig
-from roll.config.pipeline import CheckpointConfig, DynamicSampling, PipelineConfig
-from roll.config.rlvr import (
+from roll.config.rl_keys import DynamicSampling, RLKeys
+from roll.config.rlvr_keys import (
     QueryFilterConfig,
     RewardConfig,
-    RLVRConfig,
+    RLVRKeys,
     ValidationConfig,
     VerifierConfig,
 )
+from roll.config.run import CheckpointConfig, RunConfig
 from roll.config.weight_sync import WeightSyncConfig
 from roll.config.worker import (
     CustomClass,
@@ -48,18 +49,19 @@ START, END = "<!-- reference:start -->", "<!-- reference:end -->"
 """What surrounds the generated part of the page."""
 
 _TITLES: dict[type[ConfigModel], str] = {
-    PipelineConfig: "Pipeline",
+    RunConfig: "Every run (top level)",
     CheckpointConfig: "`checkpoint_config`",
+    RLKeys: "Reinforcement learning (top level)",
     WeightSyncConfig: "`weight_sync`",
     AlgorithmConfig: "Algorithm (top level)",
     OverlongBuffer: "`overlong_buffer`",
     SamplerCorrection: "`sampler_correction`",
-    AgenticConfig: "Agentic (top level)",
+    AgenticKeys: "Agentic (top level)",
     RewardNormalization: "`reward_normalization`",
     EnvManagerConfig: "`train_env_manager`, `val_env_manager`",
     Timeouts: "`timeouts` of an env manager",
     CustomEnvConfig: "A tag in `custom_envs` or `custom_env`",
-    RLVRConfig: "RLVR (top level)",
+    RLVRKeys: "RLVR (top level)",
     RewardConfig: "A domain in `rewards`",
     VerifierConfig: "A verifier in `verifiers`",
     QueryFilterConfig: "`query_filter_config` of a domain",

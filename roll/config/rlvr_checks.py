@@ -9,8 +9,7 @@ from typing import Final
 from roll.common.spelling import nearest
 from roll.config.checks import group_of_one_problems
 from roll.config.errors import Problem, choose_from
-from roll.config.evaluation import EvaluationConfig
-from roll.config.rlvr import DOMAIN_VERIFIERS, RewardConfig, RLVRConfig
+from roll.config.rlvr_keys import DOMAIN_VERIFIERS, RewardConfig, RLVRKeys
 from roll.config.worker import GeneratingArgs
 
 FILTER_ARGUMENTS: Final = {
@@ -21,7 +20,7 @@ FILTER_ARGUMENTS: Final = {
 """Keys of ``query_filter_config.filter_args`` by filter."""
 
 
-def rlvr_problems(config: RLVRConfig) -> Iterator[Problem]:
+def rlvr_problems(config: RLVRKeys) -> Iterator[Problem]:
     """Yield the contradictions that only an RLVR pipeline can have."""
     yield from _data_problems(config)
     yield from _domain_problems(config)
@@ -33,7 +32,23 @@ def rlvr_problems(config: RLVRConfig) -> Iterator[Problem]:
         yield from _length_problems(config, "validation.generating_args", config.val_generating)
 
 
-def evaluation_problems(config: EvaluationConfig) -> Iterator[Problem]:
+def rlvr_cautions(config: RLVRKeys) -> Iterator[str]:
+    """Yield what has no effect or probably not the one that was meant."""
+    longest = config.actor_infer.generating_args.max_new_tokens
+    if config.response_length is not None and config.response_length > longest:
+        yield (
+            f"response_length: responses end after actor_infer.generating_args.max_new_tokens={longest} tokens "
+            f"already. Remove max_new_tokens, so that they may have {config.response_length}."
+        )
+    filters = [reward.query_filter_config.type for reward in config.rewards.values()]
+    if config.is_use_additional_prompts and not config.dynamic_sampling.enable and set(filters) <= {"no_filter"}:
+        yield (
+            "is_use_additional_prompts: has no effect, for no group is ever replaced. Set dynamic_sampling.enable: "
+            "true, or a query_filter_config."
+        )
+
+
+def evaluation_problems(config: RLVRKeys) -> Iterator[Problem]:
     """Yield what stands in the way of an evaluation without training."""
     if config.validation is None:
         yield Problem(
@@ -47,7 +62,7 @@ def evaluation_problems(config: EvaluationConfig) -> Iterator[Problem]:
     yield from _length_problems(config, "validation.generating_args", config.val_generating)
 
 
-def _data_problems(config: RLVRConfig) -> Iterator[Problem]:
+def _data_problems(config: RLVRKeys) -> Iterator[Problem]:
     data = config.actor_train.data_args
     if not data.file_name and data.custom_cls is None:
         yield Problem(
@@ -81,7 +96,7 @@ def _data_problems(config: RLVRConfig) -> Iterator[Problem]:
             )
 
 
-def _validation_problems(config: RLVRConfig) -> Iterator[Problem]:
+def _validation_problems(config: RLVRKeys) -> Iterator[Problem]:
     if config.validation is None:
         return
     data = config.validation.data_args
@@ -100,7 +115,7 @@ def _validation_problems(config: RLVRConfig) -> Iterator[Problem]:
         )
 
 
-def _domain_problems(config: RLVRConfig) -> Iterator[Problem]:
+def _domain_problems(config: RLVRKeys) -> Iterator[Problem]:
     if not config.rewards:
         yield Problem(
             "rewards",
@@ -123,7 +138,7 @@ def _domain_problems(config: RLVRConfig) -> Iterator[Problem]:
             )
 
 
-def _verifier_problems(config: RLVRConfig, domain: str, reward: RewardConfig) -> Iterator[Problem]:
+def _verifier_problems(config: RLVRKeys, domain: str, reward: RewardConfig) -> Iterator[Problem]:
     path = f"rewards.{domain}"
     if reward.verifiers and reward.verifier_function:
         yield Problem(
@@ -151,7 +166,7 @@ def _verifier_problems(config: RLVRConfig, domain: str, reward: RewardConfig) ->
         )
 
 
-def _custom_function_problems(config: RLVRConfig) -> Iterator[Problem]:
+def _custom_function_problems(config: RLVRKeys) -> Iterator[Problem]:
     """A reward function that no domain uses."""
     custom = config.custom_reward_function
     named = [reward.verifiers or reward.verifier_function for reward in config.rewards.values()]
@@ -176,7 +191,7 @@ def _filter_problems(domain: str, reward: RewardConfig) -> Iterator[Problem]:
             yield Problem(path, f"{reward.query_filter_config.type} has no such argument.", fix)
 
 
-def _length_problems(config: RLVRConfig, path: str, generating: GeneratingArgs) -> Iterator[Problem]:
+def _length_problems(config: RLVRKeys, path: str, generating: GeneratingArgs) -> Iterator[Problem]:
     """A longest response must fit in ``response_length``, and with a prompt of ``prompt_length`` in a sample."""
     limit = config.response_length
     if limit is not None and generating.max_new_tokens > limit:

@@ -6,13 +6,13 @@ from collections.abc import Iterator
 from importlib.util import find_spec
 
 from roll.config.errors import ConfigError, Problem
-from roll.config.pipeline import PipelineConfig
+from roll.config.run import RunConfig
 from roll.config.strategies import availability_problem
 
 _TRACKER_PACKAGES = {"wandb": "wandb", "mlflow": "mlflow", "swanlab": "swanlab"}
 
 
-def require_runnable(config: PipelineConfig) -> None:
+def require_runnable(config: RunConfig) -> None:
     """Raise unless this version has the machinery for everything that ``config`` asks for.
 
     Call it once at the start of a pipeline: :func:`roll.config.load` accepts every key of the guide.
@@ -25,7 +25,7 @@ def require_runnable(config: PipelineConfig) -> None:
         raise ConfigError(problems)
 
 
-def _missing(config: PipelineConfig) -> Iterator[Problem]:
+def _missing(config: RunConfig) -> Iterator[Problem]:
     for role, worker in config.roles():
         problem = availability_problem(
             worker.strategy_args.strategy_name, role=role, world_size=worker.workers, cluster=config.cluster

@@ -11,7 +11,7 @@ from typing import Any, Final
 import yaml
 
 from roll.config.base import ConfigModel
-from roll.config.pipeline import PipelineConfig
+from roll.config.run import RunConfig
 
 HIDDEN: Final = "***"
 
@@ -35,7 +35,7 @@ class _Line:
     depth: int
 
 
-def to_yaml(config: PipelineConfig) -> str:
+def to_yaml(config: RunConfig) -> str:
     """Return every key of ``config``. Loaded again, the text gives an equal configuration.
 
     Keys that were not set are comments that show their defaults: some keys mean something else where they are not set.
@@ -45,7 +45,7 @@ def to_yaml(config: PipelineConfig) -> str:
     return "\n".join(lines) + "\n"
 
 
-def to_mapping(config: PipelineConfig) -> dict[str, Any]:
+def to_mapping(config: RunConfig) -> dict[str, Any]:
     """Return every key of ``config``, defaults too, as plain values; secrets are hidden."""
     return {name: _plain(name, getattr(config, name)) for name in type(config).model_fields}
 
@@ -73,7 +73,7 @@ def differences(before: Mapping[str, Any], after: Mapping[str, Any]) -> list[str
     ]
 
 
-def without_secrets(words: Sequence[str], config: PipelineConfig) -> list[str]:
+def without_secrets(words: Sequence[str], config: RunConfig) -> list[str]:
     """Return the words of a command line with the secrets of ``config`` hidden."""
     secrets = sorted(set(_secrets(config)), key=len, reverse=True)
     hidden = []
@@ -84,14 +84,14 @@ def without_secrets(words: Sequence[str], config: PipelineConfig) -> list[str]:
     return hidden
 
 
-def _section(model: ConfigModel, path: tuple[str, ...], config: PipelineConfig, *, live: bool) -> Iterator[_Line]:
+def _section(model: ConfigModel, path: tuple[str, ...], config: RunConfig, *, live: bool) -> Iterator[_Line]:
     for name in type(model).model_fields:
         # Unset, the name would be that of the file.
         is_set = (live and name in model.model_fields_set) or (*path, name) == ("exp_name",)
         yield from _entry(name, getattr(model, name), (*path, name), config, live=is_set)
 
 
-def _entry(key: Any, value: Any, path: tuple[str, ...], config: PipelineConfig, *, live: bool) -> Iterator[_Line]:
+def _entry(key: Any, value: Any, path: tuple[str, ...], config: RunConfig, *, live: bool) -> Iterator[_Line]:
     origin, depth = config.origins.of(path) if live else "default", len(path) - 1
     name = _scalar(key)
     if _is_secret(str(key), value):

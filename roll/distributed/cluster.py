@@ -7,7 +7,7 @@ from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Protocol
 
-from roll.config import PipelineConfig, RunError
+from roll.config import RunConfig, RunError
 from roll.distributed.local import LocalGroup
 from roll.distributed.placement import ClusterPlan, RolePlan, plan_placement
 from roll.distributed.worker_group import WorkerGroup, WorkerSpec
@@ -92,7 +92,7 @@ def startable(plan: ClusterPlan, role: str, groups: Mapping[str, _Closable]) -> 
 
 
 @asynccontextmanager
-async def open_cluster(config: PipelineConfig) -> AsyncIterator[Cluster]:
+async def open_cluster(config: RunConfig) -> AsyncIterator[Cluster]:
     """Open what ``config.cluster`` asks for, and end all workers afterwards.
 
     Raises:
@@ -103,15 +103,14 @@ async def open_cluster(config: PipelineConfig) -> AsyncIterator[Cluster]:
     if config.cluster == "ray":
         cluster = await _connect(config)
     else:
-        ahead = config.async_generation_ratio > 0
-        cluster = LocalCluster(plan_placement(config), config.rpc_timeout, threads=ahead)
+        cluster = LocalCluster(plan_placement(config), config.rpc_timeout, threads=config.overlaps)
     try:
         yield cluster
     finally:
         await cluster.close()
 
 
-async def _connect(config: PipelineConfig) -> Cluster:
+async def _connect(config: RunConfig) -> Cluster:
     try:
         from roll.distributed.ray_cluster import RayCluster
     except ModuleNotFoundError as error:

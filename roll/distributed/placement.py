@@ -5,12 +5,10 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 
-from roll.config import ConfigError, PipelineConfig, Problem
-from roll.config.agentic import AgenticConfig
+from roll.config import ConfigError, Problem, RunConfig
 from roll.config.device_mapping import format_device_mapping
 from roll.config.env_manager import EnvManagerConfig
 from roll.config.process import process_defaults
-from roll.config.rlvr import RewardConfig, RLVRConfig
 from roll.config.worker import WorkerConfig
 
 CPUS_PER_WORKER = 1
@@ -126,7 +124,7 @@ class ClusterResources:
         return ", ".join(str(node) for node in self.nodes) or "no machine"
 
 
-def plan_placement(config: PipelineConfig) -> ClusterPlan:
+def plan_placement(config: RunConfig) -> ClusterPlan:
     """Return where every worker of a run lives.
 
     A role with a ``device_mapping`` has one worker per ``num_gpus_per_worker`` devices, taken in the order written. A
@@ -145,7 +143,7 @@ def plan_placement(config: PipelineConfig) -> ClusterPlan:
     """
     problems: list[Problem] = []
     roles: dict[str, RolePlan] = {}
-    for name, worker in _model_roles(config):
+    for name, worker in config.worker_roles():
         if worker.device_mapping:
             problems += _mapping_problems(name, worker, config.num_gpus_per_node)
             places = _device_places(worker, config.num_gpus_per_node)
@@ -154,7 +152,7 @@ def plan_placement(config: PipelineConfig) -> ClusterPlan:
             alone = config.cluster == "local" and name.startswith("rewards.")
             places = _cpu_places(1 if alone else worker.workers, config.nodes)
         roles[name] = RolePlan(name, places, dict(worker.system_envs), f"{name}.world_size")
-    for name, manager in _environment_roles(config):
+    for name, manager in config.environment_roles():
         workers = 1 if config.cluster == "local" else environment_workers(manager)
         places = _cpu_places(workers, config.nodes)
         roles[name] = RolePlan(name, places, dict(manager.system_envs), f"{name}.max_env_num_per_worker")
@@ -178,27 +176,6 @@ def check_fits(plan: ClusterPlan, resources: ClusterResources) -> None:
     rooms = [[i for i, node in enumerate(resources.nodes) if _has(node, *need)] for need in needs]
     if not _match(rooms):
         raise ConfigError([_misfit(plan, needs, resources)])
-
-
-def _model_roles(config: PipelineConfig) -> Iterator[tuple[str, WorkerConfig]]:
-    """Yield the roles that hold a model or grade, as far as the run uses them."""
-    for name, worker in config.roles():
-        if name == "reference" or (name == "critic" and config.adv_estimator != "gae"):
-            continue
-        yield name, worker
-    if config.needs_reference:
-        # Without keys of its own the reference is the policy before training, scored where the policy trains.
-        yield "reference", config.reference or config.actor_train
-    if isinstance(config, RLVRConfig):
-        for domain, reward in (config.rewards or {"": RewardConfig()}).items():
-            yield f"rewards.{domain}", reward
-
-
-def _environment_roles(config: PipelineConfig) -> Iterator[tuple[str, EnvManagerConfig]]:
-    if isinstance(config, AgenticConfig):
-        yield "train_env_manager", config.train_env_manager
-        if config.eval_steps:
-            yield "val_env_manager", config.val_env_manager
 
 
 def _mapping_problems(role: str, worker: WorkerConfig, devices_per_node: int) -> Iterator[Problem]:

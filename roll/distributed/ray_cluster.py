@@ -13,7 +13,7 @@ import ray
 from ray.util.placement_group import PlacementGroup, placement_group, remove_placement_group
 from ray.util.scheduling_strategies import PlacementGroupSchedulingStrategy
 
-from roll.config import PipelineConfig, RunError
+from roll.config import RunConfig, RunError
 from roll.distributed.cluster import startable
 from roll.distributed.placement import ClusterPlan, ClusterResources, NodeResources, check_fits, plan_placement
 from roll.distributed.ray_group import RayGroup, Site
@@ -36,7 +36,7 @@ class RayCluster:
         self._groups: dict[str, RayGroup] = {}
 
     @classmethod
-    async def connect(cls, config: PipelineConfig) -> RayCluster:
+    async def connect(cls, config: RunConfig) -> RayCluster:
         """Connect to Ray and reserve what the run needs.
 
         Ray that this process has started already is used and left running. Else ``RAY_ADDRESS`` says which cluster to

@@ -9,7 +9,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, ClassVar, TypeVar
 
-from roll.config import PipelineConfig, plan
+from roll.config import RLConfig
 from roll.distributed.weight_sync import WeightSyncError
 from roll.env_managers.groups import GroupMismatchError
 from roll.pipelines.learning.learner import Learner, Lesson, algorithm_warnings
@@ -23,11 +23,11 @@ from roll.pipelines.run.interrupts import to_its_end
 from roll.pipelines.run.life_cycle import Run
 from roll.pipelines.sampling.stream import Sampling
 from roll.schedulers.groups import RolloutError
-from roll.tracking import Progress, RunSummary
+from roll.tracking import RunSummary
 from roll.trajectories.model import TrajectoryGroup
 from roll.viewer import write_pages
 
-Config = TypeVar("Config", bound=PipelineConfig)
+Config = TypeVar("Config", bound=RLConfig)
 
 
 @dataclass(slots=True)
@@ -56,10 +56,6 @@ class RLPipeline(Run[Config]):
     """What gives each step its groups."""
     reporter: ClassVar[str] = "env"
     """Who reports the metrics of trajectories (see :func:`roll.pipelines.reporting.metrics.rollout_metrics`)."""
-
-    def __init__(self, config: Config, progress: Progress) -> None:
-        super().__init__(config, progress)
-        self.plan = plan(config)
 
     @abstractmethod
     async def rollout(self, step: int) -> Rollout:
@@ -182,7 +178,7 @@ class RLPipeline(Run[Config]):
     def headline(self) -> str:
         """Return policy, algorithm and batch in a few words."""
         policy = Path(self.config.model_path("actor_train")).name
-        return f"{policy}, {self.config.adv_estimator}, {self.plan.train.short()}"
+        return f"{policy}, {self.config.adv_estimator}, {self.config.plan().train.short()}"
 
     def remarks(self) -> Iterator[str]:
         """Say what the chat template cannot do."""

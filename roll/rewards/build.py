@@ -9,7 +9,8 @@ from typing import Any
 from roll.common.registry import UnknownNameError
 from roll.config.errors import ConfigError, FixableError, Problem
 from roll.config.objects import load_object
-from roll.config.rlvr import RewardConfig, RLVRConfig, VerifierConfig
+from roll.config.rlvr import RLVRConfig
+from roll.config.rlvr_keys import RewardConfig, VerifierConfig
 from roll.rewards.base import Verifier
 from roll.rewards.concurrency import ConcurrencyLimit
 from roll.rewards.functions import FunctionVerifier

@@ -5,7 +5,7 @@ from __future__ import annotations
 import importlib
 from typing import Any
 
-from roll.config import PipelineConfig
+from roll.config import RLConfig
 from roll.workers.engine import EngineWorker
 from roll.workers.environment import EnvironmentWorker
 from roll.workers.reward import RewardWorker
@@ -21,7 +21,7 @@ _DEFAULTS: dict[str, type[Any]] = {
 }
 
 
-def worker_class(config: PipelineConfig, role: str) -> type[Any]:
+def worker_class(config: RLConfig, role: str) -> type[Any]:
     """Return the class of the workers of ``role``, a name of :func:`roll.distributed.plan_placement`'s.
 
     Raises:

@@ -9,7 +9,7 @@ from typing import Any
 import torch.distributed as dist
 from transformers import PreTrainedModel
 
-from roll.config import ConfigError, PipelineConfig, Problem, plan, require_available
+from roll.config import ConfigError, Problem, RLConfig, require_available
 from roll.config.worker import TrainWorkerConfig, WorkerConfig
 from roll.generation import Activity
 from roll.models.lora import add_adapters
@@ -20,7 +20,7 @@ from roll.strategies.training.trainer import TrainOptions
 from roll.workers.loading import load_role_model, load_text, model_folder
 
 
-def train_strategy(config: PipelineConfig, role: str) -> TrainStrategy:
+def train_strategy(config: RLConfig, role: str) -> TrainStrategy:
     """Load the model of a trained role (``actor_train``, ``critic``) into its trainer.
 
     Raises:
@@ -44,10 +44,10 @@ def train_strategy(config: PipelineConfig, role: str) -> TrainStrategy:
     return build_trainer(name, job)
 
 
-def train_options(config: PipelineConfig, worker: TrainWorkerConfig) -> TrainOptions:
+def train_options(config: RLConfig, worker: TrainWorkerConfig) -> TrainOptions:
     """Return how the optimiser of a role steps, and how its passes are cut."""
     arguments = worker.training_args
-    total = plan(config).total_optimizer_steps
+    total = config.total_optimizer_steps
     budget = arguments.max_tokens_per_microbatch
     return TrainOptions(
         learning_rate=arguments.learning_rate,
@@ -70,7 +70,7 @@ def train_options(config: PipelineConfig, worker: TrainWorkerConfig) -> TrainOpt
     )
 
 
-def reference_scorer(config: PipelineConfig) -> ScoreStrategy:
+def reference_scorer(config: RLConfig) -> ScoreStrategy:
     """Load the frozen policy.
 
     Raises:
@@ -100,7 +100,7 @@ def reference_scorer(config: PipelineConfig) -> ScoreStrategy:
 
 
 def generation_strategy(
-    config: PipelineConfig, model: PreTrainedModel | None = None, activity: Activity | None = None
+    config: RLConfig, model: PreTrainedModel | None = None, activity: Activity | None = None
 ) -> GenerationStrategy:
     """Start the engine of ``actor_infer``.
 
@@ -133,12 +133,12 @@ def generation_strategy(
     return build_engine(name, job)
 
 
-def _frozen(config: PipelineConfig, role: str) -> PreTrainedModel:
+def _frozen(config: RLConfig, role: str) -> PreTrainedModel:
     """Load the model of a role as it is before training, without gradients."""
     return load_role_model(config, role).requires_grad_(False)
 
 
-def _decode(config: PipelineConfig) -> Callable[[list[int]], str] | None:
+def _decode(config: RLConfig) -> Callable[[list[int]], str] | None:
     """Return what makes text of tokens, where a text ends responses.
 
     Raises:
@@ -154,7 +154,7 @@ def _decode(config: PipelineConfig) -> Callable[[list[int]], str] | None:
     return decode
 
 
-def training_temperature(config: PipelineConfig) -> float:
+def training_temperature(config: RLConfig) -> float:
     """Return the temperature whose log-probs are trained; greedy sampling has those of the untempered policy."""
     return config.actor_infer.generating_args.temperature or 1.0
 
@@ -165,7 +165,7 @@ def _chosen(worker: WorkerConfig, role: str) -> tuple[str, dict[str, Any] | None
     return arguments.strategy_name, arguments.strategy_config, f"{role}.strategy_args.strategy_config"
 
 
-def _add_adapters(config: PipelineConfig, role: str, model: PreTrainedModel) -> PreTrainedModel:
+def _add_adapters(config: RLConfig, role: str, model: PreTrainedModel) -> PreTrainedModel:
     """Give a model the LoRA adapters that its role asks for, if any, in place.
 
     Raises:

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 import torch
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
-from roll.config import ConfigError, PipelineConfig, Problem
+from roll.config import ConfigError, Problem, RLConfig
 from roll.models.critic import load_critic
 from roll.models.errors import ModelNotFoundError
 from roll.models.finding import resolve_pretrain
@@ -42,7 +42,7 @@ class Text:
         return sorted(set(self.tokenizer.get_vocab().values()) - special)
 
 
-def load_text(config: PipelineConfig) -> Text:
+def load_text(config: RLConfig) -> Text:
     """Load the policy's tokenizer, with the chat template that the configuration names.
 
     Raises:
@@ -60,7 +60,7 @@ def load_text(config: PipelineConfig) -> Text:
     return Text(tokenizer=tokenizer, renderer=renderer)
 
 
-def model_folder(config: PipelineConfig, role: str) -> str:
+def model_folder(config: RLConfig, role: str) -> str:
     """Return the folder, or hub name, of the model of a role.
 
     Raises:
@@ -70,7 +70,7 @@ def model_folder(config: PipelineConfig, role: str) -> str:
         return resolve_pretrain(config.model_path(role))
 
 
-def load_role_model(config: PipelineConfig, role: str, predicts: Prediction = "log_probs") -> PreTrainedModel:
+def load_role_model(config: RLConfig, role: str, predicts: Prediction = "log_probs") -> PreTrainedModel:
     """Load the model of a role: a language model, or a critic, which predicts values.
 
     Raises:
@@ -94,7 +94,7 @@ def device() -> torch.device:
 
 
 @contextmanager
-def readable(config: PipelineConfig, role: str) -> Iterator[None]:
+def readable(config: RLConfig, role: str) -> Iterator[None]:
     """Make a model that is not there a problem of the key that names it."""
     try:
         yield

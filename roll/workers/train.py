@@ -12,7 +12,7 @@ from tensordict import TensorDict
 from torch import Tensor, nn
 from transformers import PreTrainedModel
 
-from roll.config import PipelineConfig
+from roll.config import RLConfig
 from roll.distributed import worker_context
 from roll.distributed.process_group import init_process_group
 from roll.distributed.weight_sync import Place, WeightOffer, WeightSyncSettings
@@ -58,7 +58,7 @@ class TrainWorker:
         ConfigError: If the model cannot be loaded.
     """
 
-    def __init__(self, config: PipelineConfig, role: str, registered: Registered) -> None:
+    def __init__(self, config: RLConfig, role: str, registered: Registered) -> None:
         set_up(config, registered)
         join_ranks(config)
         self._strategy = self.make_strategy(config, role)
@@ -66,7 +66,7 @@ class TrainWorker:
         sends = worker_context().rank == 0
         self._links = WeightLinks(self._strategy.named_parameters, sends, self._strategy.device)
 
-    def make_strategy(self, config: PipelineConfig, role: str) -> TrainStrategy:
+    def make_strategy(self, config: RLConfig, role: str) -> TrainStrategy:
         """Return the train strategy; for subclasses (``worker_cls``) that make it in another way."""
         return train_strategy(config, role)
 
@@ -171,7 +171,7 @@ class ScoreWorker:
         ConfigError: If the model cannot be loaded.
     """
 
-    def __init__(self, config: PipelineConfig, registered: Registered) -> None:
+    def __init__(self, config: RLConfig, registered: Registered) -> None:
         set_up(config, registered)
         join_ranks(config)
         self._config = config
@@ -222,7 +222,7 @@ def data_place_of(strategy: object) -> DataPlace:
     return DataPlace(context.rank, context.size) if context.own_process else DataPlace(0, 1)
 
 
-def join_ranks(config: PipelineConfig) -> None:
+def join_ranks(config: RLConfig) -> None:
     """Make the ranks of this worker's role one ``torch.distributed`` group, where there are several."""
     context = worker_context()
     if context.own_process and context.size > 1:

@@ -18,7 +18,7 @@ from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 from omegaconf import OmegaConf
 
-from roll.config import AgenticConfig, ConfigError, EvaluationConfig, PipelineConfig, RLVRConfig, launch, load
+from roll.config import AgenticConfig, ConfigError, EvaluationConfig, RLConfig, RLVRConfig, launch, load
 from roll.config.composing import compose
 
 EXAMPLES = Path(__file__).resolve().parents[2] / "examples" / "config"
@@ -78,7 +78,7 @@ def answer(read: Callable[[], Any]) -> None:
     with in_time(), warnings.catch_warnings():
         warnings.simplefilter("ignore")
         try:
-            assert isinstance(read(), PipelineConfig)
+            assert isinstance(read(), RLConfig)
         except ConfigError as error:
             assert error.problems and all(problem.message and problem.fix for problem in error.problems)
             assert "problem" in str(error)
@@ -243,7 +243,7 @@ OVERRIDES = st.builds(
 @example(["output_dir=${nope}", "--multirun", "seed=1,2"])
 def test_any_command_line(capsys: pytest.CaptureFixture[str], words: list[str]) -> None:
     """The words of a person, behind a configuration that is good."""
-    ran: list[PipelineConfig] = []
+    ran: list[RLConfig] = []
     before = dict(os.environ)
     with in_time():
         try:
@@ -261,7 +261,7 @@ def test_a_file_of_another_encoding_beside_a_configuration_does_not_matter(
 ) -> None:
     (tmp_path / "latin.yaml").write_bytes(b"defaults: [_self_]\nexp_name: \xe9\n")
     (tmp_path / "mine.yaml").write_text(yaml.safe_dump({"defaults": ["sokoban", "_self_"], "exp_name": "mine"}))
-    ran: list[PipelineConfig] = []
+    ran: list[RLConfig] = []
     launch(ran.append, config_dir=EXAMPLES, argv=["--config-dir", str(tmp_path), "--config-name", "mine"])
     assert [config.exp_name for config in ran] == ["mine"]
     with pytest.raises(SystemExit):

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from roll.config import AgenticConfig, ConfigError, ConfigWarning, PipelineConfig, load
+from roll.config import AgenticConfig, ConfigError, ConfigWarning, RLConfig, load
 from roll.config.dialects import GUIDES, Row, translate
 from roll.config.rlvr import RLVRConfig
 
@@ -515,7 +515,7 @@ def config(*parts: Mapping[str, Any], without: Mapping[str, Any] = {}) -> RLVRCo
         return load(nested({**base, **{key: value for part in parts for key, value in part.items()}}), kind=RLVRConfig)
 
 
-def value_at(loaded: PipelineConfig, path: str) -> Any:
+def value_at(loaded: RLConfig, path: str) -> Any:
     node: Any = loaded
     for key in path.split("."):
         node = node.get(key) if isinstance(node, Mapping) else getattr(node, key, None)
@@ -573,7 +573,7 @@ def test_a_key_without_effect_is_reported_with_the_reason(row: Row) -> None:
 
 @pytest.mark.parametrize("kind", [RLVRConfig, AgenticConfig])
 @pytest.mark.parametrize("value", [{"a": 1}, [{"b": 2}], "text", -1, True, 0, None, []], ids=repr)
-def test_no_value_of_any_key_breaks_the_translation(value: Any, kind: type[PipelineConfig]) -> None:
+def test_no_value_of_any_key_breaks_the_translation(value: Any, kind: type[RLConfig]) -> None:
     for guide in GUIDES:
         for row in guide.rows:
             translate(nested({row.key: value}), kind)

@@ -11,7 +11,7 @@ import pytest
 from hydra import compose, initialize_config_dir
 from omegaconf import DictConfig
 
-from roll.config import AgenticConfig, ConfigWarning, load, plan
+from roll.config import AgenticConfig, ConfigWarning, load
 
 EXAMPLES = Path(__file__).resolve().parents[2] / "examples" / "config"
 
@@ -206,7 +206,7 @@ def test_every_example_loads_without_a_warning(name: str) -> None:
         warnings.simplefilter("error")
         config = example(name)
     assert set(config.train_env_manager.tags + config.val_env_manager.tags) <= set(config.tags())
-    assert plan(config).describe()
+    assert config.plan().describe()
 
 
 def test_the_laptop_job_trains_many_groups_and_validates_on_held_out_levels() -> None:

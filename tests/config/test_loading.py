@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 from pydantic import ValidationError
 
-from roll.config import AgenticConfig, ConfigError, load, plan, require_available, require_runnable
+from roll.config import AgenticConfig, ConfigError, load, require_available, require_runnable
 
 Loads = Callable[[str], AgenticConfig]
 
@@ -139,16 +139,14 @@ def test_tags_of_the_library_and_of_the_run_become_registry_mappings(loads: Load
 
 
 def test_batch_plan_numbers(loads: Loads) -> None:
-    batch_plan = plan(
-        loads(
-            "max_steps: 10\nsequence_length: 600\nppo_epochs: 2\nmini_batches: 4\nrollout_batch_size: 512\n"
-            "train_env_manager: {env_groups: 32, group_size: 8, tags: [A, B]}\n"
-            "val_env_manager: {env_groups: 100}\n"
-            "custom_envs: {A: {env_type: sokoban, max_tokens_per_step: 20}, "
-            "B: {env_type: sokoban, max_tokens_per_step: 50}}\n"
-            "actor_train: {training_args: {per_device_train_batch_size: 16}}"
-        )
-    )
+    batch_plan = loads(
+        "max_steps: 10\nsequence_length: 600\nppo_epochs: 2\nmini_batches: 4\nrollout_batch_size: 512\n"
+        "train_env_manager: {env_groups: 32, group_size: 8, tags: [A, B]}\n"
+        "val_env_manager: {env_groups: 100}\n"
+        "custom_envs: {A: {env_type: sokoban, max_tokens_per_step: 20}, "
+        "B: {env_type: sokoban, max_tokens_per_step: 50}}\n"
+        "actor_train: {training_args: {per_device_train_batch_size: 16}}"
+    ).plan()
     assert batch_plan.train.groups == [("A", 16), ("B", 16)]
     assert batch_plan.train.episodes_per_environment == 2
     assert batch_plan.update.trajectories_per_optimizer_step == 128
@@ -179,7 +177,7 @@ def test_the_guides_formula_gives_the_optimiser_steps(loads: Loads) -> None:
               expert_model_parallel_size: 2
         """
     )
-    update = plan(config).update
+    update = config.plan().update
     assert update.data_parallel == 4
     assert update.mini_batches == 512 // (2 * 16 * 4)
     assert update.micro_batches == 16
@@ -188,7 +186,7 @@ def test_the_guides_formula_gives_the_optimiser_steps(loads: Loads) -> None:
 def test_a_token_budget_is_shown_instead_of_a_count(loads: Loads) -> None:
     assert (
         "at most 4096 tokens"
-        in plan(loads("actor_train: {training_args: {max_tokens_per_microbatch: 4096}}")).describe()
+        in loads("actor_train: {training_args: {max_tokens_per_microbatch: 4096}}").plan().describe()
     )
 
 

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from roll.config import AgenticConfig, ConfigError, ConfigWarning, EvaluationConfig, RLVRConfig, load, plan
+from roll.config import AgenticConfig, ConfigError, ConfigWarning, EvaluationConfig, RLVRConfig, load
 from roll.config.worker import WorkerConfig
 
 SOUND: dict[str, Any] = {
@@ -28,7 +28,7 @@ def refused(changes: dict[str, Any], kind: type = RLVRConfig) -> str:
 def test_a_sound_configuration_has_a_plan_of_prompts_and_responses() -> None:
     config = load({**SOUND, "mini_batches": 2, "dynamic_sampling": {"enable": True, "max_batches": 3}}, kind=RLVRConfig)
     assert config.samples_per_step == 64
-    batch_plan = plan(config)
+    batch_plan = config.plan()
     assert batch_plan.update.trajectories_per_optimizer_step == 32
     assert "16 prompts × 4 responses → 64 trajectories" in batch_plan.describe()
     assert "up to 48 prompts" in batch_plan.describe()
@@ -158,7 +158,7 @@ def test_additional_prompts_without_a_filter_are_said_to_have_no_effect() -> Non
 def test_responses_are_as_long_as_response_length_says(limit: int) -> None:
     config = load({**SOUND, "response_length": limit}, kind=RLVRConfig)
     assert config.actor_infer.generating_args.max_new_tokens == config.val_generating.max_new_tokens == limit
-    assert plan(config).max_new_tokens == limit
+    assert config.plan().max_new_tokens == limit
     both = {"response_length": limit, "actor_infer": {"generating_args": {"temperature": 0.5}}}
     config = load({**SOUND, **both}, kind=RLVRConfig)
     assert (config.actor_infer.generating_args.max_new_tokens, config.actor_infer.generating_args.temperature) == (

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 import yaml
 
-from roll.config import AgenticConfig, PipelineConfig, RLVRConfig, load
+from roll.config import AgenticConfig, RLConfig, RLVRConfig, load
 from roll.config.base import ConfigModel
 from roll.config.composing import primary_names
 from roll.config.shipped import shipped_configs
@@ -18,7 +18,7 @@ from roll.config.written import differences, flat, to_mapping, to_yaml, without_
 FRAGMENTS = Path(__file__).parent / "dialect_fragments"
 
 
-def again(config: PipelineConfig, folder: Path) -> PipelineConfig:
+def again(config: RLConfig, folder: Path) -> RLConfig:
     (folder / "config.yaml").write_text(to_yaml(config), encoding="utf-8")
     return load(folder / "config.yaml", kind=type(config))
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from roll.config import AgenticConfig, ConfigError, PipelineConfig
+from roll.config import AgenticConfig, ConfigError, RLConfig
 from roll.config.rlvr import RLVRConfig
 from roll.distributed.placement import (
     ClusterPlan,
@@ -24,7 +24,7 @@ GUIDE = {
 
 
 def plan(**keys: object) -> ClusterPlan:
-    return plan_placement(PipelineConfig.model_validate(keys))
+    return plan_placement(RLConfig.model_validate(keys))
 
 
 def machines(*nodes: tuple[float, int]) -> ClusterResources:

@@ -10,7 +10,7 @@ from collections.abc import Iterator
 import pytest
 from worker_examples import Worker
 
-from roll.config import ConfigError, PipelineConfig, RunError
+from roll.config import ConfigError, RLConfig, RunError
 from roll.distributed import WorkerDiedError, WorkerSpec
 
 ray = pytest.importorskip("ray")
@@ -50,14 +50,14 @@ def test_an_address_where_no_cluster_answers_is_refused_soon(address: str, monke
     monkeypatch.setenv("RAY_ADDRESS", address)
     start = time.monotonic()
     with pytest.raises(RunError, match=f"No Ray cluster answers at RAY_ADDRESS={address}"):
-        asyncio.run(RayCluster.connect(PipelineConfig.model_validate(KEYS)))
+        asyncio.run(RayCluster.connect(RLConfig.model_validate(KEYS)))
     assert time.monotonic() - start < 20
     assert not ray.is_initialized()
 
 
 def test_roles_land_where_the_mapping_says_and_share_devices(raylets: Raylets) -> None:
     async def play() -> None:
-        cluster = await RayCluster.connect(PipelineConfig.model_validate(KEYS))
+        cluster = await RayCluster.connect(RLConfig.model_validate(KEYS))
         try:
             train, infer, reference = [
                 await cluster.start(role, WorkerSpec(cls=Worker))
@@ -91,7 +91,7 @@ def test_roles_land_where_the_mapping_says_and_share_devices(raylets: Raylets) -
 
 
 def test_a_mapping_that_is_too_big_says_what_there_is_and_reserves_nothing(raylets: Raylets) -> None:
-    config = PipelineConfig.model_validate({**KEYS, "num_gpus_per_node": 4})
+    config = RLConfig.model_validate({**KEYS, "num_gpus_per_node": 4})
     with pytest.raises(ConfigError, match=r"actor_train.device_mapping = '0-3'") as caught:
         asyncio.run(RayCluster.connect(config))
     assert str(caught.value).count("(2 devices, 4 CPUs)") == 3
@@ -100,8 +100,8 @@ def test_a_mapping_that_is_too_big_says_what_there_is_and_reserves_nothing(rayle
 
 def test_a_cluster_that_others_use_is_waited_for_until_the_deadline(raylets: Raylets) -> None:
     async def play() -> None:
-        config = PipelineConfig.model_validate(KEYS)
-        hurried = PipelineConfig.model_validate({**KEYS, "rpc_timeout": 2})
+        config = RLConfig.model_validate(KEYS)
+        hurried = RLConfig.model_validate({**KEYS, "rpc_timeout": 2})
         ray.init(log_to_driver=False)
         try:
             first = await RayCluster.connect(config)
@@ -122,7 +122,7 @@ def test_a_cluster_that_others_use_is_waited_for_until_the_deadline(raylets: Ray
 
 def test_a_lost_machine_is_noticed_and_its_workers_move_to_a_new_one(raylets: Raylets) -> None:
     async def play() -> None:
-        cluster = await RayCluster.connect(PipelineConfig.model_validate(KEYS))
+        cluster = await RayCluster.connect(RLConfig.model_validate(KEYS))
         try:
             train = await cluster.start("actor_train", WorkerSpec(cls=Worker))
             nodes = await train.all("node")

@@ -7,7 +7,7 @@ import shlex
 from dataclasses import dataclass
 from pathlib import Path
 
-from roll.config import PipelineConfig, load
+from roll.config import RLConfig, load
 from roll.pipelines.run.record import RunRecord
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -57,7 +57,7 @@ def commands(block: Block) -> list[list[str]]:
 KINDS = {"sokoban": "AgenticConfig", "rlvr_math": "RLVRConfig", "eval_math": "EvaluationConfig"}
 
 
-def shipped(name: str) -> PipelineConfig:
+def shipped(name: str) -> RLConfig:
     """Return a shipped configuration."""
     from hydra import compose, initialize_config_dir
 

@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 from docs_support import KINDS, PAGES, ROOT, Block, blocks, commands, shipped, write_record
 
-from roll.config import PipelineConfig
+from roll.config import RLConfig
 from roll.envs import ENV_TYPES, TAGS
 from roll.models.toy import build
 from roll.pipelines.run.life_cycle import is_due
@@ -25,15 +25,15 @@ EXAMPLES = ROOT / "examples"
 
 
 @pytest.fixture
-def started(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> list[PipelineConfig]:
+def started(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> list[RLConfig]:
     """Configurations of the runs that a command starts: checked as a run checks them, and then not run."""
     from roll.pipelines import agentic, evaluation, rlvr
 
-    runs: list[PipelineConfig] = []
+    runs: list[RLConfig] = []
     toys = ("toy", "toy_math")
 
     def recorder(check: Callable[[Any], Any]) -> Callable[[Any], None]:
-        def record(config: PipelineConfig) -> None:
+        def record(config: RLConfig) -> None:
             runs.append(config)
             engines = {config.actor_train.strategy_args.strategy_name, config.actor_infer.strategy_args.strategy_name}
             here = config.cluster == "local" and not engines & {"megatron_train", "sglang"}
@@ -53,13 +53,13 @@ def started(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> list[PipelineCon
 
 @pytest.mark.filterwarnings("ignore::roll.config.ConfigWarning")
 @pytest.mark.parametrize("block", blocks("bash"), ids=str)
-def test_the_commands_of_the_page_are_understood(block: Block, started: list[PipelineConfig], tmp_path: Path) -> None:
+def test_the_commands_of_the_page_are_understood(block: Block, started: list[RLConfig], tmp_path: Path) -> None:
     _write_named_files(block.page, tmp_path)
     for words in commands(block):
         check_command(words, started)
 
 
-def check_command(words: list[str], started: list[PipelineConfig]) -> None:
+def check_command(words: list[str], started: list[RLConfig]) -> None:
     """Try a command as far as this machine can: a program, option or file that is not there is a failure."""
     while re.fullmatch(r"[A-Z_]+=\S*", words[0]):
         words = words[1:]
@@ -70,7 +70,7 @@ def check_command(words: list[str], started: list[PipelineConfig]) -> None:
         check_run_path(word.partition("=")[2] or word)
 
 
-def _python(words: list[str], started: list[PipelineConfig]) -> None:
+def _python(words: list[str], started: list[RLConfig]) -> None:
     if words[0] == "-m":
         module, rest = words[1], words[2:]
         assert module in MODULES, f"no way to check python -m {module}: add one to MODULES"
@@ -83,7 +83,7 @@ def _python(words: list[str], started: list[PipelineConfig]) -> None:
         assert all(option in answer.stdout for option in words if option.startswith("--"))
 
 
-def _start(words: list[str], started: list[PipelineConfig]) -> None:
+def _start(words: list[str], started: list[RLConfig]) -> None:
     """Start an example program; its configuration is loaded and checked, and the run is recorded instead of made."""
     before = len(started)
     with pytest.MonkeyPatch.context() as patch, ENV_TYPES.restored(), TAGS.restored():
@@ -94,7 +94,7 @@ def _start(words: list[str], started: list[PipelineConfig]) -> None:
         assert len(started) == before + jobs
 
 
-def _make(words: list[str], started: list[PipelineConfig]) -> None:
+def _make(words: list[str], started: list[RLConfig]) -> None:
     """Ask make what it would do, and check that too."""
     answer = subprocess.run(["make", "--dry-run", *words], capture_output=True, text=True, timeout=60, cwd=ROOT)
     assert answer.returncode == 0, answer.stderr
@@ -104,14 +104,14 @@ def _make(words: list[str], started: list[PipelineConfig]) -> None:
     assert lines or words[0] in ("setup", "test", "check", "vllm", "sglang", "test-sglang", "smollm")
 
 
-def _pip(words: list[str], _: list[PipelineConfig]) -> None:
+def _pip(words: list[str], _: list[RLConfig]) -> None:
     """A wheel of an extra of ours, or of a package of a range that an extra has."""
     for extra in re.findall(r"roll\[([\w,]+)\]", " ".join(words)):
         assert set(extra.split(",")) <= set(PROJECT["optional-dependencies"])
 
 
-def _help_has(*program: str) -> Callable[[list[str], list[PipelineConfig]], None]:
-    def check(words: list[str], _: list[PipelineConfig]) -> None:
+def _help_has(*program: str) -> Callable[[list[str], list[RLConfig]], None]:
+    def check(words: list[str], _: list[RLConfig]) -> None:
         sub = [word for word in words[:1] if not word.startswith("-")]
         executable = Path(sys.executable).parent / program[0]
         answer = subprocess.run([executable, *sub, "--help"], capture_output=True, text=True, timeout=120)
@@ -121,11 +121,11 @@ def _help_has(*program: str) -> Callable[[list[str], list[PipelineConfig]], None
     return check
 
 
-def _nothing_of_ours(words: list[str], _: list[PipelineConfig]) -> None:
+def _nothing_of_ours(words: list[str], _: list[RLConfig]) -> None:
     """A program of the system whose arguments are paths: those of runs are checked by ``check_run_path``."""
 
 
-PROGRAMS: dict[str, Callable[[list[str], list[PipelineConfig]], None]] = {
+PROGRAMS: dict[str, Callable[[list[str], list[RLConfig]], None]] = {
     "make": _make,
     "python": _python,
     "pip": _pip,

@@ -10,7 +10,7 @@ from docs_support import ROOT, Block, blocks
 from hydra import compose, initialize_config_dir
 from omegaconf import DictConfig, OmegaConf, open_dict
 
-from roll.config import AgenticConfig, PipelineConfig, RLVRConfig, launch, load
+from roll.config import AgenticConfig, RLConfig, RLVRConfig, launch, load
 
 CONFIGS = ROOT / "examples" / "config"
 
@@ -35,7 +35,7 @@ def test_the_yaml_of_the_page_is_accepted(block: Block, tmp_path: Path) -> None:
     assert isinstance(fragment, DictConfig)
     first = str(next(iter(fragment)))
     rlvr = block.page in RLVR_PAGES or "rewards" in fragment or "rlvr_math" in fragment.get("defaults", ())
-    kind: type[PipelineConfig] = RLVRConfig if rlvr else AgenticConfig
+    kind: type[RLConfig] = RLVRConfig if rlvr else AgenticConfig
     if first == "defaults":
         assert _started(block.text, tmp_path, kind)
     elif (block.page, first) in ALONE:
@@ -44,10 +44,10 @@ def test_the_yaml_of_the_page_is_accepted(block: Block, tmp_path: Path) -> None:
         assert load(_on_top(fragment, "rlvr_math" if rlvr else "sokoban", (block.page, first)), kind=kind)
 
 
-def _started(text: str, folder: Path, kind: type[PipelineConfig]) -> list[PipelineConfig]:
+def _started(text: str, folder: Path, kind: type[RLConfig]) -> list[RLConfig]:
     """Return what a program is given that is started with a file in a folder of the reader's."""
     (folder / "page.yaml").write_text(text, encoding="utf-8")
-    runs: list[PipelineConfig] = []
+    runs: list[RLConfig] = []
     launch(runs.append, config_dir=CONFIGS, kind=kind, argv=["--config-dir", str(folder), "--config-name", "page"])
     return runs
 

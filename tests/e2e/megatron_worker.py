@@ -10,7 +10,7 @@ import torch
 
 sys.path.append(str(Path(__file__).resolve().parents[1] / "integration"))
 
-from roll.config import PipelineConfig  # noqa: E402
+from roll.config import RLConfig  # noqa: E402
 from roll.models.finding import resolve_pretrain  # noqa: E402
 from roll.workers.factory import train_options  # noqa: E402
 from roll.workers.train import TrainWorker  # noqa: E402
@@ -19,7 +19,7 @@ from roll.workers.train import TrainWorker  # noqa: E402
 class MegatronOnProcessors(TrainWorker):
     """Makes the strategy with layers in plain PyTorch; everything else is as on a GPU."""
 
-    def make_strategy(self, config: PipelineConfig, role: str) -> Any:
+    def make_strategy(self, config: RLConfig, role: str) -> Any:
         from megatron_support.cpu import cpu_layers, pretend_cuda
 
         from roll.strategies.training.megatron.options import MegatronOptions

@@ -12,7 +12,7 @@ import pytest
 from transformers import Qwen2Config, Qwen2ForCausalLM
 
 from roll.algorithms.registry import ADVANTAGES, LOSSES
-from roll.config import AgenticConfig, EvaluationConfig, PipelineConfig, RLVRConfig, launch
+from roll.config import AgenticConfig, EvaluationConfig, RLConfig, RLVRConfig, launch
 from roll.envs import ENV_TYPES, TAGS
 from roll.models.loading import load_tokenizer
 from roll.pipelines.agentic import run_agentic
@@ -24,7 +24,7 @@ CONFIGS = ROOT / "examples" / "config"
 
 RUNS = {AgenticConfig: run_agentic, RLVRConfig: run_rlvr, EvaluationConfig: run_evaluation}
 
-KINDS: dict[str, type[PipelineConfig]] = {
+KINDS: dict[str, type[RLConfig]] = {
     "sokoban": AgenticConfig,
     "frozen_lake": AgenticConfig,
     "custom_env": AgenticConfig,
@@ -90,9 +90,9 @@ def random_qwen(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
-def composed(name: str, changes: dict[str, Any]) -> PipelineConfig:
+def composed(name: str, changes: dict[str, Any]) -> RLConfig:
     """Return a shipped configuration as its program reads it, with overrides."""
-    found: list[PipelineConfig] = []
+    found: list[RLConfig] = []
     words = [key if value is None else f"{key}={value}" for key, value in changes.items()]
     launch(found.append, config_dir=CONFIGS, kind=KINDS[name], argv=["--config-name", name, *words])
     return found[0]

@@ -18,7 +18,7 @@ from roll.pipelines.agentic import run_agentic
 from roll.pipelines.checks.keys_without_effect import unread_keys
 from tests.e2e.support import ROOT, small_config
 
-CHECKS = ("roll.config.checks", "roll.config.batch_checks", "roll.config.base")
+CHECKS = ("roll.config.checks", "roll.config.batch_checks", "roll.config.agentic_checks", "roll.config.base")
 """Modules that look at keys without acting on them; ``roll.pipelines.checks`` is one too."""
 
 ELSEWHERE = {
@@ -35,8 +35,8 @@ ELSEWHERE = {
         "roll/pipelines/learning/algorithm_options.py",
     ),
     "dynamic_sampling.*": "roll/pipelines/agentic.py",
-    "sampler_correction.*": "roll/config/pipeline.py",
-    "*_env_manager.max_traj_per_env": "roll/config/batch_checks.py",
+    "sampler_correction.*": "roll/config/rl_keys.py",
+    "*_env_manager.max_traj_per_env": "roll/config/agentic_checks.py",
 }
 """Keys that such a run has no use for, and the module that reads them in others."""
 

@@ -13,7 +13,7 @@ from roll.algorithms import advantages, losses
 from roll.algorithms.groups import AlgorithmWarning
 from roll.algorithms.registry import Entry, Kind, registry
 from roll.common.registry import UnknownNameError
-from roll.config import PipelineConfig, Problem
+from roll.config import Problem, RLConfig
 from roll.config.errors import choose_from
 from roll.pipelines.checks.common import sentence
 from roll.pipelines.learning.algorithm_options import (
@@ -23,7 +23,7 @@ from roll.pipelines.learning.algorithm_options import (
     loss_keys,
     loss_options,
 )
-from roll.pipelines.learning.rewards import ScoreShaping, response_limit
+from roll.pipelines.learning.rewards import ScoreShaping
 
 ESTIMATOR_INPUTS = frozenset(
     {
@@ -50,7 +50,7 @@ _ESTIMATOR_KEYS = ("gamma", "lambd", "step_reward_gamma", "step_reward_weight", 
 _NORMALISATION = ("reward_norm", "use_reward_scaling", "reward_normalization")
 
 
-def algorithm_problems(config: PipelineConfig) -> Iterator[Problem]:
+def algorithm_problems(config: RLConfig) -> Iterator[Problem]:
     """Yield names that are not registered, inputs that are missing, and options that cannot be.
 
     Estimator and loss are tried on a batch of a few numbers, so that a wrong option, or a wrong shape from a function
@@ -66,7 +66,7 @@ def algorithm_problems(config: PipelineConfig) -> Iterator[Problem]:
     available = ESTIMATOR_INPUTS | ({"values"} if config.critic else set())
     yield from _choice_problems(config, "advantage", "adv_estimator", config.adv_estimator, available)
     yield from _choice_problems(config, "loss", "policy_loss", config.policy_loss_name, LOSS_INPUTS)
-    limit = response_limit(config)
+    limit = config.response_limit
     if config.overlong_buffer.enable and config.overlong_buffer.len > limit:
         message = f"a response has at most {limit} tokens."
         fix = f"use at most {limit}, or raise response_length."
@@ -74,7 +74,7 @@ def algorithm_problems(config: PipelineConfig) -> Iterator[Problem]:
 
 
 def _choice_problems(
-    config: PipelineConfig, kind: Kind, key: str, name: str, available: frozenset[str] | set[str]
+    config: RLConfig, kind: Kind, key: str, name: str, available: frozenset[str] | set[str]
 ) -> Iterator[Problem]:
     """Check one estimator or loss: its name, its inputs, its options, then a trial."""
     try:
@@ -97,7 +97,7 @@ def _choice_problems(
     yield from problems or _trial_problems(config, kind, section if given else key, name)
 
 
-def options_without_effect(config: PipelineConfig) -> Iterator[str]:
+def options_without_effect(config: RLConfig) -> Iterator[str]:
     """Yield a sentence for every key that was changed and that nothing chosen reads."""
     estimator, loss = config.adv_estimator, config.policy_loss_name
     read = {key for keys in estimator_keys(estimator).values() for key in keys}
@@ -126,7 +126,7 @@ def was_changed(section: BaseModel, key: str) -> bool:
     return bool(getattr(section, key) != field.get_default(call_default_factory=True))
 
 
-def _dependent_keys(config: PipelineConfig) -> Iterator[tuple[str, str]]:
+def _dependent_keys(config: RLConfig) -> Iterator[tuple[str, str]]:
     """Yield the keys that another key keeps from acting, and which."""
     if config.reward_norm is None:
         scaling = "reward_norm is null" if not config.use_reward_scaling else "use_reward_scaling has use_reward_norm"
@@ -154,7 +154,7 @@ def _dependent_keys(config: PipelineConfig) -> Iterator[tuple[str, str]]:
         yield "kl_penalty", "no term uses the divergence"
 
 
-def _silent(config: PipelineConfig, key: str, reason: str) -> str:
+def _silent(config: RLConfig, key: str, reason: str) -> str:
     value = getattr(config, key)
     shown = f"={value}" if isinstance(value, str | int | float) else ""
     return f"{key}{shown} has no effect: {reason}"
@@ -175,7 +175,7 @@ def _option_problems(
             yield Problem(section, f"{entry.name} needs the option {option}.", f"add {section}.{option}.", dict(given))
 
 
-def _trial_problems(config: PipelineConfig, kind: Kind, key: str, name: str) -> Iterator[Problem]:
+def _trial_problems(config: RLConfig, kind: Kind, key: str, name: str) -> Iterator[Problem]:
     """Call the function once: four samples of three tokens, in two groups."""
     try:
         with warnings.catch_warnings():
@@ -186,7 +186,7 @@ def _trial_problems(config: PipelineConfig, kind: Kind, key: str, name: str) -> 
         yield Problem(key, message, "correct its options, or the function.", getattr(config, key))
 
 
-def _try_estimator(config: PipelineConfig) -> None:
+def _try_estimator(config: RLConfig) -> None:
     numbers = torch.arange(12.0).reshape(4, 3) / 12
     inputs = advantages.AdvantageInputs(
         mask=torch.ones(4, 3, dtype=torch.bool),
@@ -202,7 +202,7 @@ def _try_estimator(config: PipelineConfig) -> None:
     advantages.compute(config.adv_estimator, inputs, estimator_options(config))
 
 
-def _try_loss(config: PipelineConfig) -> None:
+def _try_loss(config: RLConfig) -> None:
     numbers = torch.arange(12.0).reshape(4, 3) / 12
     log_probs = (-numbers).requires_grad_()
     mask, turns = torch.ones(4, 3, dtype=torch.bool), torch.zeros(4, 3, dtype=torch.int64)

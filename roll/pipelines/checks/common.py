@@ -6,7 +6,7 @@ from collections.abc import Iterator, Sequence
 
 import torch
 
-from roll.config import ConfigError, PipelineConfig, Problem
+from roll.config import ConfigError, Problem, RLConfig
 from roll.config.strategies import ROLE_ABILITY, STRATEGIES, Ability, named, strategies_for
 from roll.config.user_modules import import_problems
 from roll.config.worker import TrainWorkerConfig, WorkerConfig
@@ -18,13 +18,13 @@ from roll.workers.classes import worker_class
 from roll.workers.environment import sampling_params
 
 
-def module_problems(config: PipelineConfig, keys: Sequence[str]) -> Iterator[Problem]:
+def module_problems(config: RLConfig, keys: Sequence[str]) -> Iterator[Problem]:
     """Import the user's modules named by ``keys``, from the working directory too, as ``python -m`` would."""
     for key in keys:
         yield from import_problems(key, getattr(config, key))
 
 
-def tracker_problems(config: PipelineConfig) -> Iterator[Problem]:
+def tracker_problems(config: RLConfig) -> Iterator[Problem]:
     """Yield trackers that nothing registers, and options that none of them takes."""
     try:
         tracker_arguments(config.track_with, config.tracker_kwargs)
@@ -36,7 +36,7 @@ def tracker_problems(config: PipelineConfig) -> Iterator[Problem]:
         yield Problem(key, sentence(ValueError(message or str(error))), fix)
 
 
-def strategy_problems(config: PipelineConfig) -> Iterator[Problem]:
+def strategy_problems(config: RLConfig) -> Iterator[Problem]:
     """Yield what the strategy of a role cannot do, and options that it does not have."""
     for role, worker in config.roles():
         arguments = worker.strategy_args
@@ -71,7 +71,7 @@ def ability_problems(role: str, worker: WorkerConfig) -> Iterator[Problem]:
         yield Problem(f"{role}.use_sequence_packing", message, "leave it out.", worker.use_sequence_packing)
 
 
-def sampling_problems(config: PipelineConfig) -> Iterator[Problem]:
+def sampling_problems(config: RLConfig) -> Iterator[Problem]:
     """Yield sampling options that the engine of the run does not have."""
     refusals = config.actor_infer.strategy_args.about.refusals
     training, evaluation = config.actor_infer.generating_args, config.val_generating
@@ -122,11 +122,11 @@ def precision_problems(role: str, worker: WorkerConfig) -> Iterator[Problem]:
     yield Problem(f"{role}.model_args.dtype", message, fix, "fp16")
 
 
-def _is_without_gpu(config: PipelineConfig) -> bool:
+def _is_without_gpu(config: RLConfig) -> bool:
     return config.cluster == "local" and not torch.cuda.is_available()
 
 
-def template_problems(config: PipelineConfig) -> Iterator[Problem]:
+def template_problems(config: RLConfig) -> Iterator[Problem]:
     """Yield a chat template that is no known one, no file, or no valid Jinja."""
     chosen = config.chat_template
     if chosen is None:
@@ -137,7 +137,7 @@ def template_problems(config: PipelineConfig) -> Iterator[Problem]:
         yield Problem(config.chat_template_key, error.message, error.fix, chosen)
 
 
-def worker_problems(config: PipelineConfig) -> Iterator[Problem]:
+def worker_problems(config: RLConfig) -> Iterator[Problem]:
     """Yield worker classes that cannot be had."""
     for role in plan_placement(config).roles:
         try:

@@ -7,7 +7,7 @@ from typing import Final
 
 from pydantic import BaseModel
 
-from roll.config import AgenticConfig, PipelineConfig
+from roll.config import AgenticConfig, RLConfig
 from roll.config.worker import DataArgs, TrainWorkerConfig
 from roll.pipelines.checks.algorithms import was_changed
 
@@ -81,7 +81,7 @@ _OF_RLVR: Final[Mapping[str, str]] = {
 }
 
 
-def keys_without_effect(config: PipelineConfig) -> Iterator[str]:
+def keys_without_effect(config: RLConfig) -> Iterator[str]:
     """Yield a sentence for every key that was set to something else than its default and does nothing here."""
     for path, reason in unread_keys(config).items():
         *parents, key = path.split(".")
@@ -92,7 +92,7 @@ def keys_without_effect(config: PipelineConfig) -> Iterator[str]:
             yield f"{path} has no effect: {reason}"
 
 
-def unread_keys(config: PipelineConfig) -> dict[str, str]:
+def unread_keys(config: RLConfig) -> dict[str, str]:
     """Return the keys and sections that nothing reads in such a run, whether they were set or not, with the reason."""
     listed = {**_OF_ALL, **(_OF_AGENTIC if isinstance(config, AgenticConfig) else _OF_RLVR)}
     listed |= {f"{role}.{key}": reason for role, _ in config.roles() for key, reason in _OF_ROLES.items()}
@@ -115,7 +115,7 @@ def _says_native(section: object) -> bool:
     return section == DataArgs(template="native")
 
 
-def _engine_model_keys(config: PipelineConfig) -> Iterator[tuple[str, str]]:
+def _engine_model_keys(config: RLConfig) -> Iterator[tuple[str, str]]:
     """Yield the keys of ``actor_infer.model_args`` that its engine does not read."""
     yield "model_name_or_path", _TRAINERS_MODEL
     engine = config.actor_infer.strategy_args.strategy_name
@@ -126,7 +126,7 @@ def _engine_model_keys(config: PipelineConfig) -> Iterator[tuple[str, str]]:
         yield "attn_implementation", f"{engine} chooses its kernels itself (strategy_config)"
 
 
-def _scoring_keys(config: PipelineConfig) -> Iterator[tuple[str, str, str]]:
+def _scoring_keys(config: RLConfig) -> Iterator[tuple[str, str, str]]:
     """Yield the keys of roles about passes, gradients and model families that nothing reads."""
     for role, worker in config.roles():
         yield role, "model_args.model_type", "the checkpoint says it"

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from typing import Any, Final
 
 from roll.algorithms.registry import registry, used_options
-from roll.config import PipelineConfig
+from roll.config import RLConfig
 
 STD_ESTIMATORS: Final = frozenset({"grpo", "grpo_passk", "gigpo", "step_wise_grpo"})
 """Estimators whose option ``scale`` is the key ``norm_adv_by_std_in_grpo``."""
@@ -21,7 +21,7 @@ LOSS_KEYS: Final[Mapping[str, tuple[str, ...]]] = {
 """Options of policy losses that have keys of their own."""
 
 
-def needs_baselines(config: PipelineConfig) -> bool:
+def needs_baselines(config: RLConfig) -> bool:
     """Whether the estimator compares with a greedy answer to the same prompt."""
     return "baselines" in registry("advantage").get(config.adv_estimator).needs
 
@@ -46,7 +46,7 @@ def loss_keys(loss: str) -> dict[str, tuple[str, ...]]:
     return used_options(loss, LOSS_KEYS, "loss")
 
 
-def estimator_options(config: PipelineConfig) -> dict[str, Any]:
+def estimator_options(config: RLConfig) -> dict[str, Any]:
     """Return the options of the chosen estimator: its own keys, and ``advantage_options``.
 
     Keys that were not set leave the estimator its own default.
@@ -60,7 +60,7 @@ def estimator_options(config: PipelineConfig) -> dict[str, Any]:
     return {**config.advantage_options, **values}
 
 
-def loss_options(config: PipelineConfig) -> dict[str, Any]:
+def loss_options(config: RLConfig) -> dict[str, Any]:
     """Return the options of the chosen policy loss: its own keys, and ``policy_loss_options``.
 
     Keys that were not set leave the loss its own default: ``gspo`` and ``gmpo`` clip in other ranges than ``ppo``.

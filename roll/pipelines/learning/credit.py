@@ -16,7 +16,7 @@ from roll.algorithms.kl import KLController, batch_kl, kl_controller, penalize_r
 from roll.algorithms.masking import masked_whiten
 from roll.algorithms.registry import registry
 from roll.algorithms.rewards import RunningMoments, place_on_last_token, whiten_rewards
-from roll.config import PipelineConfig
+from roll.config import RLConfig
 from roll.pipelines.learning.algorithm_options import estimator_options
 from roll.pipelines.learning.loss_scope import scope_loss
 from roll.pipelines.learning.rewards import ScoreShaping, ShapedScores
@@ -37,7 +37,7 @@ class CreditState:
     kl_controller: KLController | None = None
 
     @classmethod
-    def from_config(cls, config: PipelineConfig) -> CreditState:
+    def from_config(cls, config: RLConfig) -> CreditState:
         """Return the state at the start of a run."""
         if config.kl_in_reward == "off":
             return cls()
@@ -68,7 +68,7 @@ def assign_credit(
     batch: TensorDict,
     samples: Sequence[Sample],
     scores: Sequence[float],
-    config: PipelineConfig,
+    config: RLConfig,
     state: CreditState,
     *,
     truncated: Sequence[bool] | None = None,
@@ -132,7 +132,7 @@ def assign_credit(
 
 
 def _rewards(
-    batch: TensorDict, shaped: ShapedScores, pieces: Pieces, by_turn: bool, config: PipelineConfig, state: CreditState
+    batch: TensorDict, shaped: ShapedScores, pieces: Pieces, by_turn: bool, config: RLConfig, state: CreditState
 ) -> tuple[Tensor, Tensor, dict[str, float]]:
     """Return token rewards ``[batch, sequence]``, scores ``[trajectories]`` and metrics after the KL penalty.
 
@@ -165,7 +165,7 @@ def _clipped(baselines: Sequence[float], limit: float | None) -> Tensor:
     return values if limit is None else values.clamp(-limit, limit)
 
 
-def _estimate(inputs: AdvantageInputs, pieces: Pieces, level: str, config: PipelineConfig) -> AdvantageOutput:
+def _estimate(inputs: AdvantageInputs, pieces: Pieces, level: str, config: RLConfig) -> AdvantageOutput:
     """Call the estimator; what a later piece of a trajectory earned reaches the tokens of the earlier ones."""
     assert inputs.token_rewards is not None
     if not pieces.whole and level == "token":

@@ -15,7 +15,7 @@ import torch
 from tensordict import TensorDict
 
 from roll.algorithms.groups import AlgorithmWarning
-from roll.config import PipelineConfig, plan
+from roll.config import RLConfig
 from roll.pipelines.learning.credit import CreditState, assign_credit
 from roll.pipelines.learning.loss_scope import correct_sampler
 from roll.pipelines.learning.objective import PolicyObjective, merge_metrics
@@ -65,7 +65,7 @@ class Learner:
 
     def __init__(
         self,
-        config: PipelineConfig,
+        config: RLConfig,
         core: Core,
         progress: Progress,
         sample_mode: Literal["trajectory", "step"] = "trajectory",
@@ -74,7 +74,7 @@ class Learner:
         self.core = core
         self.progress = progress
         self.sample_mode = sample_mode
-        self.update_plan = plan(config).update
+        self.update_plan = config.update_plan()
         self.credit = CreditState.from_config(config)
         self.objective = PolicyObjective.from_config(config)
         self.value_objective = ValueObjective.from_config(config)

@@ -13,7 +13,7 @@ from roll.algorithms.filters import difficulty_mask
 from roll.algorithms.groups import AlgorithmWarning, encode
 from roll.algorithms.off_policy import correction
 from roll.algorithms.rewards import sample_weights
-from roll.config import PipelineConfig
+from roll.config import RLConfig
 from roll.pipelines.learning.trajectory_index import Pieces
 
 LOSS_MASK = "loss_mask"
@@ -47,7 +47,7 @@ def difficulty(scores: Tensor, groups: Sequence[str]) -> Tensor:
 
 
 def scope_loss(
-    batch: TensorDict, scores: Tensor, pieces: Pieces, config: PipelineConfig, truncated: Sequence[bool] | None = None
+    batch: TensorDict, scores: Tensor, pieces: Pieces, config: RLConfig, truncated: Sequence[bool] | None = None
 ) -> dict[str, float]:
     """Write ``loss_mask`` and ``sample_weights`` into ``batch`` where a key asks for them.
 
@@ -95,7 +95,7 @@ def scope_loss(
     return metrics
 
 
-def correct_sampler(batch: TensorDict, config: PipelineConfig) -> dict[str, float]:
+def correct_sampler(batch: TensorDict, config: RLConfig) -> dict[str, float]:
     """Compare the trainer's log-probs with the sampler's, and write ``sampler_weights`` where they are to be corrected.
 
     Call it once for the whole batch, before it is split.

@@ -14,7 +14,7 @@ from roll.algorithms.aggregation import aggregate, count_sequences, count_tokens
 from roll.algorithms.kl import bias_correction, kl_penalty
 from roll.algorithms.losses import compute, prepare
 from roll.algorithms.registry import LOSSES
-from roll.config import PipelineConfig
+from roll.config import RLConfig
 from roll.pipelines.learning.algorithm_options import loss_options
 from roll.pipelines.learning.loss_scope import SAMPLE_WEIGHTS, SAMPLER_WEIGHTS, loss_mask
 from roll.strategies.base import EXTREMES, BatchTotals
@@ -62,7 +62,7 @@ class PolicyObjective:
     supervised_weight: float = 0.0
 
     @classmethod
-    def from_config(cls, config: PipelineConfig) -> PolicyObjective:
+    def from_config(cls, config: RLConfig) -> PolicyObjective:
         """Read the loss keys of a configuration."""
         return cls(
             policy_loss=config.policy_loss_name,

@@ -9,7 +9,7 @@ from torch import Tensor
 
 from roll.algorithms.advantages.inputs import zero_variance_share
 from roll.algorithms.rewards import RunningMoments, length_reward, normalize, overlong_penalty, shape_scores
-from roll.config import AgenticConfig, PipelineConfig
+from roll.config import RLConfig
 from roll.pipelines.learning.trajectory_index import Pieces
 
 
@@ -66,12 +66,11 @@ class ScoreShaping:
     method: str = "identity"
 
     @classmethod
-    def from_config(cls, config: PipelineConfig) -> ScoreShaping:
-        """Read the keys of a configuration; the one place that knows which of them belong to one pipeline."""
-        agentic = config.reward_normalization if isinstance(config, AgenticConfig) else None
-        buffer = config.overlong_buffer
+    def from_config(cls, config: RLConfig) -> ScoreShaping:
+        """Read the keys of a configuration."""
+        normalization, buffer = config.score_normalization, config.overlong_buffer
         return cls(
-            response_limit=response_limit(config),
+            response_limit=config.response_limit,
             overlong_buffer=buffer.len if buffer.enable else 0,
             overlong_factor=buffer.penalty_factor,
             length_reward=config.add_len_reward,
@@ -81,8 +80,8 @@ class ScoreShaping:
             scale=config.reward_scale,
             scaling=config.use_reward_scaling,
             scaling_norm=config.use_reward_norm,
-            grouping=agentic.grouping if agentic else "state",
-            method=agentic.method if agentic else "identity",
+            grouping=normalization.grouping,
+            method=normalization.method,
         )
 
     @property
@@ -125,11 +124,3 @@ class ScoreShaping:
         )
         shaped = normalize(shaped, pieces.groups, pieces.tags, grouping=self.grouping, method=self.method)
         return ShapedScores(shaped, rewarded - scores, self.normalises, metrics)
-
-
-def response_limit(config: PipelineConfig) -> int:
-    """Return the most response tokens of a trajectory: those of one response, or of all turns (agentic)."""
-    limit = config.response_length or config.sequence_length
-    if isinstance(config, AgenticConfig):
-        return limit
-    return min(limit, config.actor_infer.generating_args.max_new_tokens)

@@ -11,7 +11,7 @@ from torch import Tensor
 
 from roll.algorithms.aggregation import aggregate, count_sequences, count_tokens
 from roll.algorithms.losses import value
-from roll.config import PipelineConfig
+from roll.config import RLConfig
 from roll.strategies.base import BatchTotals
 
 PREFIX = "critic/"
@@ -35,7 +35,7 @@ class ValueObjective:
     max_length: int | None = None
 
     @classmethod
-    def from_config(cls, config: PipelineConfig) -> ValueObjective:
+    def from_config(cls, config: RLConfig) -> ValueObjective:
         """Read the keys of a configuration."""
         return cls(clip=config.value_clip, aggregation=config.loss_agg_mode, max_length=config.sequence_length)
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import random
 from collections.abc import Iterator, Sequence
 
-from roll.config import PipelineConfig
+from roll.config import RLConfig
 from roll.tracking import Progress
 from roll.trajectories.model import Trajectory, TrajectoryGroup
 from roll.trajectories.store import Phase, trajectory_path, write_trajectories
@@ -22,7 +22,7 @@ def report_failures(progress: Progress, groups: Sequence[TrajectoryGroup], where
         progress.warning(f"{where}: {len(failed)} of {len(everything)} episodes failed. The first: {first}")
 
 
-def store(config: PipelineConfig, groups: Sequence[TrajectoryGroup], step: int, phase: Phase) -> None:
+def store(config: RLConfig, groups: Sequence[TrajectoryGroup], step: int, phase: Phase) -> None:
     """Write the trajectories of a step as parquet, where that is due."""
     every = config.trajectory_dump_steps
     if every and (phase == "val" or step % every == 0):

@@ -8,7 +8,7 @@ from functools import partial
 
 from transformers import PreTrainedModel
 
-from roll.config import PipelineConfig
+from roll.config import RLConfig
 from roll.distributed import Cluster, LocalGroup, WorkerGroup, WorkerSpec
 from roll.generation import Activity
 from roll.pipelines.roles.device_sharing import Turns
@@ -80,9 +80,7 @@ class Core(Sampler):
     weight_check: WeightCheck
 
 
-async def build_sampler(
-    config: PipelineConfig, text: Text, cluster: Cluster, trainers: TrainRole | None = None
-) -> Sampler:
+async def build_sampler(config: RLConfig, text: Text, cluster: Cluster, trainers: TrainRole | None = None) -> Sampler:
     """Start the engines.
 
     Args:
@@ -116,7 +114,7 @@ async def build_sampler(
     )
 
 
-async def build_core(config: PipelineConfig, text: Text, cluster: Cluster) -> Core:
+async def build_core(config: RLConfig, text: Text, cluster: Cluster) -> Core:
     """Start the models of a configuration that a preflight check has passed.
 
     Raises:
@@ -157,7 +155,7 @@ async def build_core(config: PipelineConfig, text: Text, cluster: Cluster) -> Co
     )
 
 
-def _shared_model(config: PipelineConfig, trainers: TrainRole | None) -> PreTrainedModel | None:
+def _shared_model(config: RLConfig, trainers: TrainRole | None) -> PreTrainedModel | None:
     """Return the trainer's own model where an engine can sample from it: one process, one engine, always up to date."""
     infer, train = config.actor_infer, config.actor_train
     if trainers is None or not isinstance(trainers.group, LocalGroup) or infer.workers != 1:

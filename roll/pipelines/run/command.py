@@ -9,13 +9,13 @@ from pathlib import Path
 
 from omegaconf import OmegaConf
 
-from roll.config import PipelineConfig
+from roll.config import RunConfig
 from roll.config.dialects import other_names
 
 _REPLACED = ("output_dir", "resume_from_checkpoint")
 
 
-def resume_command(config: PipelineConfig, max_steps: int | None = None) -> str | None:
+def resume_command(config: RunConfig, max_steps: int | None = None) -> str | None:
     """Return the command that continues this run, with everything that was given on its own command line.
 
     Args:
@@ -72,7 +72,7 @@ def _config_folders(sources: object) -> list[str]:
     return words
 
 
-def _moved_folders(config: PipelineConfig) -> list[str]:
+def _moved_folders(config: RunConfig) -> list[str]:
     """Return the folders that a sweep gave to this job alone and that do not follow from ``output_dir``."""
     named = {
         "logging_dir": config.logging_dir,

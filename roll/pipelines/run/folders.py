@@ -7,7 +7,7 @@ from collections.abc import Iterable, Iterator
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
 
-from roll.config import ConfigError, PipelineConfig, Problem
+from roll.config import ConfigError, Problem, RunConfig
 from roll.pipelines.run.checkpoint import list_checkpoints
 from roll.pipelines.run.lock import FolderInUseError, hold, require_writable
 from roll.pipelines.run.record import CONFIG, RECORD
@@ -19,7 +19,7 @@ EVALUATION = "evaluation.json"
 
 
 @contextmanager
-def own_folders(config: PipelineConfig) -> Iterator[list[str]]:
+def own_folders(config: RunConfig) -> Iterator[list[str]]:
     """Keep every other run out of the folders that this one writes to, and make sure that they can be written to.
 
     Logs and review pages outside of ``output_dir`` may be shared by many runs.
@@ -47,12 +47,12 @@ def own_folders(config: PipelineConfig) -> Iterator[list[str]]:
         yield notes
 
 
-def folders(config: PipelineConfig) -> list[Path]:
+def folders(config: RunConfig) -> list[Path]:
     """Return the folders that a run writes to."""
     return [config.output_dir, *(folder for _, folder, _ in _written(config))]
 
 
-def _written(config: PipelineConfig) -> Iterator[tuple[str, Path, bool]]:
+def _written(config: RunConfig) -> Iterator[tuple[str, Path, bool]]:
     """Yield the folders that are written to: the key that names each, and whether other runs may write there too."""
     yield "output_dir", config.output_dir, False
     root, key = config.checkpoint_path, "checkpoint_config.output_dir"
@@ -66,7 +66,7 @@ def _written(config: PipelineConfig) -> Iterator[tuple[str, Path, bool]]:
             yield key, folder, True
 
 
-def make_room(config: PipelineConfig, begun_from: Path | None) -> Path | None:
+def make_room(config: RunConfig, begun_from: Path | None) -> Path | None:
     """Move what an earlier run left to ``output_dir.1`` (``.2``, …), unless this run continues it.
 
     A run that continues from an older checkpoint than the newest moves only the newer checkpoints aside, so that the

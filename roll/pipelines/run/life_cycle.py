@@ -10,7 +10,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any, ClassVar, Generic, TypeVar
 
-from roll.config import PipelineConfig
+from roll.config import RunConfig
 from roll.config.process import settle_collector
 from roll.distributed import Cluster, WorkerError, open_cluster
 from roll.pipelines.run.checkpoint import folder_of, new_checkpoint
@@ -19,14 +19,14 @@ from roll.pipelines.run.folders import make_room
 from roll.pipelines.run.interrupts import stopped_by_sigterm, to_its_end
 from roll.pipelines.run.log import RunLog, summarize
 from roll.pipelines.run.record import RunRecord
-from roll.pipelines.run.resuming import Resumed, find_resumed, identity
+from roll.pipelines.run.resuming import Resumed, find_resumed
 from roll.pipelines.run.storage import StorageError
 from roll.pipelines.run.terminal import one_line, say, say_differences
 from roll.tracking import Progress, RunSummary
 
 TIMELINE = "timeline.json"
 
-Config = TypeVar("Config", bound=PipelineConfig)
+Config = TypeVar("Config", bound=RunConfig)
 
 
 class Run(ABC, Generic[Config]):
@@ -170,7 +170,7 @@ class Run(ABC, Generic[Config]):
         config = self.config
         self.unsaved = None
         with self.progress.stage("checkpoint"):
-            state = {**identity(config), **self.log.state(), **self.state()}
+            state = {**config.identity(), **self.log.state(), **self.state()}
             root, keep = config.checkpoint_path, config.checkpoint_config.keep
             with new_checkpoint(root, step, state, keep=keep) as folder:
                 self.record.write(folder)

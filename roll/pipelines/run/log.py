@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from roll.config import PipelineConfig
+from roll.config import RunConfig
 from roll.pipelines.run.command import python, resume_command
 from roll.tracking import CompositeTracker, Progress, RunSummary, make_trackers
 from roll.tracking.local import JsonlTracker, TensorboardTracker
@@ -22,7 +22,7 @@ class RunLog:
         resumed: State of the checkpoint the run continues from, if any.
     """
 
-    def __init__(self, config: PipelineConfig, progress: Progress, resumed: Mapping[str, Any] | None) -> None:
+    def __init__(self, config: RunConfig, progress: Progress, resumed: Mapping[str, Any] | None) -> None:
         self._every = config.logging_steps
         self._progress = progress
         self._begun = time.monotonic() - float((resumed or {}).get("elapsed", 0.0))
@@ -66,7 +66,7 @@ class RunLog:
         return {"elapsed": self.elapsed, "before": self.before, "after": self.after, "evaluated": self.evaluated}
 
 
-def summarize(config: PipelineConfig, log: RunLog, steps: int, saved: Path | None) -> RunSummary:
+def summarize(config: RunConfig, log: RunLog, steps: int, saved: Path | None) -> RunSummary:
     """Return what is shown at the end of a run of ``steps`` steps, whose last checkpoint is ``saved``."""
     return RunSummary(
         title=config.exp_name,

@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any, Final
 
 import roll
-from roll.config import PipelineConfig
+from roll.config import RunConfig
 from roll.config.strategies import STRATEGIES
 from roll.config.written import differences, to_mapping, to_yaml, without_secrets
 
@@ -47,12 +47,12 @@ class RunRecord:
         continued_from: The checkpoint that it continues from, if any.
     """
 
-    config: PipelineConfig
+    config: RunConfig
     begun: str
     continued_from: Path | None = None
 
     @classmethod
-    def of(cls, config: PipelineConfig, continued_from: Path | None = None) -> RunRecord:
+    def of(cls, config: RunConfig, continued_from: Path | None = None) -> RunRecord:
         """Return the record of a run that begins now."""
         return cls(config, datetime.now(UTC).isoformat(timespec="seconds"), continued_from)
 

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from roll.config import ConfigError, PipelineConfig, Problem
+from roll.config import ConfigError, Problem, RunConfig
 from roll.pipelines.run import checkpoint
 
 
@@ -30,7 +30,7 @@ class Resumed:
         return int(self.state["step"])
 
 
-def find_resumed(config: PipelineConfig, wanted: bool | str) -> Resumed | None:
+def find_resumed(config: RunConfig, wanted: bool | str) -> Resumed | None:
     """Return the checkpoint to continue from, if any.
 
     Args:
@@ -52,10 +52,10 @@ def find_resumed(config: PipelineConfig, wanted: bool | str) -> Resumed | None:
         Problem(
             key,
             f"the run of {path} has {key}={state.get(key)!r}.",
-            f"set it to that, or start a new run from those weights: pretrain={path}/hf.",
+            f"set it to that, or start a new run{_from_weights(path)}.",
             now,
         )
-        for key, now in identity(config).items()
+        for key, now in config.identity().items()
         if state.get(key) != now
     ]
     if problems:
@@ -63,6 +63,6 @@ def find_resumed(config: PipelineConfig, wanted: bool | str) -> Resumed | None:
     return Resumed(path, state, found.notes)
 
 
-def identity(config: PipelineConfig) -> dict[str, Any]:
-    """Return the keys that must not change when a run is resumed, because the outcome would belong to no run."""
-    return {"seed": config.seed, "pretrain": config.pretrain, "rollout_batch_size": config.rollout_batch_size}
+def _from_weights(path: Path) -> str:
+    """Say how to begin with the weights of a checkpoint, where it has a model in Hugging Face format."""
+    return f" from those weights: pretrain={path}/hf" if (path / "hf").is_dir() else ""

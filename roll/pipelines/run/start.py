@@ -6,7 +6,7 @@ import asyncio
 from collections.abc import Sequence
 from typing import TypeVar
 
-from roll.config import PipelineConfig, RunError, plan
+from roll.config import RunConfig, RunError
 from roll.pipelines.run.folders import folders, own_folders
 from roll.pipelines.run.life_cycle import Run
 from roll.pipelines.run.process import run_to_end, settle_process
@@ -14,7 +14,7 @@ from roll.pipelines.run.storage import refusals_end_the_run
 from roll.pipelines.run.terminal import introduce, quiet_transformers
 from roll.tracking import RunSummary, make_progress
 
-Config = TypeVar("Config", bound=PipelineConfig)
+Config = TypeVar("Config", bound=RunConfig)
 
 
 def start_run(kind: type[Run[Config]], config: Config, notes: Sequence[str] = ()) -> RunSummary:
@@ -33,7 +33,7 @@ def start_run(kind: type[Run[Config]], config: Config, notes: Sequence[str] = ()
             how to continue.
     """
     with own_folders(config) as more, quiet_transformers(), make_progress(config.progress) as progress:
-        introduce(config, plan(config), [*notes, *more, *settle_process(config.system_envs)])
+        introduce(config, [*notes, *more, *settle_process(config.system_envs)])
         run = kind(config, progress)
         try:
             with refusals_end_the_run(folders(config), run.how_to_continue):

@@ -8,19 +8,19 @@ from contextlib import contextmanager
 
 from transformers.utils import logging as transformers_logging
 
-from roll.config import BatchPlan, PipelineConfig
+from roll.config import RunConfig
 from roll.models.quiet import quiet_deepspeed
 from roll.pipelines.run.record import RunRecord
 
 
-def say(config: PipelineConfig, text: str) -> None:
+def say(config: RunConfig, text: str) -> None:
     """Write a line to standard output, unless the run shows nothing. Before the display starts only."""
     if config.progress != "none":
         sys.stdout.write(f"{text}\n")
         sys.stdout.flush()
 
 
-def say_differences(config: PipelineConfig, record: RunRecord) -> None:
+def say_differences(config: RunConfig, record: RunRecord) -> None:
     """Say how the configuration differs from that of the checkpoint that the run continues from."""
     if record.continued_from is not None:
         found = record.differences(record.continued_from)
@@ -29,10 +29,10 @@ def say_differences(config: PipelineConfig, record: RunRecord) -> None:
             say(config, f"The checkpoint was made with other settings, now changed:{listed}")
 
 
-def introduce(config: PipelineConfig, batch_plan: BatchPlan, warnings_found: Sequence[str]) -> None:
-    """Show the batch plan, and what has no effect."""
+def introduce(config: RunConfig, warnings_found: Sequence[str]) -> None:
+    """Show the plan of the run, and what has no effect."""
     say(config, f"{config.exp_name} → {config.output_dir}")
-    say(config, "".join(f"  {line}\n" for line in batch_plan.describe().splitlines()).rstrip("\n"))
+    say(config, "".join(f"  {line}\n" for line in config.plan().describe().splitlines()).rstrip("\n"))
     for warning in warnings_found:
         say(config, f"warning: {warning}")
 

@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from roll.config import PipelineConfig
+from roll.config import RLConfig
 from roll.pipelines.learning.algorithm_options import needs_baselines
 from roll.pipelines.reporting.metrics import Throughput
 from roll.pipelines.roles.engines import EngineRole
@@ -57,7 +57,7 @@ class Sampling:
 
     def __init__(
         self,
-        config: PipelineConfig,
+        config: RLConfig,
         sources: Sequence[Source],
         engines: EngineRole,
         sampled_tokens: Callable[[], int],
@@ -166,6 +166,6 @@ class Sampling:
         self._progress.rollout_progress(done, wanted, self._sampled_tokens() - self._before)
 
 
-def spares(config: PipelineConfig) -> Spares:
+def spares(config: RLConfig) -> Spares:
     """Return the spare members of each group."""
     return Spares(config.group_size_redundancy, config.straggler_timeout if config.group_size_redundancy else None)

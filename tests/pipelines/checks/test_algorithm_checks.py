@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from roll.algorithms.registry import ADVANTAGES, LOSSES, register_advantage, register_loss
-from roll.config import AgenticConfig, PipelineConfig, RLVRConfig
+from roll.config import AgenticConfig, RLConfig, RLVRConfig
 from roll.config.algorithm import ADVANTAGE_ESTIMATORS, POLICY_LOSSES
 from roll.pipelines.checks.algorithms import algorithm_problems, options_without_effect
 from roll.pipelines.checks.keys_without_effect import _OF_AGENTIC, _OF_ALL, _OF_RLVR, _OF_ROLES, keys_without_effect
@@ -15,13 +15,13 @@ from roll.pipelines.checks.keys_without_effect import _OF_AGENTIC, _OF_ALL, _OF_
 KINDS = [AgenticConfig, RLVRConfig]
 
 
-def paths(config: PipelineConfig) -> list[str]:
+def paths(config: RLConfig) -> list[str]:
     return [problem.path for problem in algorithm_problems(config)]
 
 
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize("estimator", ADVANTAGE_ESTIMATORS)
-def test_every_estimator_passes_with_what_it_needs(kind: type[PipelineConfig], estimator: str) -> None:
+def test_every_estimator_passes_with_what_it_needs(kind: type[RLConfig], estimator: str) -> None:
     critic = {"critic": {}} if estimator == "gae" else {}
     assert paths(kind(adv_estimator=estimator, **critic)) == []
 
@@ -60,9 +60,7 @@ def test_every_loss_passes_whose_inputs_are_there(loss: str) -> None:
     ],
 )
 @pytest.mark.parametrize("kind", KINDS)
-def test_a_problem_names_the_key_and_the_fix(
-    kind: type[PipelineConfig], keys: dict[str, Any], path: str, said: str
-) -> None:
+def test_a_problem_names_the_key_and_the_fix(kind: type[RLConfig], keys: dict[str, Any], path: str, said: str) -> None:
     (problem,) = algorithm_problems(kind(**keys))
     assert problem.path == path
     assert said in f"{problem.message} {problem.fix}"
@@ -124,7 +122,7 @@ def test_functions_of_the_user_are_tried_before_the_run() -> None:
 )
 @pytest.mark.parametrize("kind", KINDS)
 def test_a_key_that_nothing_reads_is_named_with_the_reason(
-    kind: type[PipelineConfig], keys: dict[str, Any], said: str
+    kind: type[RLConfig], keys: dict[str, Any], said: str
 ) -> None:
     (sentence,) = options_without_effect(kind(**keys))
     assert sentence.startswith(said)
@@ -146,7 +144,7 @@ def test_keys_that_act_are_not_named(keys: dict[str, Any]) -> None:
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_every_key_without_effect_exists_and_none_belongs_to_the_algorithm(kind: type[PipelineConfig]) -> None:
+def test_every_key_without_effect_exists_and_none_belongs_to_the_algorithm(kind: type[RLConfig]) -> None:
     filled = kind(**dict.fromkeys(("reference", "critic", "reward"), {}), val_generating_args={})
     if kind is RLVRConfig:
         filled = kind(val_generating_args={}, validation={"generating_args": {}})
@@ -193,9 +191,7 @@ def test_every_key_without_effect_exists_and_none_belongs_to_the_algorithm(kind:
     ],
 )
 @pytest.mark.parametrize("kind", KINDS)
-def test_a_key_that_a_role_does_not_read_is_named(
-    kind: type[PipelineConfig], keys: dict[str, Any], named: list[str]
-) -> None:
+def test_a_key_that_a_role_does_not_read_is_named(kind: type[RLConfig], keys: dict[str, Any], named: list[str]) -> None:
     sentences = list(keys_without_effect(kind(**keys)))
     assert len(sentences) == len(named)
     assert all(key in sentence for key, sentence in zip(named, sentences, strict=True))

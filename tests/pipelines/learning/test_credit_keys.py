@@ -10,7 +10,7 @@ import torch
 from tensordict import TensorDict
 
 from roll.algorithms.groups import AlgorithmWarning
-from roll.config import AgenticConfig, PipelineConfig, RLVRConfig
+from roll.config import AgenticConfig, RLConfig, RLVRConfig
 from roll.pipelines.learning.credit import CreditState, assign_credit
 from roll.trajectories.batch import collate
 from roll.trajectories.samples import Sample
@@ -38,9 +38,7 @@ def make(scores: list[float] = SCORES, lengths: list[int] = LENGTHS) -> tuple[Te
     return batch, samples
 
 
-def credit(
-    config: PipelineConfig, state: CreditState | None = None, **given: Any
-) -> tuple[TensorDict, dict[str, float]]:
+def credit(config: RLConfig, state: CreditState | None = None, **given: Any) -> tuple[TensorDict, dict[str, float]]:
     scores = given.pop("scores", SCORES)
     batch, samples = make(scores, given.pop("lengths", LENGTHS))
     state = CreditState.from_config(config) if state is None else state
@@ -66,7 +64,7 @@ def of_group(number: int, values: list[float] = SCORES) -> list[float]:
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize("half", ["both", "reward_shift", "reward_scale"])
 @pytest.mark.parametrize("norm", ["batch", "group", "running"])
-def test_scores_are_normalised_by_reward_norm(kind: type[PipelineConfig], norm: str, half: str) -> None:
+def test_scores_are_normalised_by_reward_norm(kind: type[RLConfig], norm: str, half: str) -> None:
     options: dict[str, Any] = {"reward_norm": norm, **({half: True} if half != "both" else {})}
     expected = []
     for number, score in enumerate(SCORES):
@@ -97,7 +95,7 @@ def test_use_reward_scaling_alone_divides_by_the_running_deviation() -> None:
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_scores_are_clipped_before_they_are_normalised(kind: type[PipelineConfig]) -> None:
+def test_scores_are_clipped_before_they_are_normalised(kind: type[RLConfig]) -> None:
     clipped = [min(max(score, -1.0), 1.0) for score in SCORES]
     batch, metrics = credit(kind(adv_estimator="reinforce", reward_clip=1.0))
     expect(batch, clipped)
@@ -119,7 +117,7 @@ def length_bonus(number: int) -> float:
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_short_positive_responses_earn_a_bonus(kind: type[PipelineConfig]) -> None:
+def test_short_positive_responses_earn_a_bonus(kind: type[RLConfig]) -> None:
     bonus = [length_bonus(number) for number in range(6)]
     assert bonus == pytest.approx([0.5, -0.5, 0.0, -0.3, -0.5, 0.5])
     batch, metrics = credit(kind(adv_estimator="reinforce", add_len_reward=True))
@@ -138,7 +136,7 @@ def test_a_punished_response_is_still_a_positive_one_for_the_bonus() -> None:
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_responses_near_the_limit_are_punished(kind: type[PipelineConfig]) -> None:
+def test_responses_near_the_limit_are_punished(kind: type[RLConfig]) -> None:
     buffer = {"enable": True, "len": 4, "penalty_factor": 2.0}
     config = kind(adv_estimator="reinforce", response_length=6, sequence_length=20, overlong_buffer=buffer)
     punished = [min(-min(length - (6 - 4), 4) / 4 * 2.0, 0.0) for length in LENGTHS]
@@ -167,7 +165,7 @@ def whiten(values: list[float]) -> list[float]:
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_token_rewards_are_whitened_over_the_tokens(kind: type[PipelineConfig]) -> None:
+def test_token_rewards_are_whitened_over_the_tokens(kind: type[RLConfig]) -> None:
     tokens = [r for score, length in zip(SCORES, LENGTHS, strict=True) for r in [0.0] * (length - 1) + [score]]
     white = iter(whiten(tokens))
     rows = [[next(white) for _ in range(length)] for length in LENGTHS]

@@ -11,7 +11,7 @@ from tensordict import TensorDict
 from torch import Tensor
 
 from roll.algorithms.groups import AlgorithmWarning
-from roll.config import AgenticConfig, PipelineConfig, RLVRConfig
+from roll.config import AgenticConfig, RLConfig, RLVRConfig
 from roll.pipelines.learning.credit import CreditState, assign_credit
 from roll.pipelines.learning.loss_scope import correct_sampler
 from roll.pipelines.learning.objective import PolicyObjective
@@ -44,7 +44,7 @@ def make() -> tuple[TensorDict, list[Sample]]:
     return batch, samples
 
 
-def credit(config: PipelineConfig, truncated: list[bool] | None = TRUNCATED) -> tuple[TensorDict, dict[str, float]]:
+def credit(config: RLConfig, truncated: list[bool] | None = TRUNCATED) -> tuple[TensorDict, dict[str, float]]:
     batch, samples = make()
     return batch, assign_credit(batch, samples, SCORES, config, CreditState.from_config(config), truncated=truncated)
 
@@ -54,7 +54,7 @@ def rows_of(mask: Tensor) -> list[int]:
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_responses_that_were_cut_off_leave_the_loss_and_stay_in_the_groups(kind: type[PipelineConfig]) -> None:
+def test_responses_that_were_cut_off_leave_the_loss_and_stay_in_the_groups(kind: type[RLConfig]) -> None:
     batch, metrics = credit(kind(adv_estimator="rloo", max_len_mask=True))
     assert rows_of(batch["loss_mask"]) == [0, 2, 3, 5, 6, 7, 8]
     assert metrics["batch/masked_samples"] == pytest.approx(2 / 9)
@@ -75,7 +75,7 @@ def test_a_mask_by_length_must_know_what_was_cut_off() -> None:
 )
 @pytest.mark.parametrize("kind", KINDS)
 def test_samples_outside_the_difficulty_thresholds_leave_the_loss(
-    kind: type[PipelineConfig], low: float, high: float, kept: Any
+    kind: type[RLConfig], low: float, high: float, kept: Any
 ) -> None:
     # Difficulty is 2/3 for "middling", 1 for "hard", 0 for "easy": scores above 1 count as 1.
     thresholds = {"difficulty_low_threshold": low, "difficulty_high_threshold": high}
@@ -91,7 +91,7 @@ def test_a_loss_without_any_sample_says_why() -> None:
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize(("by_difficulty", "by_length"), [(True, False), (False, True), (True, True)])
 def test_samples_are_weighed_by_difficulty_and_length(
-    kind: type[PipelineConfig], by_difficulty: bool, by_length: bool
+    kind: type[RLConfig], by_difficulty: bool, by_length: bool
 ) -> None:
     hard = {"middling": 2 / 3, "hard": 1.0, "easy": 0.0}
     weights = []
@@ -128,7 +128,7 @@ def corrected(batch: TensorDict, mode: str, level: str, cap: float, low: float, 
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize("level", ["token", "segment", "sequence", "geometric"])
 @pytest.mark.parametrize("mode", ["tis", "mask", "geometric_sequence"])
-def test_the_sampler_is_corrected_by_mode_and_level(kind: type[PipelineConfig], mode: str, level: str) -> None:
+def test_the_sampler_is_corrected_by_mode_and_level(kind: type[RLConfig], mode: str, level: str) -> None:
     options = {"mode": mode, "level": level, "cap": 1.4, "low": 0.7, "high": 1.5}
     batch, _ = make()
     metrics = correct_sampler(batch, kind(sampler_correction=options))

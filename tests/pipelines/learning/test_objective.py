@@ -11,7 +11,7 @@ from torch import Tensor
 
 from roll.algorithms.aggregation import MODES
 from roll.common.registry import UnknownNameError
-from roll.config import AgenticConfig, PipelineConfig, RLVRConfig
+from roll.config import AgenticConfig, RLConfig, RLVRConfig
 from roll.pipelines.learning.objective import PolicyObjective, merge_metrics
 from roll.strategies.base import BatchTotals
 
@@ -301,7 +301,7 @@ def test_a_divergence_without_use_kl_loss_has_no_weight_and_losses_get_only_the_
     ],
 )
 def test_a_clip_range_that_is_not_set_is_that_of_the_loss(
-    kind: type[PipelineConfig], loss: str, keys: dict[str, object], options: dict[str, object]
+    kind: type[RLConfig], loss: str, keys: dict[str, object], options: dict[str, object]
 ) -> None:
     assert PolicyObjective.from_config(kind(policy_loss=loss, **keys)).options == options
 

@@ -8,7 +8,7 @@ from typing import Any
 
 import torch
 
-from roll.config import AgenticConfig
+from roll.config import RunConfig
 from roll.distributed import Cluster
 from roll.pipelines.run.life_cycle import Run
 from roll.pipelines.run.start import start_run
@@ -17,7 +17,7 @@ from roll.tracking import RunSummary
 POINTS = torch.linspace(-1, 1, 8).unsqueeze(1)
 
 
-class Fit(Run[AgenticConfig]):
+class Fit(Run[RunConfig]):
     """Fits ``3 x - 1``, with noise from torch's generator, so that a resume must restore that too."""
 
     killed_at: int | None = None
@@ -54,7 +54,7 @@ class Fit(Run[AgenticConfig]):
 def fit(folder: Path, **changes: Any) -> RunSummary:
     """Fit for ten steps; a checkpoint every three."""
     keys = {"max_steps": 10, "save_steps": 3, "eval_steps": 5, "progress": "none", "track_with": ["jsonl"]}
-    return start_run(Fit, AgenticConfig.model_validate({"output_dir": str(folder), **keys, **changes}))
+    return start_run(Fit, RunConfig.model_validate({"output_dir": str(folder), **keys, **changes}))
 
 
 if __name__ == "__main__":

@@ -1,38 +1,22 @@
-"""The keys that every pipeline has: the run, its schedule, lengths, cluster, tracking and roles."""
+"""The keys that every run of reinforcement learning has: policy, batches, lengths, requests and roles."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from pathlib import Path
-from typing import Annotated, Any, ClassVar, Final, Literal, Self
+from typing import Annotated, Any, Final, Literal
 
-from pydantic import AfterValidator, Field, PrivateAttr, model_validator
+from pydantic import Field, model_validator
 
 from roll.config.algorithm import AlgorithmConfig, SamplerCorrection
-from roll.config.base import OUTPUT, ConfigModel, EnvironmentVariables, NameList
-from roll.config.errors import Problem
-from roll.config.origins import Origins
-from roll.config.trackers import TRACKERS
-from roll.config.user_modules import imported
+from roll.config.base import ConfigModel
+from roll.config.run import RunConfig
 from roll.config.weight_sync import WeightSyncConfig
 from roll.config.worker import AtOnce, GeneratingArgs, NonNegative, Positive, TrainWorkerConfig, WorkerConfig
-
-"""Names of ``track_with``."""
 
 ROLES: Final = ("actor_train", "actor_infer", "reference", "critic", "reward")
 """Names of the roles, in the order in which they are shown."""
 
 _DEFAULT_LENGTH: Final = 1024
-
-ConfigPath = Annotated[Path, Field(strict=False)]
-
-
-class CheckpointConfig(ConfigModel):
-    """Where checkpoints go and how many stay."""
-
-    type: Literal["file_system"] = Field("file_system", description="Kind of storage.")
-    output_dir: ConfigPath | None = Field(None, description="Folder. null: `output_dir`/checkpoints.")
-    keep: Positive = Field(2, description="Newest checkpoints that are kept.")
 
 
 class DynamicSampling(ConfigModel):
@@ -44,56 +28,15 @@ class DynamicSampling(ConfigModel):
     )
 
 
-class PipelineConfig(AlgorithmConfig):
-    """Base of every pipeline's configuration."""
+class RLKeys(RunConfig, AlgorithmConfig):
+    """The keys of reinforcement learning; :class:`roll.config.rl.RLConfig` adds what they mean together."""
 
-    program: ClassVar[str] = ""
-    """The program that reads such a configuration."""
-
-    # The run
-    exp_name: str = Field(
-        "roll",
-        description="Name of the experiment, used in files and logs. Unset: that of the configuration's file, without "
-        "`.yaml`.",
-    )
-    seed: Annotated[int, Field(ge=0, lt=2**63)] = Field(42, description="Seed of everything random.")
-    deterministic: bool = Field(True, description="The same seed gives the same run, bit for bit.")
+    # The policy
     pretrain: str = Field("toy", description="The policy: `toy`, `toy_math`, `smollm2` (built in), a path or a hub id.")
     reward_pretrain: str | None = Field(None, description="Model of critic and reward. null: `pretrain`.")
-    output_dir: ConfigPath = Field(OUTPUT, description="Folder of everything that a run writes.")
-    logging_dir: ConfigPath | None = Field(None, description="Folder of logs. null: `output_dir`/logs.")
-    render_save_dir: ConfigPath | None = Field(None, description="Folder of review pages. null: `output_dir`/render.")
-    system_envs: EnvironmentVariables = Field(default_factory=dict, description="Environment of every process.")
-    rpc_timeout: Annotated[float, Field(gt=0)] = Field(3600, description="Seconds a call to another process may take.")
-
-    # Tracking
-    track_with: NameList = Field(
-        default_factory=lambda: ["tensorboard"],
-        description=f"Tracker or list of trackers: {', '.join(f'`{name}`' for name in TRACKERS)}.",
-    )
-    tracker_kwargs: dict[str, Any] = Field(default_factory=dict, description="Options handed to the tracker.")
-    tracker_modules: NameList = Field(
-        default_factory=list, description="Python modules to import that register trackers of your own."
-    )
-    strategy_modules: Annotated[NameList, AfterValidator(imported)] = Field(
-        default_factory=list, description="Python modules to import that register engines and trainers of your own."
-    )
-    progress: Literal["auto", "live", "lines", "none"] = Field(
-        "auto", description="What the terminal shows; auto: a live dashboard on a terminal, else one line per step."
-    )
     trajectory_dump_steps: NonNegative = Field(
         1, description="Write the trajectories of every n-th step as parquet; 0 is never."
     )
-
-    # Schedule
-    max_steps: NonNegative = Field(500, description="Training steps of the run.")
-    save_steps: NonNegative = Field(50, description="Steps between checkpoints; 0 saves at the end only.")
-    logging_steps: Positive = Field(1, description="Steps between logged metrics.")
-    eval_steps: NonNegative = Field(10, description="Steps between evaluations; 0 is never.")
-    resume_from_checkpoint: bool | str = Field(
-        False, description="true resumes the newest checkpoint of the run, a path resumes that one."
-    )
-    checkpoint_config: CheckpointConfig = Field(default_factory=CheckpointConfig, description="Checkpoint options.")
 
     # Batches and lengths
     rollout_batch_size: AtOnce = Field(128, description="Agentic: trajectories of a training step; RLVR: prompts.")
@@ -120,24 +63,10 @@ class PipelineConfig(AlgorithmConfig):
         False, description="Repeat a prompt instead of asking for n responses."
     )
 
-    # Machines
-    cluster: Literal["local", "ray"] = Field("local", description="`local`: everything in this process; `ray`: actors.")
-    num_nodes: Positive | None = Field(None, description="Machines. null: as many as the devices in use need.")
-    num_gpus_per_node: Positive = Field(1, description="Devices of one machine.")
-    max_recoveries: NonNegative = Field(
-        3,
-        description="Times in a row that a run with `cluster: ray` goes on by itself from its newest checkpoint after "
-        "it lost a train rank or a machine.",
-    )
+    # Weights and requests
     weight_sync: WeightSyncConfig = Field(
         default_factory=WeightSyncConfig, description="How new weights reach engines in other processes."
     )
-    enable_ray_timeline: bool = Field(
-        False, description="`cluster: ray`: write what every process did when to `output_dir`/timeline.json."
-    )
-    local_rank: int = Field(-1, description="Rank within the machine, set by launchers; -1 outside them.")
-
-    # Requests
     generate_opt_level: Literal[0, 1] = Field(1, description="0: whole batches; 1: a scheduler routes requests.")
     max_running_requests: AtOnce = Field(128, description="Most requests at one engine at a time.")
     generation_timeout: Annotated[float, Field(gt=0)] | None = Field(
@@ -174,21 +103,6 @@ class PipelineConfig(AlgorithmConfig):
     deepspeed_zero3_cpuoffload: dict[str, Any] | None = Field(
         None, description="DeepSpeed options, stage 3 with weights and optimiser in main memory."
     )
-    variables: dict[str, Any] = Field(
-        default_factory=dict, description="Values of your own, to interpolate as `${variables.name}`."
-    )
-
-    _origins: Origins = PrivateAttr(default_factory=Origins)
-
-    @property
-    def origins(self) -> Origins:
-        """Where the keys came from."""
-        return self._origins
-
-    def from_origins(self, origins: Origins) -> Self:
-        """Return this configuration, which remembers where its keys came from."""
-        self._origins = origins
-        return self
 
     @model_validator(mode="before")
     @classmethod
@@ -213,6 +127,11 @@ class PipelineConfig(AlgorithmConfig):
         if self.is_stale and "mode" not in chosen.model_fields_set and self.old_log_probs != "sampler":
             return chosen.model_copy(update={"mode": "tis"})
         return chosen
+
+    @property
+    def overlaps(self) -> bool:
+        """Whether roles work at the same time."""
+        return self.async_generation_ratio > 0
 
     @property
     def samples_per_step(self) -> int:
@@ -247,43 +166,7 @@ class PipelineConfig(AlgorithmConfig):
         return self.pretrain
 
     @property
-    def logs_path(self) -> Path:
-        """Folder of logs and tracker files."""
-        return self.logging_dir or self.output_dir / "logs"
-
-    @property
-    def render_path(self) -> Path:
-        """Folder of the review pages."""
-        return self.render_save_dir or self.output_dir / "render"
-
-    @property
-    def checkpoint_path(self) -> Path:
-        """Folder of the checkpoints."""
-        return self.checkpoint_config.output_dir or self.output_dir / "checkpoints"
-
-    @property
     def val_generating(self) -> GeneratingArgs:
         """Sampling options of evaluations."""
         changes = self.val_generating_args.model_dump(exclude_unset=True) if self.val_generating_args else {}
         return self.actor_infer.generating_args.model_copy(update=changes)
-
-    @property
-    def nodes(self) -> int:
-        """Number of machines: ``num_nodes``, else as many as the highest device id needs."""
-        if self.num_nodes is not None:
-            return self.num_nodes
-        highest = max((max(worker.device_mapping or [0]) for _, worker in self.roles()), default=0)
-        return highest // self.num_gpus_per_node + 1
-
-    def problems(self) -> Iterator[Problem]:
-        """Yield every contradiction between keys that are each valid alone."""
-        # Imported here because the checks are about this class.
-        from roll.config.checks import pipeline_problems
-
-        return pipeline_problems(self)
-
-    def cautions(self) -> Iterator[str]:
-        """Yield what has no effect or probably not the one that was meant."""
-        from roll.config.checks import pipeline_cautions
-
-        return pipeline_cautions(self)

@@ -1,0 +1,106 @@
+"""Contradictions between the keys of the agentic pipeline, found before any environment is made."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from roll.config.agentic_keys import AgenticKeys
+from roll.config.batch_checks import either, multiples_around
+from roll.config.checks import group_of_one_problems
+from roll.config.env_manager import EnvManagerConfig
+from roll.config.errors import Problem
+
+
+def agentic_problems(config: AgenticKeys) -> Iterator[Problem]:
+    """Yield the contradictions that only an agentic pipeline can have."""
+    size = config.train_env_manager.group_size
+    yield from group_of_one_problems(
+        config, "train_env_manager.group_size", size, "the members of a group", _group_normalization(config)
+    )
+    yield from _batch_problems(config)
+    for name, tag in config.tags().items():
+        limit = tag.max_tokens_per_step
+        if limit is not None and limit > config.sequence_length:
+            yield Problem(
+                f"{'custom_envs' if name in config.custom_envs else 'custom_env'}.{name}.max_tokens_per_step",
+                f"a response of {limit} tokens cannot fit in sequence_length {config.sequence_length}.",
+                f"set max_tokens_per_step to at most {config.sequence_length}, or raise sequence_length.",
+                limit,
+            )
+
+
+def _group_normalization(config: AgenticKeys) -> Iterator[tuple[str, str]]:
+    normalization = config.reward_normalization
+    if normalization.grouping == "state" and normalization.method != "identity":
+        reason = f"reward_normalization {normalization.method!r} over grouping 'state'"
+        yield reason, "reward_normalization.grouping: batch"
+
+
+def _batch_problems(config: AgenticKeys) -> Iterator[Problem]:
+    """Yield what does not fit between batch sizes, groups and tags."""
+    for key, manager, batch_key, batch in (
+        ("train_env_manager", config.train_env_manager, "rollout_batch_size", config.rollout_batch_size),
+        ("val_env_manager", config.val_env_manager, "val_batch_size", config.val_batch_size),
+    ):
+        yield from _rollout_problems(key, manager, batch_key, batch)
+        yield from _partition_problems(key, manager)
+
+
+def _rollout_problems(key: str, manager: EnvManagerConfig, batch_key: str, batch: int) -> Iterator[Problem]:
+    environments = manager.environments
+    sizes = f"{key}.env_groups × group_size = {manager.env_groups} × {manager.group_size} = {environments}"
+    if batch % environments:
+        groups = multiples_around(manager.group_size, batch)
+        if batch % manager.group_size == 0:
+            other = f"{key}.env_groups: {batch // manager.group_size}"
+        else:
+            counts = [size // manager.group_size for size in groups]
+            other = f"{batch_key}: {either(groups)} with {key}.env_groups: {either(counts)}"
+        yield Problem(
+            batch_key,
+            f"not a multiple of {sizes} environments.",
+            f"use {batch_key}: {either(multiples_around(environments, batch))}, or {other}.",
+            batch,
+        )
+        return
+    episodes = batch // environments
+    if 0 <= manager.max_traj_per_env < episodes:
+        yield Problem(
+            f"{key}.max_traj_per_env",
+            f"{batch_key} {batch} needs {episodes} episodes of each environment ({sizes}).",
+            f"set {key}.max_traj_per_env to {episodes} or -1, or {key}.env_groups: {batch // manager.group_size}.",
+            manager.max_traj_per_env,
+        )
+
+
+def _partition_problems(key: str, manager: EnvManagerConfig) -> Iterator[Problem]:
+    tags, groups, partition = manager.tags, manager.env_groups, manager.n_groups
+    if partition is None:
+        if groups % len(tags):
+            yield Problem(
+                f"{key}.env_groups",
+                f"cannot be shared equally by {len(tags)} tags ({', '.join(tags)}).",
+                f"use {key}.env_groups: {either(multiples_around(len(tags), groups))}, or give the share of each tag: "
+                f"{key}.n_groups: {_shares(groups, len(tags))}.",
+                groups,
+            )
+    elif len(partition) != len(tags):
+        yield Problem(
+            f"{key}.n_groups",
+            f"has {len(partition)} numbers for {len(tags)} tags ({', '.join(tags)}).",
+            f"give one number per tag, such as {_shares(groups, len(tags))}, or remove it for equal shares.",
+            partition,
+        )
+    elif sum(partition) != groups:
+        yield Problem(
+            f"{key}.n_groups",
+            f"sums to {sum(partition)}, but {key}.env_groups is {groups}.",
+            f"set {key}.env_groups: {sum(partition)}, or a partition that sums to {groups}, such as "
+            f"{_shares(groups, len(tags))}.",
+            partition,
+        )
+
+
+def _shares(groups: int, count: int) -> list[int]:
+    share, remainder = divmod(groups, count)
+    return [share + (index < remainder) for index in range(count)]
