@@ -7,7 +7,7 @@ import warnings
 import pytest
 import torch
 
-from roll.algorithms import advantages, losses, masking, rewards
+from roll.algorithms import advantages, losses, masking, reward_shaping
 from roll.algorithms.aggregation import aggregate
 from roll.algorithms.groups import AlgorithmWarning
 
@@ -45,19 +45,19 @@ def test_a_discount_counts_trained_tokens_and_not_observation_tokens() -> None:
 
 def test_asym_clip_clips_to_minus_one_and_three() -> None:
     scores = torch.tensor([10.0] + [0.0] * 19)
-    result = rewards.normalize(scores, grouping="batch", method="asym_clip")
-    assert float(result[0]) == 3.0 < float(rewards.normalize(scores, grouping="batch", method="mean_std")[0])
-    assert float(rewards.normalize(-scores, grouping="batch", method="asym_clip")[0]) == -1.0
+    result = reward_shaping.normalize(scores, grouping="batch", method="asym_clip")
+    assert float(result[0]) == 3.0 < float(reward_shaping.normalize(scores, grouping="batch", method="mean_std")[0])
+    assert float(reward_shaping.normalize(-scores, grouping="batch", method="asym_clip")[0]) == -1.0
 
 
 def test_running_normalisation_runs_and_resumes() -> None:
     parts = [torch.randn(size, generator=torch.Generator().manual_seed(size)).double() + 5 for size in (1, 4, 7)]
-    moments = rewards.RunningMoments()
+    moments = reward_shaping.RunningMoments()
     for part in parts[:2]:
-        rewards.shape_scores(part, reward_norm="running", running=moments)
-    resumed = rewards.RunningMoments()
+        reward_shaping.shape_scores(part, reward_norm="running", running=moments)
+    resumed = reward_shaping.RunningMoments()
     resumed.load_state_dict(moments.state_dict())
-    result = rewards.shape_scores(parts[2], reward_norm="running", running=resumed)
+    result = reward_shaping.shape_scores(parts[2], reward_norm="running", running=resumed)
     seen = torch.cat(parts)
     assert resumed.mean == pytest.approx(float(seen.mean())) and resumed.std == pytest.approx(float(seen.std()))
     torch.testing.assert_close(result, (parts[2] - seen.mean()) / (seen.std() + 1e-6))

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from roll.algorithms import advantages, filters, losses, off_policy, rewards
+from roll.algorithms import advantages, filters, losses, off_policy, reward_shaping
 from roll.algorithms.aggregation import aggregate
 from roll.algorithms.groups import AlgorithmWarning
 from roll.algorithms.registry import (
@@ -60,28 +60,28 @@ def test_normalize_equals_a_loop(grouping: str, method: str) -> None:
         centred = scores[i] - peers.mean()
         expected.append({"identity": scores[i], "mean": centred, "mean_std": centred / (peers.std() + 1e-6)}[method])
     torch.testing.assert_close(
-        rewards.normalize(scores, groups, tags, grouping=grouping, method=method), torch.stack(expected)
+        reward_shaping.normalize(scores, groups, tags, grouping=grouping, method=method), torch.stack(expected)
     )
 
 
 def test_normalize_without_variance_gives_zeros_and_names_what_is_missing() -> None:
-    assert (rewards.normalize(torch.full((3,), 0.1), grouping="batch", method="mean_std") == 0).all()
+    assert (reward_shaping.normalize(torch.full((3,), 0.1), grouping="batch", method="mean_std") == 0).all()
     with pytest.raises(ValueError, match="needs tags"):
-        rewards.normalize(torch.ones(2), grouping="inductive", method="mean")
+        reward_shaping.normalize(torch.ones(2), grouping="inductive", method="mean")
     with pytest.raises(ValueError, match="asym_clip"):
-        rewards.normalize(torch.ones(2), method="std")
+        reward_shaping.normalize(torch.ones(2), method="std")
 
 
 def test_score_shaping_keys() -> None:
     s = torch.tensor([0.0, 2.0, 10.0], dtype=F64)
     clipped = torch.tensor([0.0, 2.0, 4.0], dtype=F64)
-    shape = rewards.shape_scores
+    shape = reward_shaping.shape_scores
     torch.testing.assert_close(shape(s, reward_clip=4.0), clipped)
     torch.testing.assert_close(shape(s, reward_norm="batch", reward_clip=4.0), (clipped - 2) / (2 + 1e-6))
     torch.testing.assert_close(shape(s, reward_norm="batch", reward_shift=True), s - 4)
     torch.testing.assert_close(shape(s, reward_norm="batch", reward_scale=True), s / (s.std() + 1e-6))
     torch.testing.assert_close(shape(s, ["a", "a", "b"], reward_norm="group", reward_shift=True)[2:], s[2:] - 10)
-    moments = rewards.RunningMoments()
+    moments = reward_shaping.RunningMoments()
     torch.testing.assert_close(shape(s, use_reward_scaling=True, running=moments), s / (s.std() + 1e-6))
     with pytest.raises(ValueError, match="exclude each other"):
         shape(s, reward_norm="batch", reward_shift=True, reward_scale=True)
@@ -89,7 +89,9 @@ def test_score_shaping_keys() -> None:
 
 def test_running_scaling_ignores_the_halves_of_reward_norm() -> None:
     s = torch.tensor([0.0, 2.0, 10.0], dtype=F64)
-    scaled = rewards.shape_scores(s, use_reward_scaling=True, reward_shift=True, running=rewards.RunningMoments())
+    scaled = reward_shaping.shape_scores(
+        s, use_reward_scaling=True, reward_shift=True, running=reward_shaping.RunningMoments()
+    )
     torch.testing.assert_close(scaled, s / (s.std() + 1e-6))
 
 
@@ -124,20 +126,20 @@ def test_pieces_of_a_trajectory_count_once_in_the_group_of_reinforce_plus_plus()
 
 def test_overlong_penalty_grows_over_the_buffer() -> None:
     lengths = torch.tensor([10, 80, 90, 100, 120])
-    assert rewards.overlong_penalty(lengths, 100, 20, 2.0).tolist() == [0, 0, -1, -2, -2]
+    assert reward_shaping.overlong_penalty(lengths, 100, 20, 2.0).tolist() == [0, 0, -1, -2, -2]
 
 
 def test_scores_go_to_the_last_trained_token() -> None:
     mask = torch.tensor([[1, 0, 1, 0], [0, 0, 0, 0], [1, 0, 0, 0]])
-    placed = rewards.place_on_last_token(torch.tensor([5.0, 6.0, 7.0]), mask)
+    placed = reward_shaping.place_on_last_token(torch.tensor([5.0, 6.0, 7.0]), mask)
     assert placed.tolist() == [[0, 0, 5, 0], [0, 0, 0, 0], [7, 0, 0, 0]]
 
 
 def test_length_reward_and_sample_weights() -> None:
     right = torch.tensor([True, False, False, True])
-    result = rewards.length_reward(torch.tensor([10, 20, 10, 7]), right, "aaab")
+    result = reward_shaping.length_reward(torch.tensor([10, 20, 10, 7]), right, "aaab")
     assert result.tolist() == [0.5, -0.5, 0.0, 0.0]
-    weights = rewards.sample_weights(difficulty=torch.tensor([0.0, 1.0]), lengths=torch.tensor([5, 5]))
+    weights = reward_shaping.sample_weights(difficulty=torch.tensor([0.0, 1.0]), lengths=torch.tensor([5, 5]))
     assert weights.tolist() == [0.5, 1.5]
 
 

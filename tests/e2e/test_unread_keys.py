@@ -25,7 +25,7 @@ ELSEWHERE = {
     "*.model_args.lora_alpha": "roll/workers/factory.py",
     "*.model_args.lora_target": "roll/workers/factory.py",
     "*.infer_batch_size": "roll/workers/factory.py",
-    "overlong_buffer.*": "roll/pipelines/learning/rewards.py",
+    "overlong_buffer.*": "roll/pipelines/learning/score_shaping.py",
     "difficulty_low_threshold": "roll/pipelines/learning/loss_scope.py",
     "difficulty_high_threshold": "roll/pipelines/learning/loss_scope.py",
     "kl_horizon": "roll/pipelines/learning/credit.py",

@@ -23,7 +23,7 @@ from roll.pipelines.learning.algorithm_options import (
     loss_keys,
     loss_options,
 )
-from roll.pipelines.learning.rewards import ScoreShaping
+from roll.pipelines.learning.score_shaping import ScoreShaping
 
 ESTIMATOR_INPUTS = frozenset(
     {

@@ -15,11 +15,11 @@ from roll.algorithms.advantages.inputs import turn_table
 from roll.algorithms.kl import KLController, batch_kl, kl_controller, penalize_rewards, reward_divergence
 from roll.algorithms.masking import masked_whiten
 from roll.algorithms.registry import registry
-from roll.algorithms.rewards import RunningMoments, place_on_last_token, whiten_rewards
+from roll.algorithms.reward_shaping import RunningMoments, place_on_last_token, whiten_rewards
 from roll.config import RLConfig
 from roll.pipelines.learning.algorithm_options import estimator_options
 from roll.pipelines.learning.loss_scope import scope_loss
-from roll.pipelines.learning.rewards import ScoreShaping, ShapedScores
+from roll.pipelines.learning.score_shaping import ScoreShaping, ShapedScores
 from roll.pipelines.learning.trajectory_index import Pieces
 from roll.trajectories.samples import Sample
 
@@ -79,9 +79,9 @@ def assign_credit(
     ``returns`` is filled too where there are ``values``, and ``loss_mask`` and ``sample_weights`` where keys ask for
     them (:func:`roll.pipelines.learning.loss_scope.scope_loss`).
 
-    Scores are shaped first (:class:`roll.pipelines.learning.rewards.ScoreShaping`) and compared between trajectories,
-    however many samples each was cut into; what a later sample of a trajectory earned reaches the tokens of the earlier
-    ones.
+    Scores are shaped first (:class:`roll.pipelines.learning.score_shaping.ScoreShaping`) and compared between
+    trajectories, however many samples each was cut into; what a later sample of a trajectory earned reaches the tokens
+    of the earlier ones.
     Estimators that compare turns (``step_reinforce``, ``gigpo``) have their own baseline per turn and read the
     rewards as the environment gave them; bonus and clip count at the last token of the trajectory.
 

@@ -12,7 +12,7 @@ from torch import Tensor
 from roll.algorithms.filters import difficulty_mask
 from roll.algorithms.groups import AlgorithmWarning, encode
 from roll.algorithms.off_policy import correction
-from roll.algorithms.rewards import sample_weights
+from roll.algorithms.reward_shaping import sample_weights
 from roll.config import RLConfig
 from roll.pipelines.learning.trajectory_index import Pieces
 

@@ -8,7 +8,7 @@ from typing import Literal
 from torch import Tensor
 
 from roll.algorithms.advantages.inputs import zero_variance_share
-from roll.algorithms.rewards import RunningMoments, length_reward, normalize, overlong_penalty, shape_scores
+from roll.algorithms.reward_shaping import RunningMoments, length_reward, normalize, overlong_penalty, shape_scores
 from roll.config import RLConfig
 from roll.pipelines.learning.trajectory_index import Pieces
 
