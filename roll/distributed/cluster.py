@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Mapping
+from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Protocol
 
 from roll.config import RunConfig, RunError
 from roll.distributed.local import LocalGroup
-from roll.distributed.placement import ClusterPlan, RolePlan, plan_placement
+from roll.distributed.placement import ClusterPlan, plan_placement, startable
 from roll.distributed.worker_group import WorkerGroup, WorkerSpec
 
 
@@ -71,24 +71,6 @@ class LocalCluster:
         for group in self._groups.values():
             await group.close()
         self._groups = {}
-
-
-class _Closable(Protocol):
-    @property
-    def closed(self) -> bool: ...
-
-
-def startable(plan: ClusterPlan, role: str, groups: Mapping[str, _Closable]) -> RolePlan:
-    """Return the plan of a role that may be started now.
-
-    Raises:
-        ValueError: If the run has no such role, or its workers are running.
-    """
-    if role not in plan.roles:
-        raise ValueError(f"This run has no role {role!r}: it has {', '.join(plan.roles)}.")
-    if role in groups and not groups[role].closed:
-        raise ValueError(f"The workers of {role} are running: close that group before starting another.")
-    return plan.roles[role]
 
 
 @asynccontextmanager

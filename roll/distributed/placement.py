@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
+from typing import Protocol
 
 from roll.config import ConfigError, Problem, RunConfig
 from roll.config.device_mapping import format_device_mapping
@@ -159,6 +160,28 @@ def plan_placement(config: RunConfig) -> ClusterPlan:
     if problems:
         raise ConfigError(problems)
     return ClusterPlan(roles, config.nodes, config.num_gpus_per_node, process_defaults() | config.system_envs)
+
+
+class Closable(Protocol):
+    """Workers that may have ended."""
+
+    @property
+    def closed(self) -> bool:
+        """Whether they have."""
+        ...
+
+
+def startable(plan: ClusterPlan, role: str, groups: Mapping[str, Closable]) -> RolePlan:
+    """Return the plan of a role that may be started now.
+
+    Raises:
+        ValueError: If the run has no such role, or its workers are running.
+    """
+    if role not in plan.roles:
+        raise ValueError(f"This run has no role {role!r}: it has {', '.join(plan.roles)}.")
+    if role in groups and not groups[role].closed:
+        raise ValueError(f"The workers of {role} are running: close that group before starting another.")
+    return plan.roles[role]
 
 
 def environment_workers(manager: EnvManagerConfig) -> int:

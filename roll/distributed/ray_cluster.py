@@ -14,8 +14,14 @@ from ray.util.placement_group import PlacementGroup, placement_group, remove_pla
 from ray.util.scheduling_strategies import PlacementGroupSchedulingStrategy
 
 from roll.config import RunConfig, RunError
-from roll.distributed.cluster import startable
-from roll.distributed.placement import ClusterPlan, ClusterResources, NodeResources, check_fits, plan_placement
+from roll.distributed.placement import (
+    ClusterPlan,
+    ClusterResources,
+    NodeResources,
+    check_fits,
+    plan_placement,
+    startable,
+)
 from roll.distributed.ray_group import RayGroup, Site
 from roll.distributed.worker_group import WorkerSpec
 

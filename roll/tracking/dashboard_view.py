@@ -12,7 +12,8 @@ from rich.console import Console, ConsoleOptions, RenderResult
 from rich.text import Text
 
 from roll.tracking.braille import braille_curve, dot_column, text_row
-from roll.tracking.progress import format_duration, sort_stages
+from roll.tracking.progress import sort_stages
+from roll.tracking.wording import format_duration
 
 WINDOW = 60
 """Steps a curve shows."""

@@ -23,12 +23,13 @@ import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from types import TracebackType
-from typing import TYPE_CHECKING, Self, TextIO
+from typing import Self, TextIO
+
+from rich.console import Console
 
 from roll.config.plain_text import plain_text
-
-if TYPE_CHECKING:
-    from roll.tracking.summary import RunSummary
+from roll.tracking.summary import RunSummary, print_summary
+from roll.tracking.wording import count_steps, format_duration
 
 STAGES = ("rollout", "log_probs", "advantages", "update", "eval", "checkpoint")
 """Stages every display knows, in the order of a step. Others are shown after them."""
@@ -162,10 +163,6 @@ class LineProgress(Progress):
 
     def finish(self, summary: RunSummary) -> None:
         """Write the summary."""
-        from rich.console import Console
-
-        from roll.tracking.summary import print_summary
-
         # In a notebook rich would show every line as a box of HTML of its own.
         print_summary(summary, Console(file=self._stream or sys.stdout, force_jupyter=False))
         self.close()
@@ -191,18 +188,6 @@ def sort_stages(seconds: Mapping[str, float]) -> dict[str, float]:
     """Return the same numbers, known stages first in their order."""
     known = {name: seconds[name] for name in STAGES if name in seconds}
     return known | {name: value for name, value in seconds.items() if name not in known}
-
-
-def format_duration(seconds: float) -> str:
-    """Return ``1:02:03`` or ``2:03``."""
-    minutes, rest = divmod(max(0, round(seconds)), 60)
-    hours, minutes = divmod(minutes, 60)
-    return f"{hours}:{minutes:02}:{rest:02}" if hours else f"{minutes}:{rest:02}"
-
-
-def count_steps(number: int) -> str:
-    """Return ``1 step`` or ``2 steps``."""
-    return f"{number} step{'' if number == 1 else 's'}"
 
 
 def _shown(metrics: Mapping[str, float], key: str, label: str, form: str) -> list[str]:

@@ -14,7 +14,7 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from roll.tracking.progress import count_steps, format_duration
+from roll.tracking.wording import count_steps, format_duration
 
 _ROWS = (
     ("val/success", "validation success", True),

@@ -13,8 +13,8 @@ from roll.tracking import LineProgress, LiveDashboard, NullProgress, RunSummary,
 from roll.tracking import dashboard as dashboard_module
 from roll.tracking.braille import braille_curve
 from roll.tracking.dashboard_view import RunState, draw
-from roll.tracking.progress import format_duration
 from roll.tracking.summary import before_after_table, print_summary
+from roll.tracking.wording import format_duration
 
 METRICS = {
     "reward/mean": 1.25,
