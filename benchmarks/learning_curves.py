@@ -8,8 +8,9 @@ from __future__ import annotations
 import argparse
 from pathlib import Path
 
+from curves import plot_learning_curves
+
 from roll.tracking import read_metrics
-from roll.tracking.curves import plot_learning_curves
 
 
 def evaluations(run: Path) -> list[dict]:

@@ -8,7 +8,7 @@ from roll.config.batch_plan import BatchPlan
 from roll.config.env_manager import CustomEnvConfig, EnvManagerConfig, RewardNormalization, Timeouts
 from roll.config.errors import ConfigError, ConfigWarning, Problem, RunError
 from roll.config.evaluation import EvaluationConfig
-from roll.config.launching import hydra_main, launch
+from roll.config.launching import launch
 from roll.config.loading import load
 from roll.config.rl import RLConfig
 from roll.config.rlvr import RLVRConfig
@@ -37,7 +37,6 @@ __all__ = [
     "Timeouts",
     "TrainingArgs",
     "WorkerConfig",
-    "hydra_main",
     "launch",
     "load",
     "require_available",

@@ -68,20 +68,6 @@ _FULL_ERROR = "HYDRA_FULL_ERROR"
 _OUTPUT_KEYS = ("logging_dir", "render_save_dir", "checkpoint_config.output_dir", "tracker_kwargs.log_dir")
 
 
-def hydra_main(
-    *,
-    config_dir: Path,
-    kind: type[Config] = AgenticConfig,  # type: ignore[assignment]
-    config_name: str | None = None,
-) -> Callable[[Callable[[Config], Any]], Callable[[], None]]:
-    """Return a decorator that makes ``run(config)`` a program; see :func:`launch`."""
-
-    def decorate(run: Callable[[Config], Any]) -> Callable[[], None]:
-        return lambda: launch(run, config_dir=config_dir, kind=kind, config_name=config_name)
-
-    return decorate
-
-
 def launch(
     run: Callable[[Config], Any],
     *,

@@ -56,17 +56,15 @@ class EnvSession:
     returns.
     """
 
-    def __init__(self, make_env: Callable[[], Any], seed: int, record_frames: bool) -> None:
+    def __init__(self, make_env: Callable[[], Any], seed: int) -> None:
         """Make nothing yet; :meth:`start` does.
 
         Args:
             make_env: Returns a new environment.
             seed: Given to ``reset``.
-            record_frames: Whether to call ``render`` after reset and every step.
         """
         self._make_env = make_env
         self._seed = seed
-        self._record_frames = record_frames
         self._env: Any = None
         self._closed = False
         self._abandoned = False
@@ -188,7 +186,7 @@ class EnvSession:
         return step
 
     def _frame(self) -> str | None:
-        if not self._record_frames or getattr(self._env, "render_mode", None) is None:
+        if getattr(self._env, "render_mode", None) is None:
             return None
         with _blamed("render()"):
             frame = _frame_text(self._env.render())

@@ -55,7 +55,6 @@ class TrajectoryEnvManager:
         timeouts: Timeouts | None = None,
         threads: CallThreads | EnvEventLoop | None = None,
         activity: Activity | None = None,
-        record_frames: bool = True,
     ) -> None:
         """Hold what all episodes share.
 
@@ -72,7 +71,6 @@ class TrajectoryEnvManager:
                 them in place, which is faster for environments that only compute for microseconds, but there a step
                 that hangs stops everything. A coroutine is awaited in the event loop in any case.
             activity: Told when an episode works outside the engine.
-            record_frames: Whether turns keep what a person would look at.
         """
         self.renderer = renderer
         self.generate = generate
@@ -83,7 +81,6 @@ class TrajectoryEnvManager:
         self.timeouts = timeouts or Timeouts()
         self.threads = threads
         self.activity = activity or NoActivity()
-        self.record_frames = record_frames
 
     async def run(self, spec: EpisodeSpec, make_env: Callable[[], Any]) -> Trajectory:
         """Run one episode to its end.
@@ -112,7 +109,7 @@ class _Episode:
     def __init__(self, manager: TrajectoryEnvManager, spec: EpisodeSpec, make_env: Callable[[], Any]) -> None:
         self._manager = manager
         self._spec = spec
-        self._session = EnvSession(make_env, spec.seed, manager.record_frames)
+        self._session = EnvSession(make_env, spec.seed)
         self._trajectory = Trajectory(spec.tag, spec.group_id, spec.episode, spec.seed)
         self._messages: list[dict[str, str]] = []
         self._instruction = ""

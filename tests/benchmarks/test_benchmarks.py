@@ -27,7 +27,7 @@ ARGUMENTS = {
     "weight_check": "--steps 1 --groups 1",
     "weight_sync": "--rounds 1 --vocabulary 64",
 }
-NOT_PROGRAMS = {"recitation", "virtual_time"}
+NOT_PROGRAMS = {"curves", "recitation", "virtual_time"}
 NEEDS = {"engine_overhead": "vllm", "env_speed": "gym_sokoban", "rlvr_vs_trl": "trl", "ray_overhead": "ray"}
 
 

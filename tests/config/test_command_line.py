@@ -12,16 +12,15 @@ EXAMPLES = Path(__file__).resolve().parents[2] / "examples" / "config"
 
 SCRIPT = f"""
 from pathlib import Path
-from roll.config import hydra_main
+from roll.config import launch
 
-@hydra_main(config_dir=Path({str(EXAMPLES)!r}))
 def main(config):
     for path in (config.output_dir, config.logs_path, config.render_path):
         path.mkdir(parents=True, exist_ok=True)
     print("RUN", config.max_steps, config.ppo_epochs, config.output_dir, config.logs_path, config.render_path)
 
 if __name__ == "__main__":
-    main()
+    launch(main, config_dir=Path({str(EXAMPLES)!r}))
 """
 
 

@@ -183,12 +183,14 @@ def test_image_frames_become_png_data_uris() -> None:
     assert image.shape == (4, 6, 3) and (image == 20).all()
 
 
-def test_frames_can_be_left_out() -> None:
+def test_an_environment_without_a_render_mode_is_not_asked_for_frames() -> None:
     class NoRender(CountEnv):
+        render_mode = None
+
         def render(self) -> object:
             raise AssertionError("render was called")
 
-    trajectory = play(NoRender(), record_frames=False)
+    trajectory = play(NoRender())
     assert trajectory.status is Status.COMPLETED and trajectory.turns[0].frame is None
 
 

@@ -5,10 +5,10 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
+from curves import plot_learning_curves, read_curve
 from PIL import Image
 
 from roll.tracking import make_trackers
-from roll.tracking.curves import plot_learning_curves, read_curve
 
 
 def write_run(log_dir: Path, evaluations: bool = True) -> Path:

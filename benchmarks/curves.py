@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from roll.tracking.local import read_metrics
+from roll.tracking import read_metrics
 
 _COLORS = ("#0b7285", "#c2571a", "#5f3dc4", "#2b8a3e", "#a61e4d", "#495057")
 
