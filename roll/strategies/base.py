@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from tensordict import TensorDict
     from transformers import PreTrainedModel
 
-    from roll.strategies.generation.fingerprints import Fingerprints
+    from roll.strategies.fingerprints import Fingerprints
 
 Answer = TypeVar("Answer")
 

@@ -9,7 +9,7 @@ from roll.config import RLConfig
 from roll.distributed.weight_sync import Place, WeightOffer
 from roll.generation import Activity, Completion, GenerationRequest
 from roll.strategies.base import GenerationStrategy, TellsFingerprints
-from roll.strategies.generation.fingerprints import Fingerprints
+from roll.strategies.fingerprints import Fingerprints
 from roll.workers.engine_weights import weight_inbox
 from roll.workers.factory import generation_strategy
 from roll.workers.memory import peak_memory

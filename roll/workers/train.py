@@ -17,7 +17,7 @@ from roll.distributed import worker_context
 from roll.distributed.process_group import init_process_group
 from roll.distributed.weight_sync import Place, WeightOffer, WeightSyncSettings
 from roll.strategies.base import BatchTotals, HasModel, Loss, SharesRows, TrainStrategy
-from roll.strategies.generation.fingerprints import Fingerprints
+from roll.strategies.fingerprints import Fingerprints
 from roll.workers.factory import reference_scorer, train_strategy
 from roll.workers.loading import load_role_model
 from roll.workers.memory import peak_memory

@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterable, Mapping
 import torch
 
 from roll.distributed.weight_sync import Manifest, Place, WeightOffer, WeightSender, WeightSyncSettings, describe
-from roll.strategies.generation.fingerprints import Fingerprints, fingerprint
+from roll.strategies.fingerprints import Fingerprints, fingerprint
 
 NamedTensors = Callable[[], Iterable[tuple[str, torch.Tensor]]]
 

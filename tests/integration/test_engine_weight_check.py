@@ -17,7 +17,7 @@ from roll.generation import Completion, GenerationRequest, SamplingParams
 from roll.models.loading import load_model
 from roll.models.lora import add_adapters
 from roll.pipelines.roles.weight_check import DIFFERENCE, FULL_PRECISION
-from roll.strategies.generation.fingerprints import Fingerprints, fingerprint
+from roll.strategies.fingerprints import Fingerprints, fingerprint
 from roll.strategies.generation.hf_infer.strategy import HfInferStrategy
 from tests.pipelines.roles.weight_faults import (
     FAULTS,

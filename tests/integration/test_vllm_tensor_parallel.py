@@ -18,7 +18,7 @@ from vllm_support import (
 )
 
 from roll.distributed.weight_sync import WeightSyncSettings
-from roll.strategies.generation.fingerprints import fingerprint
+from roll.strategies.fingerprints import fingerprint
 
 pytestmark = needs_vllm
 

@@ -15,7 +15,7 @@ from roll.distributed import LocalGroup, WorkerDiedError, WorkerError, WorkerGro
 from roll.distributed.weight_sync import WeightOffer, WeightSyncError, WeightSyncSettings, report_missing
 from roll.pipelines.roles.pool import PATIENCE, restart
 from roll.schedulers.replicas import GenerationClient
-from roll.strategies.generation.fingerprints import Fingerprints
+from roll.strategies.fingerprints import Fingerprints
 from roll.workers.engine import wire_dtype
 from roll.workers.engine_client import Engines
 

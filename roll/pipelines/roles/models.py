@@ -12,7 +12,7 @@ from torch import Tensor
 from roll.distributed import WorkerGroup
 from roll.distributed.sharding import Shard, shard, unshard
 from roll.strategies.base import Loss
-from roll.strategies.generation.fingerprints import Fingerprints
+from roll.strategies.fingerprints import Fingerprints
 from roll.workers.train import DataPlace
 
 R = TypeVar("R", bound="ModelRole")

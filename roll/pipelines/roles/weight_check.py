@@ -15,7 +15,7 @@ from roll.config import RLConfig
 from roll.distributed.weight_sync.probes import Answer, Probes, batch_of, differences
 from roll.generation import Completion, GenerationRequest
 from roll.schedulers.replicas import GenerationClient, ReplicaDown
-from roll.strategies.generation.fingerprints import Deviation, Fingerprints, deviations
+from roll.strategies.fingerprints import Deviation, Fingerprints, deviations
 
 DIFFERENCE: Final = "weight_sync/probe_difference"
 

@@ -256,7 +256,7 @@ def test_nothing_is_asked_where_nothing_is_to_be_checked(tmp_path: Path) -> None
 
 
 def test_fingerprints_show_an_exchange_of_rows_and_of_columns() -> None:
-    from roll.strategies.generation.fingerprints import deviations, fingerprint
+    from roll.strategies.fingerprints import deviations, fingerprint
 
     weight = torch.randn(6, 5, generator=torch.Generator().manual_seed(0))
     same = {"w": fingerprint(weight)}

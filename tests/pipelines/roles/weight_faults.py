@@ -15,7 +15,7 @@ from transformers import PreTrainedModel, Qwen3Config, Qwen3ForCausalLM
 from roll.distributed.weight_sync.probes import Probes
 from roll.pipelines.roles.weight_check import CheckOptions, WeightCheck, WeightCheckError
 from roll.strategies.base import WeightUpdate
-from roll.strategies.generation.fingerprints import Fingerprints, fingerprint
+from roll.strategies.fingerprints import Fingerprints, fingerprint
 from roll.strategies.training.adapters import merged_named_parameters
 from roll.strategies.training.pytorch.scoring import Scorer
 

@@ -13,7 +13,7 @@ import torch
 from torch import nn
 from transformers import AttentionInterface
 
-from roll.strategies.generation.fingerprints import Fingerprints, fingerprint
+from roll.strategies.fingerprints import Fingerprints, fingerprint
 from roll.strategies.generation.hf_infer.batch_plan import AttentionGroup, BatchPlan, IntArray, plan_batch
 from roll.strategies.generation.hf_infer.slot_cache import SlotCache
 

@@ -12,7 +12,7 @@ from torch import nn
 
 from roll.generation import Activity, Completion, GenerationRequest
 from roll.strategies.base import WeightUpdate
-from roll.strategies.generation.fingerprints import Fingerprints
+from roll.strategies.fingerprints import Fingerprints
 from roll.strategies.generation.hf_infer.engine import Counters, Engine, Sequence, StepResults
 from roll.strategies.generation.hf_infer.model_runner import Layout, ModelRunner
 from roll.strategies.generation.serving import check_prompt, check_sampling

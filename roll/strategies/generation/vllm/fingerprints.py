@@ -12,7 +12,7 @@ from typing import Any, Literal, cast
 import torch
 from torch import Tensor, nn
 
-from roll.strategies.generation.fingerprints import Fingerprints, fingerprint, signs
+from roll.strategies.fingerprints import Fingerprints, fingerprint, signs
 
 Whole = Literal["copy", "rows", "sum"]
 """How the parts of all processes make a whole: all are equal, or rows of it, or their sum is it."""

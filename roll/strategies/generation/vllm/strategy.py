@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 from roll.generation import Completion, GenerationRequest
 from roll.strategies.base import WeightUpdate
-from roll.strategies.generation.fingerprints import Fingerprints
+from roll.strategies.fingerprints import Fingerprints
 from roll.strategies.generation.sampling_limits import check_limits
 from roll.strategies.generation.serving import ServedEngine, check_prompt, check_sampling
 from roll.strategies.generation.stop_strings import Decode, StopStrings
