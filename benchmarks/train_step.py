@@ -177,7 +177,7 @@ def plain(setup: Setup, model: PreTrainedModel) -> Step:
 
 
 def _options(setup: Setup) -> Any:
-    from roll.strategies.training.trainer import TrainOptions
+    from roll.strategies.jobs import TrainOptions
 
     # The cap on samples stands for the order of arrival: all rows of a uniform batch are equal.
     arrival = setup.layout == "arrival"

@@ -16,7 +16,7 @@ from roll.models.lora import add_adapters
 from roll.strategies import STRATEGIES, EngineJob, ScoreOptions, ScorerJob, TrainerJob
 from roll.strategies.base import GenerationStrategy, Prediction, ScoreStrategy, TrainStrategy
 from roll.strategies.building import build_engine, build_scorer, build_trainer
-from roll.strategies.training.trainer import TrainOptions
+from roll.strategies.jobs import TrainOptions
 from roll.workers.loading import load_role_model, load_text, model_folder
 
 

@@ -19,13 +19,13 @@ from roll.models.lora import add_adapters
 from roll.pipelines.learning.objective import PolicyObjective
 from roll.pipelines.learning.value_objective import ValueObjective
 from roll.strategies.base import BatchTotals, Loss
+from roll.strategies.jobs import TrainOptions
 from roll.strategies.training.adapters import merged_named_parameters
 from roll.strategies.training.deepspeed.infer import DeepSpeedInferStrategy
 from roll.strategies.training.deepspeed.memory import DeviceMemory
 from roll.strategies.training.deepspeed.train import DeepSpeedTrainStrategy
 from roll.strategies.training.deepspeed.weights import stream_weights
 from roll.strategies.training.ranks import Ranks
-from roll.strategies.training.trainer import TrainOptions
 
 VOCABULARY = 491
 LONGEST = 18

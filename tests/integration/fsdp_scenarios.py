@@ -27,13 +27,13 @@ from roll.models.lora import add_adapters
 from roll.pipelines.learning.objective import PolicyObjective
 from roll.pipelines.learning.value_objective import ValueObjective
 from roll.strategies.base import Loss
+from roll.strategies.jobs import TrainOptions
 from roll.strategies.parking import Parking
 from roll.strategies.training.pytorch.loading import load_on_first_rank
 from roll.strategies.training.pytorch.options import FsdpOptions
 from roll.strategies.training.pytorch.scoring import Scorer
 from roll.strategies.training.pytorch.train import FsdpTrainStrategy
 from roll.strategies.training.ranks import Ranks
-from roll.strategies.training.trainer import TrainOptions
 
 VOCABULARY = 61
 LONGEST = 18

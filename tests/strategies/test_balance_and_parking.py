@@ -9,13 +9,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 from training_support import NegativeLogLikelihood, token_batch
 
+from roll.strategies.jobs import TrainOptions
 from roll.strategies.parking import Parking
 from roll.strategies.training.balance import spread
 from roll.strategies.training.micro_batches import split_by_tokens
 from roll.strategies.training.packing import pack_by_tokens
 from roll.strategies.training.pytorch.scoring import Scorer
 from roll.strategies.training.pytorch.train import FsdpTrainStrategy
-from roll.strategies.training.trainer import TrainOptions
 
 
 @given(

@@ -23,8 +23,8 @@ from transformers import (
 from roll.models.critic import load_critic
 from roll.models.errors import ModelNotFoundError
 from roll.models.loading import load_model
+from roll.strategies.jobs import TrainOptions
 from roll.strategies.training.pytorch.train import FsdpTrainStrategy
-from roll.strategies.training.trainer import TrainOptions
 from roll.strategies.training.values import forward_values, value_head
 
 FAMILIES = {

@@ -15,9 +15,9 @@ from roll.algorithms.advantages import gae
 from roll.algorithms.aggregation import MODES
 from roll.pipelines.learning.value_objective import ValueObjective, explained_variance
 from roll.strategies.base import TrainStrategy
+from roll.strategies.jobs import TrainOptions
 from roll.strategies.training.pytorch.scoring import Scorer
 from roll.strategies.training.pytorch.train import FsdpTrainStrategy
-from roll.strategies.training.trainer import TrainOptions
 from roll.strategies.training.values import forward_values
 
 SPLITS = [(None, 1), (None, 4), (20, None), (33, None), (47, 2)]

@@ -12,9 +12,9 @@ from hydra import compose, initialize_config_dir
 from roll.config import load
 from roll.config.errors import ConfigError
 from roll.models.loading import load_model
+from roll.strategies.jobs import TrainOptions
 from roll.strategies.training.deepspeed.options import DeepSpeedOptions
 from roll.strategies.training.deepspeed.train import DeepSpeedTrainStrategy
-from roll.strategies.training.trainer import TrainOptions
 
 EXAMPLES = Path(__file__).resolve().parents[2] / "examples" / "config"
 PRESETS = {"deepspeed_zero": 0, "deepspeed_zero2": 2, "deepspeed_zero3": 3, "deepspeed_zero3_cpuoffload": 3}

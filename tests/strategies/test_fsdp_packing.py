@@ -30,12 +30,12 @@ from transformers.integrations.sdpa_attention import sdpa_attention_forward
 from roll.config import ConfigError
 from roll.pipelines.learning.objective import PolicyObjective
 from roll.pipelines.learning.value_objective import ValueObjective
+from roll.strategies.jobs import TrainOptions
 from roll.strategies.training.log_probs import forward_log_probs
 from roll.strategies.training.packing import PackingPlan, pack_by_tokens
 from roll.strategies.training.pytorch.options import FsdpOptions
 from roll.strategies.training.pytorch.scoring import Scorer
 from roll.strategies.training.pytorch.train import FsdpTrainStrategy
-from roll.strategies.training.trainer import TrainOptions
 
 
 def mistral(seed: int = 0) -> MistralForCausalLM:

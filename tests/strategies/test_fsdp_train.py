@@ -14,8 +14,8 @@ from transformers import AutoModelForCausalLM
 from roll.algorithms.aggregation import MODES
 from roll.pipelines.learning.objective import PROPORTIONAL_LOSSES, PolicyObjective
 from roll.strategies.base import TrainStrategy
+from roll.strategies.jobs import TrainOptions
 from roll.strategies.training.pytorch.train import CHECKPOINT_FILE, FsdpTrainStrategy
-from roll.strategies.training.trainer import TrainOptions
 
 SPLITS = [(None, 1), (None, 4), (20, None), (33, None), (47, 2)]
 

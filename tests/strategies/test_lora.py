@@ -16,9 +16,9 @@ from transformers import AutoModelForCausalLM, PreTrainedModel, Qwen3Config, Qwe
 from roll.models.lora import add_adapters
 from roll.pipelines.learning.objective import PolicyObjective
 from roll.pipelines.learning.value_objective import ValueObjective
+from roll.strategies.jobs import TrainOptions
 from roll.strategies.training.adapters import is_adapter, merged_named_parameters
 from roll.strategies.training.pytorch.train import FsdpTrainStrategy
-from roll.strategies.training.trainer import TrainOptions
 
 RANK, ALPHA = 3, 5.0
 OPTIONS = TrainOptions(learning_rate=2e-2, weight_decay=0.1, epsilon=1e-4, max_grad_norm=0.5)

@@ -27,8 +27,8 @@ from roll.models.toy.demonstrations import Encode
 from roll.models.toy.tokenizer import build_tokenizer
 from roll.rendering.chat import ChatRenderer
 from roll.strategies.base import BatchTotals
+from roll.strategies.jobs import TrainOptions
 from roll.strategies.training.pytorch.train import FsdpTrainStrategy
-from roll.strategies.training.trainer import TrainOptions
 from roll.trajectories.batch import collate
 from roll.trajectories.samples import Sample
 

@@ -1,9 +1,8 @@
-"""What train strategies have in common: their options, scoring with the model that is trained, sums of metrics."""
+"""What train strategies have in common: scoring with the model that is trained, sums of metrics."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 from typing import Any
 
 from tensordict import TensorDict
@@ -12,63 +11,6 @@ from torch import Tensor, nn
 from roll.strategies.base import EXTREMES, Loss
 
 LARGEST, SMALLEST = EXTREMES
-
-
-@dataclass(frozen=True, slots=True)
-class TrainOptions:
-    """How the optimiser steps.
-
-    Attributes:
-        learning_rate: Peak learning rate of AdamW.
-        weight_decay: Decoupled weight decay on matrices; vectors (norms, biases) are not decayed.
-        l2: Adds ``l2 / 2 * sum(w^2)`` of the matrices to the loss. Unlike weight decay, its gradient is clipped and
-            scaled by the optimiser like any other.
-        betas: AdamW moments.
-        epsilon: AdamW epsilon.
-        max_grad_norm: Global gradient norm is clipped to this; 0 switches clipping off.
-        lr_scheduler_type: A schedule name of ``transformers.get_scheduler``.
-        warmup_steps: Optimiser steps of linear warm-up.
-        total_steps: Optimiser steps of the whole run; the schedule advances once per optimiser step.
-        max_tokens_per_microbatch: Hard cap on tokens per forward, padding included; ``None`` for none.
-        max_samples_per_microbatch: Hard cap on sequences per forward; ``None`` for none.
-        max_samples_per_scoring: The same where nothing is trained; ``None`` takes ``max_samples_per_microbatch``.
-        mixed_precision: Compute in bf16, with fp32 weights and optimiser states.
-        gradient_checkpointing: Recompute activations in the backward pass.
-        temperature: The sampling temperature; log-probs are those of the tempered distribution. Critics have none.
-        use_sequence_packing: Lay the sequences of a micro-batch end to end instead of padding them; changes no number.
-        log_prob_chunk_size: Most tokens whose logits are held at once, the rest being computed again in the backward
-            pass; ``None`` chooses by vocabulary.
-    """
-
-    learning_rate: float = 1e-6
-    weight_decay: float = 0.0
-    l2: float = 0.0
-    betas: tuple[float, float] = (0.9, 0.999)
-    epsilon: float = 1e-8
-    max_grad_norm: float = 1.0
-    lr_scheduler_type: str = "constant_with_warmup"
-    warmup_steps: int = 0
-    total_steps: int = 1
-    max_tokens_per_microbatch: int | None = 8192
-    max_samples_per_microbatch: int | None = None
-    max_samples_per_scoring: int | None = None
-    mixed_precision: bool = False
-    gradient_checkpointing: bool = False
-    temperature: float = 1.0
-    use_sequence_packing: bool = False
-    log_prob_chunk_size: int | None = None
-
-    def for_scoring(self) -> dict[str, Any]:
-        """Return what a scorer of the same model is told."""
-        return {
-            "temperature": self.temperature,
-            "max_tokens_per_microbatch": self.max_tokens_per_microbatch,
-            "max_samples_per_microbatch": self.max_samples_per_microbatch,
-            "max_samples_per_scoring": self.max_samples_per_scoring,
-            "mixed_precision": self.mixed_precision,
-            "use_sequence_packing": self.use_sequence_packing,
-            "log_prob_chunk_size": self.log_prob_chunk_size,
-        }
 
 
 class ScoringTrainer:

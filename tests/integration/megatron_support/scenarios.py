@@ -27,7 +27,7 @@ from roll.models.lora import add_adapters
 from roll.pipelines.learning.objective import PolicyObjective
 from roll.pipelines.learning.value_objective import ValueObjective
 from roll.strategies.base import Loss
-from roll.strategies.training.trainer import TrainOptions
+from roll.strategies.jobs import TrainOptions
 
 VOCABULARY = 150
 """Ends inside the part of the second of two ranks, so that padding counts."""

@@ -15,6 +15,7 @@ from torch.optim import Optimizer
 from transformers import PreTrainedModel, get_scheduler
 
 from roll.strategies.base import BatchTotals, Loss, Prediction
+from roll.strategies.jobs import TrainOptions
 from roll.strategies.training.adapters import adapters_disabled, save_adapters
 from roll.strategies.training.deepspeed import checkpoint
 from roll.strategies.training.deepspeed.engine import make_engine, numel_of, shape_of, start_deepspeed
@@ -25,7 +26,7 @@ from roll.strategies.training.deepspeed.penalty import SquarePenalty
 from roll.strategies.training.deepspeed.scorer import EngineScorer
 from roll.strategies.training.deepspeed.weights import exact, save_whole, stream_weights
 from roll.strategies.training.ranks import Ranks
-from roll.strategies.training.trainer import ScoringTrainer, TrainOptions, accumulate, contributing
+from roll.strategies.training.trainer import ScoringTrainer, accumulate, contributing
 
 
 class DeepSpeedTrainStrategy(ScoringTrainer):

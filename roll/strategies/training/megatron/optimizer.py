@@ -11,6 +11,7 @@ import torch.distributed as dist
 from torch import Tensor, nn
 from transformers import get_scheduler
 
+from roll.strategies.jobs import TrainOptions
 from roll.strategies.training.megatron.core import (
     DistributedDataParallel,
     DistributedDataParallelConfig,
@@ -23,7 +24,6 @@ from roll.strategies.training.megatron.core import (
 )
 from roll.strategies.training.megatron.model import Stage
 from roll.strategies.training.megatron.options import MegatronOptions
-from roll.strategies.training.trainer import TrainOptions
 
 
 class Stepper:

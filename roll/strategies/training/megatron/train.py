@@ -14,6 +14,7 @@ from torch import Tensor
 from transformers import PreTrainedModel
 
 from roll.strategies.base import BatchTotals, Loss, Prediction
+from roll.strategies.jobs import TrainOptions
 from roll.strategies.parking import Parking
 from roll.strategies.training.megatron import checkpoint
 from roll.strategies.training.megatron.lora import Adapt
@@ -22,7 +23,7 @@ from roll.strategies.training.megatron.optimizer import Stepper
 from roll.strategies.training.megatron.options import MegatronOptions
 from roll.strategies.training.megatron.parallel import gather
 from roll.strategies.training.megatron.scorer import MegatronScorer, Pass
-from roll.strategies.training.trainer import ScoringTrainer, TrainOptions, accumulate, contributing
+from roll.strategies.training.trainer import ScoringTrainer, accumulate, contributing
 
 
 class MegatronTrainStrategy(ScoringTrainer):

@@ -12,6 +12,7 @@ from torch import Tensor
 from transformers import PreTrainedModel, get_scheduler
 
 from roll.strategies.base import BatchTotals, Loss, Prediction
+from roll.strategies.jobs import TrainOptions
 from roll.strategies.parking import Parking
 from roll.strategies.training.adapters import adapted_layers, adapters_disabled, merged_named_parameters, save_adapters
 from roll.strategies.training.pytorch import checkpoint
@@ -19,7 +20,7 @@ from roll.strategies.training.pytorch.checkpoint import CHECKPOINT_FILE
 from roll.strategies.training.pytorch.options import FsdpOptions
 from roll.strategies.training.pytorch.scoring import Scorer
 from roll.strategies.training.ranks import Ranks
-from roll.strategies.training.trainer import ScoringTrainer, TrainOptions, accumulate, contributing
+from roll.strategies.training.trainer import ScoringTrainer, accumulate, contributing
 
 __all__ = ["CHECKPOINT_FILE", "FsdpTrainStrategy"]
 
