@@ -12,6 +12,8 @@ import pytest
 from roll.config.process import prepare_process
 from roll.envs import ENV_TYPES, TAGS
 
+pytest_plugins = ["tests.rings"]
+
 if importlib.util.find_spec("torch") is None:  # make light
     with_torch = re.compile(r"^(import|from) (torch|roll\.(models|pipelines|strategies|workers))\b", re.MULTILINE)
     collect_ignore = [str(path) for path in Path(__file__).parent.rglob("*.py") if with_torch.search(path.read_text())]

@@ -25,7 +25,7 @@ class Run:
 def uninterrupted(tmp_path_factory: pytest.TempPathFactory) -> Run:
     """A run from start to end."""
     folder = tmp_path_factory.mktemp("uninterrupted")
-    done = start(command(output_dir="out"), folder)
+    done = start(command(output_dir="out"), folder, cold=True)
     assert done.returncode == 0, done.stderr
     return Run(folder / "out", done)
 

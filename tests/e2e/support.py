@@ -12,6 +12,7 @@ from typing import Any
 import torch
 
 from roll.config import AgenticConfig, load
+from tests import programs
 
 ROOT = Path(__file__).resolve().parents[2]
 SCRIPT = ROOT / "examples" / "start_agentic_pipeline.py"
@@ -50,8 +51,12 @@ def command(*arguments: str, config: str = "sokoban", **changes: Any) -> list[st
     return [sys.executable, str(SCRIPT), "--config-name", config, *arguments, *shown]
 
 
-def start(words: list[str], cwd: Path, timeout: float = 240, **variables: str) -> subprocess.CompletedProcess[str]:
-    """Run a command to its end."""
+def start(
+    words: list[str], cwd: Path, timeout: float = 240, *, cold: bool = False, **variables: str
+) -> subprocess.CompletedProcess[str]:
+    """Run a command to its end: a script of this interpreter by a fork of the warm process, unless ``cold``."""
+    if not cold and programs.can_fork(words):
+        return programs.run(words, cwd, environment(**variables), timeout)
     return subprocess.run(words, cwd=cwd, env=environment(**variables), capture_output=True, text=True, timeout=timeout)
 
 

@@ -38,7 +38,7 @@ def unpack_in_two_processes(cache: Path) -> list[str]:
 
 
 @needs_smollm2
-@pytest.mark.slow
+@pytest.mark.processes
 @pytest.mark.usefixtures("forgetful")
 def test_two_processes_unpack_it_once_and_a_damaged_file_is_made_again(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch

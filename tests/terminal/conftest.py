@@ -23,10 +23,17 @@ class Seen:
 
 
 def run_to_its_end(
-    name: str, folder: Path, *more: str, rows: int, columns: int, resized: bool = False, **variables: str
+    name: str,
+    folder: Path,
+    *more: str,
+    rows: int,
+    columns: int,
+    resized: bool = False,
+    cold: bool = False,
+    **variables: str,
 ) -> Seen:
     """Run a program (``more`` is added to its command line); check that it gives the terminal back."""
-    with Terminal(command(name, *more), folder, rows=rows, columns=columns, **variables) as terminal:
+    with Terminal(command(name, *more), folder, rows=rows, columns=columns, cold=cold, **variables) as terminal:
         if resized:
             terminal.see("roll")  # the display has begun
             terminal.resize(24, 80)
@@ -38,4 +45,4 @@ def run_to_its_end(
 @pytest.fixture(scope="package")
 def sokoban(tmp_path_factory: pytest.TempPathFactory) -> Seen:
     """The agentic example on the terminal everybody has."""
-    return run_to_its_end("agentic", tmp_path_factory.mktemp("sokoban"), rows=24, columns=80)
+    return run_to_its_end("agentic", tmp_path_factory.mktemp("sokoban"), rows=24, columns=80, cold=True)

@@ -12,14 +12,18 @@ import runpy
 import signal
 import sys
 import time
+from collections.abc import Callable
 from types import FrameType
 from typing import Any
 
 STAGE = os.environ.get("ROLL_TEST_HOLD", "none")
 
 
-def wait_for_ctrl_c(sign: str = "") -> None:
-    """Say so, let Ctrl-C do what it does, and then go on. In the main thread, as the event loop."""
+def wait_for_ctrl_c(say: Callable[[], object]) -> None:
+    """Say so, let Ctrl-C do what it does, and then go on. In the main thread, as the event loop.
+
+    Whoever sees what ``say`` says may press at once, so that is looked for already.
+    """
     before = signal.getsignal(signal.SIGINT)
     pressed = []
 
@@ -31,8 +35,7 @@ def wait_for_ctrl_c(sign: str = "") -> None:
     signal.signal(signal.SIGINT, remember)
     deadline = time.monotonic() + 200
     try:
-        sys.stdout.write(sign)
-        sys.stdout.flush()
+        say()
         while not pressed and time.monotonic() < deadline:
             time.sleep(0.02)
     finally:
@@ -46,9 +49,10 @@ def hold_stage() -> None:
     begins = LiveDashboard._stage_begins
 
     def hold(self: LiveDashboard, name: str) -> None:
-        begins(self, name)
         if name == STAGE:
-            wait_for_ctrl_c()
+            wait_for_ctrl_c(lambda: begins(self, name))
+        else:
+            begins(self, name)
 
     LiveDashboard._stage_begins = hold  # type: ignore[method-assign]
 
@@ -60,7 +64,7 @@ def run_held(place: str, program: str, *arguments: str) -> None:
     function = getattr(where, name)
 
     def held(*arguments: Any, **keywords: Any) -> Any:
-        wait_for_ctrl_c(f"now in {name}\n")
+        wait_for_ctrl_c(lambda: print(f"now in {name}", flush=True))
         return function(*arguments, **keywords)
 
     setattr(where, name, held)
@@ -75,6 +79,6 @@ def run_held(place: str, program: str, *arguments: str) -> None:
 if __name__ == "__main__":
     run_held(*sys.argv[1:])
 elif STAGE == "import":
-    wait_for_ctrl_c("now in import\n")
+    wait_for_ctrl_c(lambda: print("now in import", flush=True))
 else:
     hold_stage()

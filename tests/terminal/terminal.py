@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import fcntl
+import functools
 import os
 import pty
 import re
@@ -17,6 +18,8 @@ from types import TracebackType
 from typing import Self
 
 import pyte
+
+from tests import programs
 
 SECOND_SCREEN = re.compile(rb"\x1b\[\?1049([hl])")  # pyte knows no second screen
 CTRL_C = b"\x03"
@@ -33,10 +36,20 @@ class Terminal:
         cwd: Where to run it.
         rows: Height in lines.
         columns: Width in cells.
+        cold: Start a new Python, instead of a fork of one that has imported everything.
         variables: The environment beside that of the tests.
     """
 
-    def __init__(self, words: Sequence[str], cwd: Path, *, rows: int = 24, columns: int = 80, **variables: str) -> None:
+    def __init__(
+        self,
+        words: Sequence[str],
+        cwd: Path,
+        *,
+        rows: int = 24,
+        columns: int = 80,
+        cold: bool = False,
+        **variables: str,
+    ) -> None:
         self._ours, theirs = pty.openpty()
         self._theirs = theirs  # kept open: what a program wrote last stays readable after its end
         self.first = _Screen(rows, columns)
@@ -48,9 +61,14 @@ class Terminal:
         self._modes = termios.tcgetattr(theirs)
         environment = {name: value for name, value in os.environ.items() if name not in HIDDEN}
         environment |= {"TERM": "xterm-256color", "LC_ALL": "C.UTF-8", "OMP_NUM_THREADS": "1", **variables}
-        self._process = subprocess.Popen(
-            words, cwd=cwd, env=environment, start_new_session=True, preexec_fn=lambda: os.login_tty(os.dup(theirs))
-        )
+        self._process: programs.WarmProgram | subprocess.Popen[bytes]
+        if cold:
+            take = functools.partial(os.login_tty, theirs)
+            self._process = subprocess.Popen(
+                words, cwd=cwd, env=environment, start_new_session=True, pass_fds=[theirs], preexec_fn=take
+            )
+        else:
+            self._process = programs.fork(words, cwd, environment, [theirs], terminal=True)
 
     @property
     def screen(self) -> list[str]:
@@ -82,7 +100,9 @@ class Terminal:
         if not self._read(lambda: self._process.poll() is not None):
             raise AssertionError("it does not end. The screen:\n" + "\n".join(self.screen))
         self._read(lambda: not select.select([self._ours], [], [], 0.05)[0])
-        return self._process.returncode
+        status = self._process.poll()
+        assert status is not None
+        return status
 
     def assert_given_back(self) -> None:
         """Check that a shell can go on: first screen, cursor in the first column and visible, plain text, echo."""

@@ -1,0 +1,102 @@
+"""Tests in three rings: which tests each has, and the check that a test says so when it starts a process.
+
+``make quick`` runs what needs no process but its own, ``make test`` one of each kind of what does, ``make test-all``
+everything. A plain ``pytest tests/…`` runs all of what it is given; ``--ring`` chooses.
+"""
+
+from __future__ import annotations
+
+import multiprocessing.process
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+RINGS = ("quick", "test", "all")
+IN_PROCESSES = ("benchmarks", "e2e", "fresh_machine", "integration", "terminal")
+"""Folders whose every test is marked ``processes``: whole runs, and parts that need ranks or an engine."""
+
+# They end within milliseconds; a run asks them for its commit and its machine.
+_FREE = {"git", "uname", "ldconfig", "lscpu", "gcc", "cc"}
+_STARTS = {"subprocess.Popen", "os.fork", "os.forkpty", "os.posix_spawn", "os.system", "os.exec"}
+_HERE = Path(__file__).resolve().parent
+
+_watched: list[str] | None = None
+"""What the test that runs now started and should not have; ``None`` while it may start what it likes."""
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    parser.addoption("--ring", choices=RINGS, default="all", help="quick: no processes; test: one of each; all")
+
+
+def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool | None:
+    """Leave out folders that the quick ring needs nothing of: to import their tests takes longer than it."""
+    if config.getoption("ring") == "quick" and collection_path.parent == _HERE:
+        return True if collection_path.name in IN_PROCESSES else None
+    return None
+
+
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    for item in items:
+        if item.path.is_relative_to(_HERE) and item.path.relative_to(_HERE).parts[0] in IN_PROCESSES:
+            item.add_marker(pytest.mark.processes)
+    unwanted = {"quick": {"processes", "exhaustive"}, "test": {"exhaustive"}, "all": set()}[config.getoption("ring")]
+    left_out = [item for item in items if unwanted & {mark.name for mark in item.iter_markers()}]
+    if left_out:
+        config.hook.pytest_deselected(items=left_out)
+        items[:] = [item for item in items if item not in set(left_out)]
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_setup(item: pytest.Item) -> Iterator[None]:
+    return (yield from _watch(item))
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_call(item: pytest.Item) -> Iterator[None]:
+    return (yield from _watch(item))
+
+
+def _watch(item: pytest.Item) -> Iterator[None]:
+    """Fail a test that starts a process and is not marked, in every ring: else the quick one would become slow."""
+    global _watched
+    _watched = None if item.get_closest_marker("processes") else []
+    try:
+        result = yield
+        if _watched:  # in a thread, or where the code under test catches everything
+            pytest.fail(_sentence(_watched[0]), pytrace=False)
+        return result
+    finally:
+        _watched = None
+
+
+def _sentence(what: str) -> str:
+    return (
+        f"this test starts a process ({what}) and would run in `make quick`, which has none. Mark it with "
+        "@pytest.mark.processes (or its file with `pytestmark`), or use what does the same in this process."
+    )
+
+
+def _refuse(what: str) -> None:
+    if _watched is not None:
+        _watched.append(what)
+        pytest.fail(_sentence(what))
+
+
+def _listen(event: str, arguments: tuple[Any, ...]) -> None:
+    if _watched is not None and event in _STARTS:
+        what = str(arguments[0]) if arguments else event
+        if Path(what).name not in _FREE:
+            _refuse(what)
+
+
+def _start(self: multiprocessing.process.BaseProcess) -> None:
+    _refuse(f"multiprocessing: {self.name}")
+    _start_process(self)
+
+
+sys.addaudithook(_listen)
+_start_process = multiprocessing.process.BaseProcess.start  # spawned without an audit event
+multiprocessing.process.BaseProcess.start = _start  # type: ignore[method-assign]
