@@ -8,10 +8,10 @@ SGLANG := .venv-sglang
 CONFIG ?= sokoban
 ARGS ?=
 
-.PHONY: help setup vllm smollm sglang test-sglang sokoban rlvr train evaluate test light check lint types imports format docs benchmarks clean
+.PHONY: help setup vllm smollm sglang test-sglang sokoban rlvr train evaluate quick test test-all light check lint types imports format docs benchmarks clean
 
 help:  ## Show this help
-	@grep -E '^[a-z]+:.*##' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  make %-12s %s\n", $$1, $$2}'
+	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  make %-12s %s\n", $$1, $$2}'
 
 $(VENV)/.installed: pyproject.toml constraints.txt
 	@sh scripts/set_up.sh $(VENV) "$(PYTHON)" 4 -e '.[dev]'
@@ -55,7 +55,13 @@ evaluate: setup  ## Grade a policy on the math problems: make evaluate ARGS="pre
 train: setup  ## Run another agentic configuration: make train CONFIG=frozen_lake ARGS="seed=1"
 	$(BIN)/python examples/start_agentic_pipeline.py --config-name $(CONFIG) $(ARGS)
 
-test: setup  ## Run all tests
+quick: setup  ## Run the tests that start no process
+	$(BIN)/python -m pytest --ring quick
+
+test: setup  ## Run the tests, with one of each: Ray, vLLM where it is installed, DeepSpeed, Megatron, a browser, a terminal
+	$(BIN)/python -m pytest --ring test
+
+test-all: setup  ## Run all tests: every combination, every fault, long runs
 	$(BIN)/python -m pytest
 
 $(LIGHT)/.installed: pyproject.toml constraints.txt
@@ -67,7 +73,7 @@ $(LIGHT)/.installed: pyproject.toml constraints.txt
 light: $(LIGHT)/.installed  ## Run the tests that need no PyTorch, in .venv-light: make light PYTHON=python3.13
 	$(LIGHT)/bin/python -m pytest -m 'not heavy' $(addprefix tests/,config data env_managers envs rendering rewards sandbox schedulers tracking trajectories viewer)
 
-check: lint types imports test  ## Everything that CI checks
+check: lint types imports test-all  ## Everything that CI checks
 
 lint: setup
 	$(BIN)/ruff check .

@@ -237,6 +237,7 @@ def test_ray_that_is_not_installed_is_reported(loads: Loads, monkeypatch: pytest
         require_runnable(loads("cluster: ray\ntrack_with: [jsonl]"))
 
 
+@pytest.mark.processes
 def test_importing_the_configuration_loads_no_engine() -> None:
     code = "import sys, roll.config; print([m for m in ('torch', 'ray', 'transformers', 'hydra') if m in sys.modules])"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)

@@ -71,6 +71,7 @@ def test_shipped_exercises_are_found_from_any_folder(elsewhere: Path) -> None:
     assert shipped_data(Path("examples/data/none.jsonl")) == Path("examples/data/none.jsonl")
 
 
+@pytest.mark.processes
 def test_loading_by_name_imports_neither_torch_nor_ray() -> None:
     script = "import sys; from roll.config import load; load('sokoban'); print({'torch', 'ray'} & set(sys.modules))"
     done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True)

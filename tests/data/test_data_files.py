@@ -219,6 +219,7 @@ def test_max_samples_takes_the_first_rows_of_each_file(tmp_path: Path, extension
     assert data.report.read == 3
 
 
+@pytest.mark.processes
 def test_importing_the_package_loads_no_heavy_library() -> None:
     heavy = ["torch", "transformers", "datasets", "pandas", "ray"]
     code = f"import sys, json, roll.data; print(json.dumps([name for name in {heavy} if name in sys.modules]))"

@@ -24,6 +24,8 @@ ray = pytest.importorskip("ray")
 
 from roll.distributed.ray_cluster import RayCluster  # noqa: E402
 
+pytestmark = pytest.mark.processes
+
 CONFIG = AgenticConfig.model_validate(
     {
         "cluster": "ray",

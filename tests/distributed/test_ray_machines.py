@@ -19,6 +19,8 @@ from ray.cluster_utils import Cluster as Raylets  # noqa: E402
 
 from roll.distributed.ray_cluster import RayCluster  # noqa: E402
 
+pytestmark = pytest.mark.processes
+
 KEYS = {
     "cluster": "ray",
     "num_gpus_per_node": 2,

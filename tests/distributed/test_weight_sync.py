@@ -28,6 +28,8 @@ from roll.distributed.weight_sync import (
 )
 from roll.distributed.weight_sync.settings import local_address
 
+pytestmark = pytest.mark.processes
+
 
 @pytest.fixture(scope="module")
 def crew() -> Iterator[Crew]:

@@ -51,6 +51,7 @@ def started(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> list[RLConfig]:
     return runs
 
 
+@pytest.mark.processes
 @pytest.mark.filterwarnings("ignore::roll.config.ConfigWarning")
 @pytest.mark.parametrize("block", blocks("bash"), ids=str)
 def test_the_commands_of_the_page_are_understood(block: Block, started: list[RLConfig], tmp_path: Path) -> None:
@@ -101,7 +102,7 @@ def _make(words: list[str], started: list[RLConfig]) -> None:
     lines = [line for line in answer.stdout.splitlines() if line.startswith(".venv/bin/python examples/")]
     for line in lines:
         _start(line.split()[1:], started)
-    assert lines or words[0] in ("setup", "test", "check", "vllm", "sglang", "test-sglang", "smollm")
+    assert lines or words[0] in ("setup", "quick", "test", "test-all", "check", "vllm", "sglang", "test-sglang", "smollm")
 
 
 def _pip(words: list[str], _: list[RLConfig]) -> None:

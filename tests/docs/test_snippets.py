@@ -75,6 +75,7 @@ def names_of_the_reader() -> dict[str, Any]:
     }
 
 
+@pytest.mark.processes
 @pytest.mark.usefixtures("folder", "algorithms_as_they_were")
 @pytest.mark.parametrize(
     "page", sorted({b.page for b in snippets({*GIVEN_BY_THE_READER, *RUN_ELSEWHERE}, inside=False)})

@@ -226,6 +226,7 @@ def test_a_failing_close_is_reported() -> None:
     assert trajectory.status is Status.ERROR_ENV and "close() raised OSError: socket" in (trajectory.error or "")
 
 
+@pytest.mark.processes
 def test_the_process_ends_although_an_environment_hangs() -> None:
     code = (
         "import asyncio, time\n"

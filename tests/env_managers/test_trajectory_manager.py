@@ -232,6 +232,7 @@ def test_groups_that_began_in_different_states_are_refused() -> None:
         check_group([*same, play(Ignorant())])
 
 
+@pytest.mark.processes
 def test_importing_env_managers_loads_neither_torch_nor_transformers_nor_numpy() -> None:
     code = "import sys, roll.env_managers; print({'torch', 'transformers', 'ray', 'numpy'} & set(sys.modules))"
     result = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)

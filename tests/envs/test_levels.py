@@ -147,6 +147,7 @@ print(hashlib.sha256("".join(boards).encode()).hexdigest())
 """
 
 
+@pytest.mark.processes
 def test_same_seed_same_levels_whatever_the_hash_seed_of_the_process():
     digests = set()
     for hash_seed in ("0", "1234"):

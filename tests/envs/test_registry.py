@@ -231,6 +231,7 @@ def test_registry_is_readable_while_others_write(forget):
     assert all(names)
 
 
+@pytest.mark.processes
 def test_import_stays_light():
     script = (
         "import sys, roll.envs; roll.envs.make('SimpleSokoban', seed=0).reset();"
@@ -240,6 +241,7 @@ def test_import_stays_light():
     assert result.stdout.strip() == "[]"
 
 
+@pytest.mark.processes
 def test_gymnasium_finds_the_environments_after_import():
     script = "import gymnasium; print(gymnasium.make('roll.envs:roll/Sokoban-v0').reset(seed=0)[0][:6])"
     result = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True)

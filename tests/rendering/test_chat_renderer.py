@@ -214,6 +214,7 @@ def test_the_callers_tokenizer_is_left_as_it_was() -> None:
     assert len(tokenizer.encode("<|im_end|>", add_special_tokens=False)) == 1
 
 
+@pytest.mark.processes
 def test_importing_the_renderer_loads_neither_torch_nor_transformers() -> None:
     code = "import sys, roll.rendering; print(sorted({'torch', 'transformers', 'ray'} & set(sys.modules)))"
     result = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)

@@ -75,6 +75,7 @@ def test_every_mistake_is_listed_at_once_with_its_place() -> None:
     assert "Did you mean 'math'" in text and "did you mean 'pattern'" in text and "target=0" in text
 
 
+@pytest.mark.processes
 def test_a_function_of_ones_own_grades_the_domains_that_name_no_verifier(rewards_file: Path) -> None:
     custom = {"path": str(rewards_file), "name": "compute_score", "kwargs": {"bonus": 0.25}}
     rubrics = build_rubrics(
@@ -86,6 +87,7 @@ def test_a_function_of_ones_own_grades_the_domains_that_name_no_verifier(rewards
     assert (right.score, wrong.score) == (1.25, 0.25)
 
 
+@pytest.mark.processes
 def test_a_function_of_ones_own_is_one_verifier_among_others_under_its_name(rewards_file: Path) -> None:
     custom = {"path": str(rewards_file), "name": "compute_score"}
     rewards = {"own": {"verifiers": {"compute_score": 0.5, "format": {"weight": 0.1, "options": {"pattern": ".*"}}}}}

@@ -14,6 +14,8 @@ from roll.rewards.base import RewardRequest, Verdict
 from roll.rewards.code import CodeVerifier, extract_program
 from roll.rewards.registry import VerifierOptionError, make_verifier
 
+pytestmark = pytest.mark.processes
+
 ADD = "def add(a, b):\n    return a + b"
 SUM_TESTS = {
     "case_type": "input",

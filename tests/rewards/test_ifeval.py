@@ -121,6 +121,7 @@ def test_an_instruction_of_the_data_set_that_is_not_known_is_an_error() -> None:
     assert result.score is None and "language:response_language" in result.error
 
 
+@pytest.mark.processes
 def test_a_long_response_is_checked_where_that_can_be_stopped() -> None:
     row = {"instruction_id_list": ["detectable_format:number_bullet_lists"], "kwargs": [{"num_bullets": 1}]}
 

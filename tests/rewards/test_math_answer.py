@@ -91,6 +91,7 @@ def verifier(loop: asyncio.AbstractEventLoop) -> Iterator[MathAnswer]:
     loop.run_until_complete(made.close())
 
 
+@pytest.mark.processes
 @pytest.mark.parametrize(("truth", "response", "score"), CASES)
 def test_answers_that_mean_the_same_are_equal(verifier, loop, truth: str, response: str, score: int) -> None:
     assert loop.run_until_complete(verifier(asked(response, truth))) == Verdict(
@@ -98,6 +99,7 @@ def test_answers_that_mean_the_same_are_equal(verifier, loop, truth: str, respon
     )
 
 
+@pytest.mark.processes
 @pytest.mark.parametrize("truth", [r"\frac{1}{", r"x = \sqrt{", "", "  "])
 def test_a_ground_truth_that_cannot_be_read_is_an_error_that_names_the_row(verifier, loop, truth: str) -> None:
     result = loop.run_until_complete(verifier(asked("<answer>1</answer>", truth, row={"id": 17}, tag="algebra")))
@@ -114,6 +116,7 @@ def crash(*arguments):
     raise SystemExit("grammar file is broken")
 
 
+@pytest.mark.processes
 def test_a_crash_of_the_grader_is_no_score_and_not_zero() -> None:
     broken = MathAnswer()
     broken._processes = WorkerProcesses(crash, 1)
@@ -124,6 +127,7 @@ def test_a_crash_of_the_grader_is_no_score_and_not_zero() -> None:
     assert grade.metrics["math/error"] == 1.0
 
 
+@pytest.mark.processes
 def test_a_comparison_that_hangs_costs_its_time_and_no_other_grade() -> None:
     async def run():
         math = make_verifier("math", {"timeout": 2.0, "processes": 2})
@@ -158,6 +162,7 @@ def _is_grading(process: psutil.Process) -> bool:
         return False
 
 
+@pytest.mark.processes
 def test_a_hanging_process_ends_by_itself_when_its_parent_is_gone() -> None:
     script = f"""
         import asyncio, os, sys
@@ -180,6 +185,7 @@ def test_a_hanging_process_ends_by_itself_when_its_parent_is_gone() -> None:
     assert not psutil.wait_procs([child], timeout=10)[1]
 
 
+@pytest.mark.processes
 def test_the_rubrics_time_out_kills_the_process_at_work() -> None:
     before = set(grading_processes())  # of the other tests in this file
 
@@ -204,6 +210,7 @@ def test_the_rubrics_time_out_kills_the_process_at_work() -> None:
     assert after.score == 1.0
 
 
+@pytest.mark.processes
 def test_one_verifier_serves_one_event_loop_after_another() -> None:
     math = make_verifier("math")
     request = asked(r"\boxed{1+x}", "x+1")

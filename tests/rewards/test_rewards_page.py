@@ -35,6 +35,7 @@ def test_every_check_of_an_instruction_is_on_the_page() -> None:
     assert not [name for name in CHECKS if f"`{name}`" not in SECTIONS["ifeval"]]
 
 
+@pytest.mark.processes
 def test_the_functions_of_the_page_work() -> None:
     ours, verls = PROGRAMS[0].split("\n\n")
     for source, score in ((ours, 1.5), (verls, 1.0)):
@@ -45,6 +46,7 @@ def test_the_functions_of_the_page_work() -> None:
         assert verdict.score == score
 
 
+@pytest.mark.processes
 def test_the_verifiers_of_the_page_work() -> None:
     names: dict = {"__name__": "page"}
     with VERIFIERS.restored():

@@ -91,6 +91,7 @@ def test_the_first_verifier_decides_what_is_correct() -> None:
     assert [grades(rubric(first), asked(""))[0].correct for first in (0.7, 0.8, None)] == [False, True, False]
 
 
+@pytest.mark.processes
 @pytest.mark.parametrize("stuck", [FunctionVerifier(backtracks), ignores_its_cancellation], ids=["C", "coroutine"])
 def test_a_verifier_that_hangs_is_given_up_and_the_others_are_not_touched(stuck) -> None:
     beats = []
@@ -113,6 +114,7 @@ def test_a_verifier_that_hangs_is_given_up_and_the_others_are_not_touched(stuck)
     assert max(second - first for first, second in itertools.pairwise(beats)) < 5, "the event loop stood still"
 
 
+@pytest.mark.processes
 def test_a_stuck_function_does_not_keep_the_interpreter_alive() -> None:
     script = """
         import asyncio, re
@@ -225,6 +227,7 @@ def test_a_verifier_that_cancels_itself_does_not_cancel_the_run() -> None:
     assert grade.score is None and grade.error == "odd: the verifier cancelled itself"
 
 
+@pytest.mark.processes
 def test_a_grader_that_calls_exit_does_not_end_the_run() -> None:
     def leaves(request):
         sys.exit(3)

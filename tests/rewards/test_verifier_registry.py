@@ -34,6 +34,7 @@ def registered() -> Iterator[None]:
         yield
 
 
+@pytest.mark.processes
 def test_a_function_becomes_a_verifier(registered) -> None:
     row = {"limit_name": "x"}
     assert verdict(make_verifier("short"), asked("ab", row=row)).score == 1.0
@@ -100,6 +101,7 @@ def test_every_name_the_configuration_knows_is_a_verifier(name: str) -> None:
     assert callable(make_verifier(name, judge if name == "llm_judge" else {}))
 
 
+@pytest.mark.processes
 def test_grading_starts_without_torch_or_sympy_or_httpx() -> None:
     names = [name for name in VERIFIERS.names() if name not in ("llm_judge", "remote", "reward_model")]
     script = (
@@ -115,11 +117,13 @@ def verl_score(data_source, solution_str, ground_truth, extra_info=None, bonus=0
     return {"score": float(solution_str == ground_truth) + bonus, "index": extra_info["index"], "source": data_source}
 
 
+@pytest.mark.processes
 def test_a_verl_function_is_recognised_by_its_parameters() -> None:
     request = asked("42", "42", row={"data_source": "gsm8k", "extra_info": {"index": 7}})
     assert verdict(FunctionVerifier(verl_score, {"bonus": 0.5}), request) == Verdict(1.5, {"index": 7.0})
 
 
+@pytest.mark.processes
 def test_a_verl_function_without_those_columns_gets_the_tag_and_the_row() -> None:
     def score(data_source, solution_str, ground_truth, extra_info=None, **kwargs):
         return float(data_source == "algebra" and extra_info["level"] == 3 and kwargs == {"extra": 1})

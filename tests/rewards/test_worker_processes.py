@@ -20,6 +20,8 @@ from roll.rewards.functions import FunctionVerifier
 from roll.rewards.registry import VERIFIERS
 from roll.rewards.worker_processes import WorkerCallError, WorkerDiedError, WorkerProcesses
 
+pytestmark = pytest.mark.processes
+
 
 def process_id(request) -> dict:
     return {"score": 1.0, "process": os.getpid()}

@@ -14,6 +14,8 @@ import pytest
 
 from roll.sandbox import Job, Limits, Reason, Run, SandboxError, run_job, run_job_sync, run_python, run_python_sync
 
+pytestmark = pytest.mark.processes
+
 SHORT = Limits(seconds=0.7)
 NAME_PROCESS = "import ctypes\nctypes.CDLL(None).prctl(15, b'{name}', 0, 0, 0)\n"
 

@@ -15,6 +15,8 @@ import pytest
 from roll.sandbox import Job, Run, SandboxUnavailableError, capabilities
 from roll.sandbox.run import _parse
 
+pytestmark = pytest.mark.processes
+
 WORLDS = ["machine", "ordinary_user", "strict_container", "bare_root", "no_mounts", "no_maps"]
 
 

@@ -79,6 +79,7 @@ def test_nothing_a_reader_writes_reaches_the_sender() -> None:
         assert torch.equal(dict(open_bucket(bucket.path, bucket.rows))["w"], torch.ones(4))
 
 
+@pytest.mark.processes
 def test_another_process_can_open_a_bucket() -> None:
     # Without torch, which takes seconds to load.
     program = "import struct, sys; print(struct.unpack('3f', open(sys.argv[1], 'rb').read(12)))"

@@ -36,7 +36,9 @@ def wait_for_ctrl_c(say: Callable[[], object]) -> None:
     deadline = time.monotonic() + 200
     try:
         say()
-        while not pressed and time.monotonic() < deadline:
+        while not pressed:
+            if time.monotonic() > deadline:
+                sys.exit("nobody pressed Ctrl-C")
             time.sleep(0.02)
     finally:
         signal.signal(signal.SIGINT, before)
@@ -47,9 +49,11 @@ def hold_stage() -> None:
     from roll.tracking.dashboard import LiveDashboard
 
     begins = LiveDashboard._stage_begins
+    held = []
 
     def hold(self: LiveDashboard, name: str) -> None:
-        if name == STAGE:
+        if name == STAGE and not held:
+            held.append(name)
             wait_for_ctrl_c(lambda: begins(self, name))
         else:
             begins(self, name)

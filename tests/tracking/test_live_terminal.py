@@ -15,6 +15,8 @@ import time
 
 import pytest
 
+pytestmark = pytest.mark.processes
+
 RUN = r"""
 import logging, sys, time, warnings
 from roll.tracking import RunSummary, make_progress

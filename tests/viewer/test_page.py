@@ -211,6 +211,7 @@ def test_command_says_what_it_cannot_find(tmp_path: Path, capsys: pytest.Capture
     assert "holds no trajectory files" in capsys.readouterr().err
 
 
+@pytest.mark.processes
 @pytest.mark.parametrize(
     ("address", "expected"),
     [
@@ -229,6 +230,7 @@ def test_browser_shows_the_turn_in_the_address(
     assert "<title>SimpleSokoban · step 1 · r</title>" in document  # the hostile response did not run
 
 
+@pytest.mark.processes
 def test_browser_steps_with_keys_buttons_slider_and_play(tmp_path: Path, browse: Callable[[str], str]) -> None:
     path = write_trajectory_page(make_trajectory(), tmp_path / "p.html", title="r", step=1)
     seen = browse_with(
@@ -341,6 +343,7 @@ def test_limit_counts_pages_in_all_and_prefers_the_newest(tmp_path: Path, limit:
     assert sorted(counts) == expected and sum(counts) == (limit or 9)
 
 
+@pytest.mark.processes
 def test_browser_filters_the_index_and_shows_the_whole_conversation(
     tmp_path: Path, browse: Callable[[str], str]
 ) -> None:

@@ -25,6 +25,8 @@ from ray import cloudpickle  # noqa: E402
 from roll.distributed import ray_post  # noqa: E402
 from roll.distributed.ray_cluster import RayCluster  # noqa: E402
 
+pytestmark = pytest.mark.processes
+
 CONFIG = AgenticConfig.model_validate(
     {
         "cluster": "ray",

@@ -206,6 +206,7 @@ def test_an_engine_divides_its_model_among_its_devices_and_sizes_that_say_otherw
     assert "4" in problem and matrices in problem and layers in problem
 
 
+@pytest.mark.processes
 @pytest.mark.skipif(find_spec("vllm") is None, reason="vLLM is not installed: make vllm")
 def test_what_verl_says_of_an_engine_is_what_the_engine_takes() -> None:
     rollout = {

@@ -139,6 +139,7 @@ def test_no_change_of_a_single_bit_goes_unseen(
         (folder / name).write_bytes(content)
 
 
+@pytest.mark.processes
 @pytest.mark.skipif(shutil.which("xxh128sum") is None, reason="the package xxhash of the system is not installed")
 def test_the_tool_of_the_system_checks_a_checkpoint_too(root: Path) -> None:
     def verdict() -> int:

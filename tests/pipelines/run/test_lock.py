@@ -19,6 +19,8 @@ import pytest
 from roll.pipelines.run import lock
 from roll.pipelines.run.lock import LOCK_FILE, FolderInUseError, Holder, hold
 
+pytestmark = pytest.mark.processes
+
 _HOLDER = """
 import os, sys, time
 from pathlib import Path

@@ -12,6 +12,8 @@ import pytest
 
 from roll.pipelines.run.process import run_to_end
 
+pytestmark = pytest.mark.processes
+
 IDLE = """
 import sys, time
 import torch

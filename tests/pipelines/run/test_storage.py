@@ -21,6 +21,8 @@ from roll.pipelines.run.folders import folders, own_folders
 from roll.pipelines.run.storage import StorageError, refusal, refusals_end_the_run
 from roll.tracking.local import JsonlTracker
 
+pytestmark = pytest.mark.processes
+
 WEIGHTS = {"w": torch.zeros(200_000)}
 
 
