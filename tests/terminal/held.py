@@ -44,6 +44,12 @@ def wait_for_ctrl_c(say: Callable[[], object]) -> None:
         signal.signal(signal.SIGINT, before)
 
 
+def say_line(text: str) -> None:
+    """Write a whole line at once: who sees its beginning may press before its end."""
+    sys.stdout.flush()
+    os.write(sys.stdout.fileno(), f"{text}\n".encode())
+
+
 def hold_stage() -> None:
     """Wait in a stage of the live display."""
     from roll.tracking.dashboard import LiveDashboard
@@ -68,7 +74,7 @@ def run_held(place: str, program: str, *arguments: str) -> None:
     function = getattr(where, name)
 
     def held(*arguments: Any, **keywords: Any) -> Any:
-        wait_for_ctrl_c(lambda: print(f"now in {name}", flush=True))
+        wait_for_ctrl_c(lambda: say_line(f"now in {name}"))
         return function(*arguments, **keywords)
 
     setattr(where, name, held)
@@ -83,6 +89,6 @@ def run_held(place: str, program: str, *arguments: str) -> None:
 if __name__ == "__main__":
     run_held(*sys.argv[1:])
 elif STAGE == "import":
-    wait_for_ctrl_c(lambda: print("now in import", flush=True))
+    wait_for_ctrl_c(lambda: say_line("now in import"))
 else:
     hold_stage()
