@@ -22,6 +22,7 @@ from roll.viewer import __main__ as viewer
 
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
 EXAMPLES = ROOT / "examples"
+TARGETS = set("setup quick test test-all check vllm sglang test-sglang smollm".split())
 
 
 @pytest.fixture
@@ -102,7 +103,7 @@ def _make(words: list[str], started: list[RLConfig]) -> None:
     lines = [line for line in answer.stdout.splitlines() if line.startswith(".venv/bin/python examples/")]
     for line in lines:
         _start(line.split()[1:], started)
-    assert lines or words[0] in ("setup", "quick", "test", "test-all", "check", "vllm", "sglang", "test-sglang", "smollm")
+    assert lines or words[0] in TARGETS
 
 
 def _pip(words: list[str], _: list[RLConfig]) -> None:

@@ -47,6 +47,7 @@ def sections() -> list[Section]:
     return found
 
 
+@pytest.mark.processes
 @pytest.mark.parametrize("section", sections(), ids=lambda section: section.name)
 def test_what_the_section_shows_runs_and_leaves_what_it_says(section: Section, tmp_path: Path) -> None:
     assert section.shows

@@ -15,6 +15,7 @@ def test_the_sampling_key_is_one_number_per_turn_and_the_same_in_every_process()
     assert generation_seed(5, "g", 0, 2) == 15909264565223561508
 
 
+@pytest.mark.processes
 def test_requests_are_made_without_torch_ray_or_the_rest_of_roll() -> None:
     code = "import sys, roll.generation; print({'torch', 'ray', 'numpy', 'pydantic', 'roll.config'} & set(sys.modules))"
     result = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)

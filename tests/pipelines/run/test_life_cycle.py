@@ -18,6 +18,7 @@ def losses(folder: Path) -> list[tuple[int, float]]:
     return [(line["step"], line["loss"]) for line in lines if "loss" in line]
 
 
+@pytest.mark.processes
 def test_a_run_that_is_killed_and_resumed_is_the_run_that_was_not(tmp_path: Path) -> None:
     whole = fit(tmp_path / "whole")
     killed = subprocess.run(
