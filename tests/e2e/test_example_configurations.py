@@ -18,6 +18,7 @@ from roll.models.loading import load_tokenizer
 from roll.pipelines.agentic import run_agentic
 from roll.pipelines.evaluation import run_evaluation
 from roll.pipelines.rlvr import run_rlvr
+from roll.strategies import STRATEGIES
 from tests.e2e.support import ROOT
 
 CONFIGS = ROOT / "examples" / "config"
@@ -29,6 +30,7 @@ KINDS: dict[str, type[RLConfig]] = {
     "frozen_lake": AgenticConfig,
     "custom_env": AgenticConfig,
     "custom_algorithm": AgenticConfig,
+    "custom_engine": AgenticConfig,
     "sokoban_qwen2.5_0.5b": AgenticConfig,
     "rlvr_math": RLVRConfig,
     "eval_math": EvaluationConfig,
@@ -127,6 +129,7 @@ def test_a_shipped_configuration_is_rehearsed_with_a_random_model(
 @pytest.fixture(autouse=True)
 def nothing_registered() -> Iterator[None]:
     """Forget what the examples register: workers of later tests could not import it."""
-    with ENV_TYPES.restored(), TAGS.restored(), ADVANTAGES.restored(), LOSSES.restored():
+    with ENV_TYPES.restored(), TAGS.restored(), ADVANTAGES.restored(), LOSSES.restored(), STRATEGIES.restored():
         yield
     sys.modules.pop("custom_algorithm", None)
+    sys.modules.pop("custom_engine", None)

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import importlib
+import sys
 from collections.abc import Callable, Iterator
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -11,11 +14,14 @@ from sglang_support import RealSglang, SglangDouble, needs_sglang
 from vllm_support import needs_vllm, shared_harness
 
 from roll.models.loading import load_model
+from roll.strategies import STRATEGIES, EngineJob
+from roll.strategies.building import build_engine
 from roll.strategies.generation.hf_infer.strategy import HfInferStrategy
 
 KINDS = [
     "hf_infer",
     "hf_infer in a thread",
+    "of a user's own",
     pytest.param("vllm", marks=needs_vllm),
     pytest.param("sglang", marks=[pytest.mark.sglang, needs_sglang]),
     "sglang's double",
@@ -55,8 +61,27 @@ def _hf_infer(**options: Any) -> EngineUnderTest:
     return EngineUnderTest(strategy, HuggingFace(load_model("toy")))
 
 
+def _of_a_users_own() -> EngineUnderTest:
+    """Return the engine of ``examples/custom_engine.py``, found by the name that it registers."""
+    folder = str(toy_folder())
+    job = EngineJob(
+        folder=lambda: folder,
+        load=lambda: load_model(folder).requires_grad_(False),
+        max_length=MAX_LENGTH,
+        decode=decode,
+    )
+    with pytest.MonkeyPatch.context() as patch, STRATEGIES.restored():
+        patch.syspath_prepend(str(Path(__file__).resolve().parents[2] / "examples"))
+        importlib.import_module("custom_engine")
+        engine = build_engine("plain", job)
+    # It is forgotten again, so that whoever imports it next registers it.
+    del sys.modules["custom_engine"]
+    return EngineUnderTest(engine, HuggingFace(load_model("toy")))
+
+
 _STARTS: dict[str, Callable[[], EngineUnderTest]] = {
     "hf_infer": _hf_infer,
     "hf_infer in a thread": lambda: _hf_infer(in_thread=True),
+    "of a user's own": _of_a_users_own,
     "sglang": RealSglang,
 }

@@ -11,11 +11,14 @@ import torch
 
 from roll.algorithms.registry import register_advantage, register_loss, registry
 from roll.config import AgenticConfig
+from roll.config import strategies as config_strategies
+from roll.config.strategies import named
 from roll.distributed import WorkerSpec, open_cluster
 from roll.envs import TextEnv, make, register_env, register_tag
 from roll.envs.base import Outcome
 from roll.rewards.base import RewardRequest
 from roll.rewards.registry import make_verifier, register_verifier
+from roll.strategies import StrategyDescription, register_strategy
 from roll.workers.setup import Registered, set_up
 
 
@@ -55,6 +58,9 @@ def shouts(request: RewardRequest) -> float:
     return float(request.response.isupper())
 
 
+register_strategy(StrategyDescription(name="echo", engine=lambda job: f"an engine for {job}"))
+
+
 class Probe:
     """A worker that uses everything by name."""
 
@@ -74,6 +80,7 @@ class Probe:
             "loss": loss.item(),
             "advantage": registry("advantage").get("doubled").function(21),
             "score": asyncio.run(_grade()),
+            "engine": named(config_strategies.STRATEGIES.get("echo").engine or "")("ours"),
         }
 
 

@@ -31,4 +31,5 @@ def test_environments_losses_estimators_and_verifiers_of_a_script_are_known_in_i
     (line,) = [line for line in ran.stdout.splitlines() if line.startswith("RESULT ")]
     found = json.loads(line.removeprefix("RESULT "))
     assert found.pop("pid") != found.pop("driver")
+    assert found.pop("engine") == "an engine for ours"
     assert found == {"observation": "7", "reward": 1.0, "loss": 2.0, "advantage": 42, "score": 1.0}
