@@ -2,15 +2,7 @@
 
 from pathlib import Path
 
-from roll.config import AgenticConfig, launch
-
-
-def run(config: AgenticConfig) -> object:
-    """Train. The heavy imports happen only once the configuration is known to be good."""
-    from roll.pipelines.agentic import run_agentic
-
-    return run_agentic(config)
-
+from roll.config import launch
 
 if __name__ == "__main__":
-    launch(run, config_dir=Path(__file__).parent / "config")
+    launch("agentic", config_dir=Path(__file__).parent / "config")

@@ -8,6 +8,7 @@ from roll.config.batch_plan import BatchPlan
 from roll.config.env_manager import CustomEnvConfig, EnvManagerConfig, RewardNormalization, Timeouts
 from roll.config.errors import ConfigError, ConfigWarning, Problem, RunError
 from roll.config.evaluation import EvaluationConfig
+from roll.config.kinds import register_pipeline
 from roll.config.launching import launch
 from roll.config.loading import load
 from roll.config.rl import RLConfig
@@ -39,6 +40,7 @@ __all__ = [
     "WorkerConfig",
     "launch",
     "load",
+    "register_pipeline",
     "require_available",
     "require_runnable",
 ]

@@ -18,7 +18,8 @@ from roll.common.spelling import closest
 from roll.config.agentic import AgenticConfig
 from roll.config.composing import composition_error, is_primary, quoted, require_sound_overrides, upsert
 from roll.config.errors import ConfigError, ConfigWarning, RunError
-from roll.config.loading import PIPELINES, check, kind_of
+from roll.config.kinds import PIPELINES, PipelineKind, kind_to_run, runner
+from roll.config.loading import check, kind_of
 from roll.config.multirun import FINISHED, Job, Jobs
 from roll.config.plain_text import plain_text
 from roll.config.process import prepare_process
@@ -69,24 +70,26 @@ _OUTPUT_KEYS = ("logging_dir", "render_save_dir", "checkpoint_config.output_dir"
 
 
 def launch(
-    run: Callable[[Config], Any],
+    run: str | Callable[[Config], Any],
     *,
     config_dir: Path,
     kind: type[Config] = AgenticConfig,  # type: ignore[assignment]
     config_name: str | None = None,
     argv: Sequence[str] | None = None,
 ) -> None:
-    """Read the command line, compose and check the configuration, then call ``run`` with it.
+    """Read the command line, compose and check the configuration, then run it.
 
     Hydra's own options work: ``--config-name``, ``--config-dir``, ``--cfg job``, ``--multirun``, ``--help``, and
     overrides (``max_steps=5``), which may name any key whether or not the YAML file has it. With ``--multirun`` each
     job writes to a folder of its own, ``output_dir/multirun/<time>/<number>``. It ends with a table of the jobs, whose
-    results are taken from what ``run`` returns.
+    results are taken from what the runs return.
 
     Args:
-        run: Called with the checked configuration, once per job.
+        run: The kind of run where the configuration names none (``"agentic"``, see
+            :func:`roll.config.kinds.register_pipeline`); or a function that is called with the checked configuration,
+            once per job, whatever its kind is called.
         config_dir: Folder of the YAML files.
-        kind: The model to validate with.
+        kind: The model to validate with, where ``run`` is a function.
         config_name: The file to read where the command line names none.
         argv: The command line without the program; that of the process if ``None``.
 
@@ -94,42 +97,29 @@ def launch(
         SystemExit: With code 1 if no file has the name given, with code 2 and the list of problems on standard error
             if the configuration cannot be used, with code 3 if the run cannot go on, with code 130 after Ctrl-C.
     """
+    program = PIPELINES.get(run) if isinstance(run, str) else PipelineKind("", kind, run)
+    words = list(sys.argv[1:] if argv is None else argv)
     try:
-        _launch(run, config_dir, kind, config_name, sys.argv[1:] if argv is None else argv)
+        # Hydra takes a quarter of a second to import; only programs need it.
+        import hydra
+
+        command = _CommandLine.parse(words, config_dir, config_name, program.config)
+        work = _Work(program, command.primary_file(), [sys.argv[0], *words])
+        main = hydra.main(version_base="1.3", config_path=str(command.config_path), config_name=None)(work.run_job)
+        with _argv([sys.argv[0], *command.for_hydra()]), work.composing, warnings.catch_warnings():
+            # A file without _self_ overrides its defaults, which is what the guide's own files rely on.
+            warnings.filterwarnings("ignore", message=".*Defaults list is missing `_self_`.*")
+            try:
+                main()
+            finally:
+                if work.jobs.jobs:
+                    work.jobs.show()
+        if work.jobs.code:
+            raise SystemExit(work.jobs.code)
     except KeyboardInterrupt as interrupt:
         _leave(EXIT_INTERRUPTED, str(interrupt) or "Stopped.")
     except ConfigError as error:
         _leave(EXIT_CONFIG, str(error))
-
-
-def _launch(
-    run: Callable[[Config], Any], config_dir: Path, kind: type[Config], config_name: str | None, argv: Sequence[str]
-) -> None:
-    # Hydra takes a quarter of a second to import; only programs need it.
-    import hydra
-
-    command = _CommandLine.parse(argv, config_dir, config_name, kind)
-    source = command.primary_file()
-    words = [sys.argv[0], *argv]
-    composing = _Composing(source)
-
-    jobs = Jobs()
-
-    def task(composed: DictConfig) -> None:
-        with composing.done():
-            _run_job(composed, run, kind, source, words, jobs)
-
-    main = hydra.main(version_base="1.3", config_path=str(command.config_path), config_name=None)(task)
-    with _argv([sys.argv[0], *command.for_hydra()]), composing, warnings.catch_warnings():
-        # A file without _self_ overrides its defaults, which is what the guide's own files rely on.
-        warnings.filterwarnings("ignore", message=".*Defaults list is missing `_self_`.*")
-        try:
-            main()
-        finally:
-            if jobs.jobs:
-                jobs.show()
-    if jobs.code:
-        raise SystemExit(jobs.code)
 
 
 class _Composing:
@@ -229,12 +219,16 @@ class _CommandLine:
                 arguments += [f"--{key.replace('_', '-')}", value]
         given = {override.partition("=")[0] for override in self._overrides}
         program = Path(sys.argv[0]).name or "roll"
-        help_text = _HELP.format(program=program, folder=self.config_path.name, names=", ".join(self._names()))
-        if self._options.config_name is not None:
-            help_text += "\n$CONFIG\n"
-        quiet = {"hydra.job.name": Path(program).stem, "hydra.help.template": quoted(help_text), **_QUIET_HYDRA}
+        quiet = {"hydra.job.name": Path(program).stem, **_QUIET_HYDRA}
+        if {"--help", "-h"} & {*self._flags}:
+            # It lists the configurations, for which every YAML file is read.
+            quiet["hydra.help.template"] = quoted(self._help(program))
         arguments += [f"{key}={value}" for key, value in quiet.items() if key not in given]
         return arguments + [upsert(override, self._folders) for override in self._overrides]
+
+    def _help(self, program: str) -> str:
+        text = _HELP.format(program=program, folder=self.config_path.name, names=", ".join(self._names()))
+        return text if self._options.config_name is None else f"{text}\n$CONFIG\n"
 
     def _names(self) -> list[str]:
         found = (path for folder in self._folders for path in folder.glob("*.yaml") if is_primary(path))
@@ -244,15 +238,58 @@ class _CommandLine:
         return f"There are: {', '.join(self._names()) or 'none (no *.yaml with a defaults list)'}."
 
 
-def _run_job(
-    composed: DictConfig,
-    run: Callable[[Config], Any],
-    kind: type[Config],
-    source: str | None,
-    words: Sequence[str],
-    jobs: Jobs,
-) -> None:
-    """Run what was composed. A job of a multirun that fails does not keep the others from running."""
+class _Work:
+    """What a command asks for: one run, or with ``--multirun`` several.
+
+    Args:
+        program: The kind of run where the configuration names none; without a name, the only one.
+        source: The primary file.
+        words: The command line.
+    """
+
+    def __init__(self, program: PipelineKind, source: str | None, words: Sequence[str]) -> None:
+        self._program = program
+        self._source = source
+        self._words = words
+        self.composing = _Composing(source)
+        self.jobs = Jobs()
+
+    def run_job(self, composed: DictConfig) -> None:
+        """Run what was composed. A job of a multirun that fails does not keep the others from running."""
+        with self.composing.done():
+            several, job = _job_of(composed)
+            if several:
+                self.jobs.jobs.append(job)
+                _move_outputs(composed, job.folder)
+            try:
+                with warnings.catch_warnings(record=True) as caught:
+                    warnings.simplefilter("always")
+                    kind = kind_to_run(composed, self._program) if self._program.name else self._program
+                    config = check(
+                        composed,
+                        kind=kind.config,
+                        source=self._source,
+                        overrides=job.overrides,
+                        command=self._words,
+                    )
+                for item in caught:
+                    _report(item)
+                prepare_process(config.system_envs)
+                job.result = runner(kind.run)(config)
+                job.state = FINISHED
+            except (ConfigError, RunError) as error:
+                code, job.state = (EXIT_CONFIG, "refused") if isinstance(error, ConfigError) else (EXIT_RUN, "failed")
+                if not several:
+                    _leave(code, str(error))
+                self.jobs.code = max(self.jobs.code, code)
+                sys.stderr.write(f"Job {job.number} {job.state}. {error}\n")
+            except KeyboardInterrupt:
+                job.state = "stopped"
+                raise
+
+
+def _job_of(composed: DictConfig) -> tuple[bool, Job]:
+    """Return the job that Hydra has composed, and whether it is one of several."""
     from hydra.core.hydra_config import HydraConfig
     from hydra.types import RunMode
 
@@ -261,28 +298,7 @@ def _run_job(
     overrides = OmegaConf.to_container(hydra_config.overrides.task, resolve=False)
     assert isinstance(overrides, list)
     several = hydra_config.mode == RunMode.MULTIRUN
-    job = Job(hydra_config.job.num if several else 0, Path(hydra_config.runtime.output_dir), overrides)
-    if several:
-        jobs.jobs.append(job)
-        _move_outputs(composed, job.folder)
-    try:
-        with warnings.catch_warnings(record=True) as caught:
-            warnings.simplefilter("always")
-            config = check(composed, kind=kind, source=source, overrides=overrides, command=words)
-        for item in caught:
-            _report(item)
-        prepare_process(config.system_envs)
-        job.result = run(config)
-        job.state = FINISHED
-    except (ConfigError, RunError) as error:
-        code, job.state = (EXIT_CONFIG, "refused") if isinstance(error, ConfigError) else (EXIT_RUN, "failed")
-        if not several:
-            _leave(code, str(error))
-        jobs.code = max(jobs.code, code)
-        sys.stderr.write(f"Job {job.number} {job.state}. {error}\n")
-    except KeyboardInterrupt:
-        job.state = "stopped"
-        raise
+    return several, Job(hydra_config.job.num if several else 0, Path(hydra_config.runtime.output_dir), overrides)
 
 
 def _report(item: warnings.WarningMessage) -> None:
@@ -322,10 +338,13 @@ def _is_for_another(path: Path, kind: type[RunConfig]) -> bool:
     try:
         require_sound_files(path, [])
         written = OmegaConf.load(path)
+        if not isinstance(written, DictConfig):
+            return False
+        models = [PIPELINES.get(name).config for name in PIPELINES]
+        telling = {key for model in models for key in model.model_fields} - RLConfig.model_fields.keys() | {"pipeline"}
+        return bool(telling & written.keys()) and kind_of(written) is not kind
     except ConfigError:
         return False
-    own = {key for other in PIPELINES for key in other.model_fields} - RLConfig.model_fields.keys()
-    return isinstance(written, DictConfig) and bool(own & written.keys()) and kind_of(written) is not kind
 
 
 def _folder(given: str | None, own: Path) -> Path:

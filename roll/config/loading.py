@@ -16,6 +16,7 @@ from roll.config.composing import change, compose, from_mapping
 from roll.config.dialects import translate
 from roll.config.errors import ConfigError, ConfigWarning, Problem
 from roll.config.evaluation import EvaluationConfig
+from roll.config.kinds import PIPELINES, PipelineKind, named_kind
 from roll.config.origins import Origins
 from roll.config.resolving import resolve
 from roll.config.rl import RLConfig
@@ -25,8 +26,6 @@ from roll.config.sources import Sources
 from roll.config.validation import validation_problems
 
 Config = TypeVar("Config", bound=RunConfig)
-
-PIPELINES: tuple[type[RunConfig], ...] = (AgenticConfig, RLVRConfig, EvaluationConfig)
 
 _COMPOSITION_KEYS = ("hydra", "defaults")
 """Keys that are for Hydra: they can be left over in a file that was read without it."""
@@ -75,7 +74,8 @@ def load(
     Args:
         config: The name of a configuration (see :func:`roll.config.composing.compose`), the path of a YAML file, or a
             mapping.
-        kind: The model to validate with. ``None``: the one whose keys a file uses; for a mapping, ``AgenticConfig``.
+        kind: The model to validate with. ``None``: that of ``pipeline``; where that is not said, the one whose keys a
+            file uses, and for a mapping ``AgenticConfig``.
         overrides: Further keys: texts as on the command line, or a mapping whose keys may have dots.
         source: Path of the primary YAML file of a mapping, so that a problem can name file and line.
         changes: Further keys at the top level, ``max_steps=5``.
@@ -100,11 +100,21 @@ def load(
         dotted = OmegaConf.to_container(OmegaConf.from_dotlist([text.lstrip("+") for text in texts]), resolve=False)
         change(composed, {**dotted, **values})  # type: ignore[dict-item]
     written = [*texts, *(f"{key}={value}" for key, value in values.items())]
-    return check(composed, kind=kind or AgenticConfig, source=source, overrides=written, command=None)
+    if kind is None:
+        named = named_kind(composed)
+        return check(composed, kind=named.config if named else AgenticConfig, source=source, overrides=written)
+    return check(composed, kind=kind, source=source, overrides=written)
 
 
 def kind_of(composed: DictConfig) -> type[RunConfig]:
-    """Return the pipeline that a file is for: by its keys, those of other guides included."""
+    """Return the model of a file: of the kind that it names, else by its keys, those of other guides included.
+
+    Raises:
+        ConfigError: It names a kind that there is not.
+    """
+    kind = named_kind(composed)
+    if kind is not None:
+        return kind.config
     data = OmegaConf.to_container(composed, resolve=False)
     assert isinstance(data, dict)
     named = {str(key): value for key, value in data.items()}
@@ -153,6 +163,9 @@ def check(
     data = resolve(config, problems, leave_out=_COMPOSITION_KEYS)
     if problems:
         raise _error(problems, sources, source)
+    named = named_kind(config)
+    if named is not None and not issubclass(kind, named.config):
+        raise _error([_of_another_kind(named, kind)], sources, source)
     given = [override.lstrip("+~").partition("=")[0] for override in overrides]
     native = translate(data, kind, given)
     if source is not None and Path(source).is_file():
@@ -177,14 +190,23 @@ def check(
     )
 
 
+def _of_another_kind(named: PipelineKind, kind: type[RunConfig]) -> Problem:
+    own = [name for name in PIPELINES if PIPELINES.get(name).config is kind]
+    fix = f"start {named.config.program} with it" if named.config.program else f"start what runs {named.name}"
+    other = f", or set pipeline: {own[0]}" if own else ""
+    return Problem("pipeline", "this program runs another kind.", f"{fix}{other}.", named.name)
+
+
 def _for_another_program(problem: Problem, kind: type[RunConfig]) -> Problem:
     """Name the program that reads a top-level key which this one does not know."""
     if problem.message != "unknown key.":
         return problem
-    programs = [other.program for other in PIPELINES if other is not kind and problem.path in other.model_fields]
-    if not programs or problem.path in kind.model_fields:
+    others = [PIPELINES.get(name).config for name in PIPELINES]
+    known = [other for other in others if other is not kind and other.program and problem.path in other.model_fields]
+    if not known or problem.path in kind.model_fields:
         return problem
-    return replace(problem, fix=f"it is a key of {programs[0]}: start that with this file, or remove the key.")
+    program = min(known, key=lambda other: len(other.__mro__)).program
+    return replace(problem, fix=f"it is a key of {program}: start that with this file, or remove the key.")
 
 
 def _error(problems: Sequence[Problem], sources: Sources, source: str | None) -> ConfigError:

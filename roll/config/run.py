@@ -54,6 +54,13 @@ class RunConfig(ConfigModel):
     """The program that reads such a configuration."""
 
     # The run
+    pipeline: str | None = Field(
+        None,
+        description="Kind of run: `agentic`, `rlvr`, `evaluation`, or one of your own. null: what the program runs.",
+    )
+    pipeline_modules: NameList = Field(
+        default_factory=list, description="Python modules to import that register kinds of run of your own."
+    )
     exp_name: str = Field(
         "roll",
         description="Name of the experiment, used in files and logs. Unset: that of the configuration's file, without "

@@ -1,0 +1,102 @@
+"""Kinds of run by name: which keys each has, and what runs it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from pkgutil import resolve_name
+from typing import Any, Final
+
+from omegaconf import DictConfig, ListConfig
+
+from roll.common.registry import Registry, UnknownNameError
+from roll.config.agentic import AgenticConfig
+from roll.config.errors import ConfigError, Problem
+from roll.config.evaluation import EvaluationConfig
+from roll.config.rlvr import RLVRConfig
+from roll.config.run import RunConfig
+from roll.config.user_modules import import_problems
+
+Runner = Callable[[Any], Any] | str
+"""Called with a checked configuration; or ``module:function``, which is imported when a configuration is good."""
+
+
+@dataclass(frozen=True, slots=True)
+class PipelineKind:
+    """A kind of run.
+
+    Attributes:
+        name: What ``pipeline`` says in a configuration.
+        config: The model of its keys.
+        run: What runs it.
+    """
+
+    name: str
+    config: type[RunConfig]
+    run: Runner
+
+
+PIPELINES: Final[Registry[PipelineKind]] = Registry(
+    "pipeline",
+    advice="To add your own, call register_pipeline({name!r}, ...) in a module, and name that in pipeline_modules.",
+)
+"""What ``pipeline`` accepts."""
+
+
+def register_pipeline(name: str, *, config: type[RunConfig], run: Runner) -> None:
+    """Make a kind of run a name for ``pipeline``.
+
+    Args:
+        name: The name.
+        config: The model of its keys, derived from :class:`roll.config.RunConfig`.
+        run: Called with a checked configuration of that model, such as
+            ``lambda config: start_run(MyRun, config)``; or ``module:function``.
+
+    Raises:
+        DuplicateNameError: The name is taken.
+    """
+    PIPELINES.add(name, PipelineKind(name, config, run))
+
+
+def runner(run: Runner) -> Callable[[Any], Any]:
+    """Return what runs a configuration, importing it now if it must be."""
+    return resolve_name(run) if isinstance(run, str) else run
+
+
+def named_kind(composed: DictConfig) -> PipelineKind | None:
+    """Return the kind that a composed configuration names, ``None`` if it names none; imports ``pipeline_modules``.
+
+    Raises:
+        ConfigError: There is no such kind, or a module cannot be imported.
+    """
+    name = composed.get("pipeline")
+    if name is None:
+        return None
+    modules = composed.get("pipeline_modules") or ()
+    problems = list(
+        import_problems("pipeline_modules", modules if isinstance(modules, ListConfig | tuple) else [modules])
+    )
+    if problems:
+        raise ConfigError(problems)
+    try:
+        return PIPELINES.get(str(name))
+    except UnknownNameError as error:
+        known, _, advice = str(error).partition(". ")
+        raise ConfigError([Problem("pipeline", f"{known}.", advice, name)]) from error
+
+
+def kind_to_run(composed: DictConfig, own: PipelineKind) -> PipelineKind:
+    """Return the kind to run: the one that the configuration names, else that of the program.
+
+    A program that reads such configurations for a purpose of its own keeps to that: an evaluation of an RLVR run.
+
+    Raises:
+        ConfigError: There is no such kind.
+    """
+    named = named_kind(composed)
+    return own if named is None or issubclass(own.config, named.config) else named
+
+
+register_pipeline("agentic", config=AgenticConfig, run="roll.pipelines.agentic:run_agentic")
+register_pipeline("rlvr", config=RLVRConfig, run="roll.pipelines.rlvr:run_rlvr")
+register_pipeline("evaluation", config=EvaluationConfig, run="roll.pipelines.evaluation:run_evaluation")
