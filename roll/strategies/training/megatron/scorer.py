@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -16,7 +15,6 @@ from transformers import PreTrainedModel
 
 from roll.strategies.base import Prediction
 from roll.strategies.parking import Parking
-from roll.strategies.training.balance import spread
 from roll.strategies.training.log_probs import TokenOutputs
 from roll.strategies.training.megatron.architecture import transformer_config
 from roll.strategies.training.megatron.core import (
@@ -25,30 +23,12 @@ from roll.strategies.training.megatron.core import (
     reduce_from_tensor_model_parallel_region,
 )
 from roll.strategies.training.megatron.hf_weights import HfWeights, HfWriter, torch_dtype_name
-from roll.strategies.training.megatron.inputs import Division, ModelInputs, model_inputs
 from roll.strategies.training.megatron.lora import Adapt, Adapters, adapted_model
 from roll.strategies.training.megatron.model import LayerSpec, Stage, build_stages, can_pack, transformer_engine_spec
 from roll.strategies.training.megatron.options import MegatronOptions
-from roll.strategies.training.megatron.parallel import Place, default_device, gather, open_parallel
+from roll.strategies.training.megatron.parallel import Place, default_device, open_parallel
+from roll.strategies.training.megatron.passes import Pass, PassPlanner
 from roll.strategies.training.megatron.weights import WeightMap
-from roll.strategies.training.micro_batches import iterate_micro_batches, split_by_tokens
-from roll.strategies.training.packing import pack_by_tokens
-
-
-@dataclass(frozen=True, slots=True)
-class Pass:
-    """One micro-batch on its way through the stages.
-
-    Attributes:
-        rows: Which rows of the batch it computes, ``[n]``; none where only other ranks have rows left.
-        micro: These rows; one row without a response where there are none.
-        inputs: The same as the model takes them.
-    """
-
-    rows: Tensor
-    micro: TensorDict
-    inputs: ModelInputs
-
 
 Outputs = Callable[[Pass, Stage, Tensor], tuple[Tensor, Any]]
 """From a micro-batch and the states of the last stage to what the backward pass starts from, and what to keep."""
@@ -114,12 +94,13 @@ class MegatronScorer:
         self.device = device if device is not None else default_device()
         self.predicts = predicts
         self.temperature = temperature
-        self.max_tokens = max_tokens_per_microbatch
         self.max_samples = max_samples_per_microbatch
         self.max_scored_samples = max_samples_per_scoring or max_samples_per_microbatch
-        self.packed = use_sequence_packing
         self.chunk_size = log_prob_chunk_size
         self.place: Place = open_parallel(self.megatron, seed)
+        self._planner = PassPlanner(
+            self.megatron, self.place, self.device, packed=use_sequence_packing, max_tokens=max_tokens_per_microbatch
+        )
         weights = HfWeights(model)
         self.hf_config, self._generation_config = weights.config, weights.generation_config
         self.config = transformer_config(
@@ -137,7 +118,7 @@ class MegatronScorer:
                 "use_sequence_packing: the attention of these layers cannot keep packed sequences apart. "
                 "Switch use_sequence_packing off, or use layers of Transformer Engine."
             )
-        if use_sequence_packing and self._same_shapes:
+        if use_sequence_packing and self._planner.same_shapes:
             raise ValueError(
                 "use_sequence_packing: the allgather dispatcher needs micro-batches of one shape on all ranks. "
                 "Set moe_token_dispatcher_type to alltoall, or switch use_sequence_packing off."
@@ -269,25 +250,7 @@ class MegatronScorer:
         """
         if self._handed_over:
             raise RuntimeError("The weights have been handed over by offload(). Call reload() before computing.")
-        division = self._division()
-        lengths = [division.padded(length) for length in batch["lengths"].tolist()]
-        if lengths and self.megatron.virtual_stages is not None and not self.packed:
-            # One shape for all micro-batches, see `_shapes`: as wide as the longest row.
-            lengths = [max(lengths)] * len(lengths)
-        most = self.max_scored_samples if scoring else self.max_samples
-        groups = (pack_by_tokens if self.packed else split_by_tokens)(lengths, self.max_tokens, most)
-        shares = gather((self.data_rank, len(groups), sum(lengths), int(batch["input_ids"].sum())))
-        _check_shares(shares)
-        count = self._round_up(max(1, *(groups for _, groups, *_ in shares)))
-        caps = {"max_tokens": self.max_tokens, "max_samples": most}
-        groups = spread(groups, lengths, count, packed=self.packed, **caps)
-        shapes = self._shapes(groups, lengths, count)
-        result = []
-        for number in range(count):
-            rows, micro = self._micro(batch, groups[number] if number < len(groups) else [])
-            inputs = model_inputs(micro, division, packed=self.packed, shape=shapes[number])
-            result.append(Pass(rows, micro, inputs))
-        return result
+        return self._planner.plan(batch, self.max_scored_samples if scoring else self.max_samples)
 
     def run(self, passes: Sequence[Pass], outputs: Outputs, *, train: bool) -> list[Any]:
         """Send micro-batches through the stages, and in training gradients back.
@@ -388,51 +351,6 @@ class MegatronScorer:
         whole: Tensor = reduce_from_tensor_model_parallel_region(cells, group=mpu.get_context_parallel_group())
         return whole
 
-    def _micro(self, batch: TensorDict, group: list[int]) -> tuple[Tensor, TensorDict]:
-        if not group:
-            ids = torch.zeros(1, 2, dtype=torch.int64)
-            columns = {"input_ids": ids, "response_mask": ids.bool(), "lengths": torch.tensor([2])}
-            return torch.empty(0, dtype=torch.int64), TensorDict(columns, batch_size=[1]).to(self.device)
-        rows = torch.tensor(group)
-        order, micro = next(iterate_micro_batches(batch[rows], self.device, max_tokens=None))
-        return rows[order], micro
-
-    def _round_up(self, count: int) -> int:
-        """Return a number of micro-batches that the schedule can take."""
-        if self.megatron.virtual_stages is None:
-            return count
-        stages = self.megatron.pipeline_model_parallel_size
-        return -(-count // stages) * stages
-
-    @property
-    def _same_shapes(self) -> bool:
-        options = self.megatron
-        return options.moe_token_dispatcher_type == "allgather" and options.expert_model_parallel_size > 1
-
-    def _shapes(self, groups: list[list[int]], lengths: list[int], count: int) -> list[tuple[int, int] | None]:
-        """Return the shapes that micro-batches are to have, where that is not as small as possible."""
-        interleaved = self.megatron.virtual_stages is not None
-        if not self._same_shapes and not interleaved:
-            return [None] * count
-        least = (1, self._division().padded(2))
-        if self.packed:
-            own = [(1, sum(lengths[i] for i in group)) for group in groups]
-        else:
-            own = [(len(group), max(lengths[i] for i in group)) for group in groups]
-        own += [least] * (count - len(groups))
-        if interleaved:
-            return [(max(rows for rows, _ in own), max(width for _, width in own))] * count
-        everyone = gather(own)
-        return [(max(s[n][0] for s in everyone), max(s[n][1] for s in everyone)) for n in range(count)]
-
-    def _division(self) -> Division:
-        return Division.of(
-            self.megatron.context_parallel_size,
-            self.place.context_rank,
-            self.megatron.tensor_model_parallel_size,
-            self.megatron.sequence_parallel,
-        )
-
     def _must_predict(self, wanted: Prediction) -> None:
         if wanted != self.predicts:
             raise TypeError(f"{self.hf_config.model_type} is used here for its {self.predicts}, not for {wanted}.")
@@ -443,15 +361,3 @@ def _bare(chunk: nn.Module) -> Stage:
     stage = chunk if isinstance(chunk, Stage) else chunk.module
     assert isinstance(stage, Stage)
     return stage
-
-
-def _check_shares(shares: list[tuple[int, int, int, int]]) -> None:
-    """Raise where ranks that compute the same rows together were given different ones."""
-    first: dict[int, tuple[int, tuple[int, ...]]] = {}
-    for rank, (data_rank, *share) in enumerate(shares):
-        other, expected = first.setdefault(data_rank, (rank, tuple(share)))
-        if tuple(share) != expected:
-            raise ValueError(
-                f"Ranks {other} and {rank} were given different rows, and both have data_rank {data_rank}. "
-                "Give ranks with the same data_rank the same rows."
-            )
