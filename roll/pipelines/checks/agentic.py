@@ -8,7 +8,7 @@ from typing import Any
 from roll.config import AgenticConfig, ConfigError, EnvManagerConfig, Problem, require_runnable
 from roll.envs import Tag, get_tag, register_tags_from_config
 from roll.envs.errors import EnvError, UnknownTagError
-from roll.pipelines.checks.algorithms import algorithm_problems, options_without_effect
+from roll.pipelines.checks.algorithms import algorithm_problems
 from roll.pipelines.checks.common import (
     module_problems,
     sampling_problems,
@@ -46,7 +46,7 @@ def check_agentic(config: AgenticConfig) -> list[str]:
     ]
     if problems:
         raise ConfigError(problems)
-    return [*options_without_effect(config), *keys_without_effect(config)]
+    return list(keys_without_effect(config))
 
 
 def _tag_problems(config: AgenticConfig) -> Iterator[Problem]:

@@ -7,7 +7,6 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 import torch
-from pydantic import BaseModel
 
 from roll.algorithms import advantages, losses
 from roll.algorithms.groups import AlgorithmWarning
@@ -17,7 +16,6 @@ from roll.config import Problem, RLConfig
 from roll.config.errors import choose_from
 from roll.pipelines.checks.common import sentence
 from roll.pipelines.learning.algorithm_options import (
-    LOSS_KEYS,
     estimator_keys,
     estimator_options,
     loss_keys,
@@ -46,8 +44,8 @@ LOSS_INPUTS = frozenset({"turn_ids"})
 _OTHER_DATA = {"dpo": "pairs of preferences", "sft": "demonstrations", "mix": "demonstrations beside responses"}
 """Algorithms that learn from something else than graded responses."""
 
-_ESTIMATOR_KEYS = ("gamma", "lambd", "step_reward_gamma", "step_reward_weight", "norm_adv_by_std_in_grpo")
-_NORMALISATION = ("reward_norm", "use_reward_scaling", "reward_normalization")
+NORMALISATION = ("reward_norm", "use_reward_scaling", "reward_normalization")
+"""Keys that compare scores with one another."""
 
 
 def algorithm_problems(config: RLConfig) -> Iterator[Problem]:
@@ -89,75 +87,12 @@ def _choice_problems(
         return
     if "baselines" in entry.needs and (ScoreShaping.from_config(config).normalises or config.whiten_rewards):
         message = f"{name} subtracts the score of a greedy response, which normalised scores no longer compare with."
-        yield Problem(key, message, f"leave {', '.join(_NORMALISATION)} and whiten_rewards at their defaults.", name)
+        yield Problem(key, message, f"leave {', '.join(NORMALISATION)} and whiten_rewards at their defaults.", name)
     own = estimator_keys(name) if kind == "advantage" else loss_keys(name)
     section = "advantage_options" if kind == "advantage" else "policy_loss_options"
     given: Mapping[str, Any] = getattr(config, section)
     problems = list(_option_problems(section, given, entry, own))
     yield from problems or _trial_problems(config, kind, section if given else key, name)
-
-
-def options_without_effect(config: RLConfig) -> Iterator[str]:
-    """Yield a sentence for every key that was changed and that nothing chosen reads."""
-    estimator, loss = config.adv_estimator, config.policy_loss_name
-    read = {key for keys in estimator_keys(estimator).values() for key in keys}
-    for key in _ESTIMATOR_KEYS:
-        if key not in read and was_changed(config, key):
-            yield _silent(config, key, f"adv_estimator={estimator} does not read it")
-    read = {key for keys in loss_keys(loss).values() for key in keys}
-    for key in dict.fromkeys(key for keys in LOSS_KEYS.values() for key in keys):
-        if key not in read and was_changed(config, key):
-            yield _silent(config, key, f"policy_loss={loss} does not read it")
-    entry = registry("advantage").get(estimator)
-    if entry.compares_turns:
-        for key in _NORMALISATION:
-            if was_changed(config, key):
-                yield _silent(config, key, f"adv_estimator={estimator} compares turns, not scores")
-    for key, reason in _dependent_keys(config):
-        if was_changed(config, key):
-            yield _silent(config, key, reason)
-
-
-def was_changed(section: BaseModel, key: str) -> bool:
-    """Whether a key was set to something else than its default; a key that the section does not have was not."""
-    field = type(section).model_fields.get(key)
-    if field is None or key not in section.model_fields_set:
-        return False
-    return bool(getattr(section, key) != field.get_default(call_default_factory=True))
-
-
-def _dependent_keys(config: RLConfig) -> Iterator[tuple[str, str]]:
-    """Yield the keys that another key keeps from acting, and which."""
-    if config.reward_norm is None:
-        scaling = "reward_norm is null" if not config.use_reward_scaling else "use_reward_scaling has use_reward_norm"
-        yield from (("reward_shift", scaling), ("reward_scale", scaling))
-    else:
-        yield "use_reward_scaling", f"reward_norm={config.reward_norm} takes its place"
-    if not config.use_reward_scaling or config.reward_norm is not None:
-        yield "use_reward_norm", "it only acts with use_reward_scaling"
-    if not config.difficulty_mask:
-        yield "difficulty_low_threshold", "difficulty_mask is false"
-        yield "difficulty_high_threshold", "difficulty_mask is false"
-    if not config.overlong_buffer.enable:
-        yield "overlong_buffer", "overlong_buffer.enable is false"
-    if config.correction.mode is None:
-        yield "sampler_correction", "sampler_correction.mode is null"
-    elif config.old_log_probs == "sampler":
-        yield "sampler_correction", "old_log_probs=sampler takes the sampler's probabilities for the trainer's"
-    if config.init_kl_coef == 0 or config.target_kl is None:
-        yield "kl_horizon", "only an adaptive controller reads it (init_kl_coef above 0, target_kl)"
-    if config.init_kl_coef == 0:
-        yield "target_kl", "init_kl_coef is 0"
-    if not config.use_kl_loss:
-        yield "use_bias_correction_kl", "use_kl_loss is false"
-    if not config.needs_reference:
-        yield "kl_penalty", "no term uses the divergence"
-
-
-def _silent(config: RLConfig, key: str, reason: str) -> str:
-    value = getattr(config, key)
-    shown = f"={value}" if isinstance(value, str | int | float) else ""
-    return f"{key}{shown} has no effect: {reason}"
 
 
 def _option_problems(

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from roll.config import ConfigError, EvaluationConfig, Problem, RLVRConfig, require_runnable
-from roll.pipelines.checks.algorithms import algorithm_problems, options_without_effect
+from roll.pipelines.checks.algorithms import algorithm_problems
 from roll.pipelines.checks.common import (
     module_problems,
     sampling_problems,
@@ -41,7 +41,7 @@ def check_rlvr(config: RLVRConfig) -> list[str]:
     ]
     if problems:
         raise ConfigError(problems)
-    return [*options_without_effect(config), *keys_without_effect(config)]
+    return list(keys_without_effect(config))
 
 
 def check_evaluation(config: EvaluationConfig) -> None:
