@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
@@ -47,6 +47,15 @@ class Problem:
         head = self.path if self.value is UNSET else f"{self.path} = {_shorten(self.value)}"
         place = f"   [{self.source}]" if self.source else ""
         return f"{head}{place}\n    {self.message}\n    Fix: {self.fix}"
+
+
+def causes(error: BaseException | None) -> Iterator[BaseException]:
+    """Yield an error and what it came from, the newest first."""
+    seen: set[int] = set()
+    while error is not None and id(error) not in seen:
+        seen.add(id(error))
+        yield error
+        error = error.__cause__ or error.__context__
 
 
 class ConfigError(ValueError):

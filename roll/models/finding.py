@@ -8,7 +8,6 @@ from __future__ import annotations
 import functools
 import re
 import threading
-from collections.abc import Iterator
 from pathlib import Path
 
 import httpx
@@ -16,6 +15,7 @@ import huggingface_hub
 from huggingface_hub.errors import GatedRepoError, LocalEntryNotFoundError, RepositoryNotFoundError
 
 from roll.common.spelling import nearest
+from roll.config.errors import causes
 from roll.models.errors import ModelNotFoundError
 from roll.models.smollm2 import NAME as SMOLLM2
 from roll.models.smollm2 import smollm2_folder
@@ -56,11 +56,11 @@ def resolve_pretrain(pretrain: str) -> str:
 
 def not_loadable(pretrain: str, cause: Exception) -> ModelNotFoundError:
     """Return what to tell of a model that was found and that ``transformers`` could not load."""
-    causes = list(_causes(cause))
-    if any(isinstance(error, GatedRepoError) for error in causes):
+    chain = list(causes(cause))
+    if any(isinstance(error, GatedRepoError) for error in chain):
         message = f"{pretrain!r}: its owner shares it only with those who asked."
         return ModelNotFoundError(message, f"ask for it on the page of {pretrain}, then log in: hf auth login.")
-    if any(isinstance(error, RepositoryNotFoundError) for error in causes):
+    if any(isinstance(error, RepositoryNotFoundError) for error in chain):
         message = f"{pretrain!r}: the Hugging Face hub has no such model, or it is private."
         return ModelNotFoundError(message, _fix(_nearest_name(pretrain)))
     first_line = (str(cause).splitlines() or [type(cause).__name__])[0]
@@ -168,9 +168,3 @@ def _fix(meant: str | None) -> str:
 
 def _exists(pretrain: str) -> bool:
     return Path(pretrain).expanduser().exists()
-
-
-def _causes(error: BaseException | None) -> Iterator[BaseException]:
-    while error is not None:
-        yield error
-        error = error.__cause__ or error.__context__

@@ -12,7 +12,7 @@ from typing import Any, ClassVar, TypeVar
 from roll.config import RLConfig
 from roll.distributed.weight_sync import WeightSyncError
 from roll.env_managers.groups import GroupMismatchError
-from roll.pipelines.learning.learner import Learner, Lesson, algorithm_warnings
+from roll.pipelines.learning.learner import Learner, TrainingBatch, algorithm_warnings
 from roll.pipelines.reporting.metrics import generation_metrics, prefixed, rollout_metrics
 from roll.pipelines.reporting.review import all_trajectories, report_failures, shown_episodes, store
 from roll.pipelines.reporting.silence import SilenceWatch
@@ -92,24 +92,24 @@ class RLPipeline(Run[Config]):
             self.progress.warning(warning)
         self.core.weight_check.require()
 
-    async def update(self, batch: Lesson, step: int) -> dict[str, float]:
+    async def update(self, batch: TrainingBatch, step: int) -> dict[str, float]:
         """Learn from a batch and publish the new weights; afterwards ``step`` is complete."""
-        turns, check = self.core.turns, self.core.weight_check
+        devices, check = self.core.devices, self.core.weight_check
         due = step % self.config.actor_infer.model_update_frequency == 0
         async with self.core.engines.weights_at_rest:
-            measured = await turns.memory("rollout") if turns.needed else {}
-            await turns.begin_update()
+            measured = await devices.memory("rollout") if devices.needed else {}
+            await devices.begin_update()
             measured |= await check.late()
             check.require()
             with self.changing(step):
                 with algorithm_warnings(self.progress):
                     learned = measured | await self.learner.learn(batch, step)
-                learned |= await turns.memory("update") if turns.needed else {}
-                await turns.begin_weight_sync()
+                learned |= await devices.memory("update") if devices.needed else {}
+                await devices.begin_weight_sync()
                 if due:
                     with self.progress.stage("weight_sync"):
                         learned |= await self.publish(step)
-                await turns.end_weight_sync()
+                await devices.end_weight_sync()
                 self.complete(step)
             if due:
                 with self.progress.stage("weight_sync"):
@@ -144,7 +144,7 @@ class RLPipeline(Run[Config]):
         self.silence = SilenceWatch()
         if resumed or self.config.actor_infer.strategy_args.starts_with_random_weights:
             await self.publish_first(first)
-        await self.core.turns.begin_rollout()
+        await self.core.devices.begin_rollout()
 
     def state(self) -> dict[str, Any]:
         """Return what the learner remembers beside the weights, as JSON; a pipeline adds its own."""
@@ -152,7 +152,7 @@ class RLPipeline(Run[Config]):
 
     async def save_state(self, folder: Path) -> None:
         """Write trainer and critic, with the policy in Hugging Face format beside them."""
-        async with self.core.turns.for_models():
+        async with self.core.devices.for_models():
             await self.learner.save(folder)
 
     async def restore(self, folder: Path, state: dict[str, Any]) -> None:

@@ -20,7 +20,7 @@ from roll.config import RLConfig
 from roll.pipelines.learning.algorithm_options import estimator_options
 from roll.pipelines.learning.loss_scope import scope_loss
 from roll.pipelines.learning.score_shaping import ScoreShaping, ShapedScores
-from roll.pipelines.learning.trajectory_index import Pieces
+from roll.pipelines.learning.trajectory_index import TrajectoryIndex
 from roll.trajectories.samples import Sample
 
 
@@ -102,16 +102,16 @@ def assign_credit(
         ValueError: Something that the estimator or a mask needs is missing.
     """
     mask: Tensor = batch["response_mask"]
-    pieces = Pieces.of(samples)
-    raw = torch.tensor(list(scores), dtype=torch.float32)[pieces.first]
-    shaped = ScoreShaping.from_config(config)(raw, pieces.total(mask.sum(1)), pieces, state.running)
+    index = TrajectoryIndex.of(samples)
+    raw = torch.tensor(list(scores), dtype=torch.float32)[index.first]
+    shaped = ScoreShaping.from_config(config)(raw, index.total(mask.sum(1)), index, state.running)
     estimator = registry("advantage").get(config.adv_estimator)
     level = estimator.level
-    rewards, compared, charged = _rewards(batch, shaped, pieces, estimator.compares_turns, config, state)
+    rewards, compared, charged = _rewards(batch, shaped, index, estimator.compares_turns, config, state)
     inputs = AdvantageInputs(
         mask=mask,
         token_rewards=rewards,
-        scores=pieces.spread(compared),
+        scores=index.spread(compared),
         group_ids=[sample.group_id for sample in samples],
         values=batch.get("values", None),
         turn_ids=batch["turn_index"],
@@ -120,19 +120,19 @@ def assign_credit(
         baselines=None if baselines is None else _clipped(baselines, config.reward_clip),
     )
     if config.whiten_rewards:
-        inputs = _whitened(inputs, pieces, level)
-    output = _estimate(inputs, pieces, level, config)
+        inputs = _whitened(inputs, index, level)
+    output = _estimate(inputs, index, level, config)
     batch["advantages"] = finish(
         output.advantages, mask, whiten=config.whiten_advantages, clip=config.advantage_clip
     ).float()
     if output.returns is not None and inputs.values is not None:
         batch["returns"] = output.returns.float()
-    batch["positive"] = pieces.spread(shaped.scores) > 0
-    return {**shaped.metrics, **charged, **output.metrics, **scope_loss(batch, raw, pieces, config, truncated)}
+    batch["positive"] = index.spread(shaped.scores) > 0
+    return {**shaped.metrics, **charged, **output.metrics, **scope_loss(batch, raw, index, config, truncated)}
 
 
 def _rewards(
-    batch: TensorDict, shaped: ShapedScores, pieces: Pieces, by_turn: bool, config: RLConfig, state: CreditState
+    batch: TensorDict, shaped: ShapedScores, index: TrajectoryIndex, by_turn: bool, config: RLConfig, state: CreditState
 ) -> tuple[Tensor, Tensor, dict[str, float]]:
     """Return token rewards ``[batch, sequence]``, scores ``[trajectories]`` and metrics after the KL penalty.
 
@@ -140,9 +140,9 @@ def _rewards(
     """
     mask = batch["response_mask"]
     if shaped.normalised and not by_turn:
-        rewards = place_on_last_token(pieces.spread(shaped.scores) * pieces.last, mask)
+        rewards = place_on_last_token(index.spread(shaped.scores) * index.last, mask)
     else:
-        rewards = batch["token_rewards"] + place_on_last_token(pieces.spread(shaped.change) * pieces.last, mask)
+        rewards = batch["token_rewards"] + place_on_last_token(index.spread(shaped.change) * index.last, mask)
     controller = state.kl_controller
     if controller is None:
         return rewards, shaped.scores, {}
@@ -155,7 +155,7 @@ def _rewards(
     coefficient, mean_kl = controller.coefficient, float(batch_kl(kl, mask))
     controller.update(mean_kl, len(batch))
     rewards = penalize_rewards(rewards, charged, coefficient, mask)
-    scores = shaped.scores - coefficient * pieces.total(charged.sum(1))
+    scores = shaped.scores - coefficient * index.total(charged.sum(1))
     return rewards, scores, {"kl/reference": mean_kl, "kl/coefficient": coefficient}
 
 
@@ -165,24 +165,24 @@ def _clipped(baselines: Sequence[float], limit: float | None) -> Tensor:
     return values if limit is None else values.clamp(-limit, limit)
 
 
-def _estimate(inputs: AdvantageInputs, pieces: Pieces, level: str, config: RLConfig) -> AdvantageOutput:
+def _estimate(inputs: AdvantageInputs, index: TrajectoryIndex, level: str, config: RLConfig) -> AdvantageOutput:
     """Call the estimator; what a later piece of a trajectory earned reaches the tokens of the earlier ones."""
     assert inputs.token_rewards is not None
-    if not pieces.whole and level == "token":
-        earned = pieces.later((inputs.token_rewards * inputs.mask).sum(1))
+    if not index.whole and level == "token":
+        earned = index.later((inputs.token_rewards * inputs.mask).sum(1))
         rewards = inputs.token_rewards + place_on_last_token(earned, inputs.mask)
         inputs = replace(inputs, token_rewards=rewards)
     return compute(config.adv_estimator, inputs, estimator_options(config))
 
 
-def _whitened(inputs: AdvantageInputs, pieces: Pieces, level: str) -> AdvantageInputs:
+def _whitened(inputs: AdvantageInputs, index: TrajectoryIndex, level: str) -> AdvantageInputs:
     """Whiten what estimators read: the scores of trajectories, and the rewards of tokens or of turns.
 
     Rewards of turns are whitened among turns: whitened among tokens, a turn would earn something for every token of it.
     """
     assert inputs.scores is not None and inputs.token_rewards is not None
-    per_trajectory = inputs.scores[pieces.first].unsqueeze(0)
-    scores = pieces.spread(masked_whiten(per_trajectory, torch.ones_like(per_trajectory))[0])
+    per_trajectory = inputs.scores[index.first].unsqueeze(0)
+    scores = index.spread(masked_whiten(per_trajectory, torch.ones_like(per_trajectory))[0])
     if level != "turn":
         return replace(inputs, scores=scores, token_rewards=whiten_rewards(inputs.token_rewards, inputs.mask))
     table = turn_table(inputs)

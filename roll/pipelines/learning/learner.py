@@ -35,18 +35,18 @@ CRITIC = "critic"
 
 
 @dataclass(slots=True)
-class Lesson:
+class TrainingBatch:
     """What one step learns from.
 
     Attributes:
-        batch: The padded samples (see :func:`roll.trajectories.batch.collate`).
+        tensors: The padded samples (see :func:`roll.trajectories.batch.collate`).
         samples: The same as lists.
         scores: The score of each sample's trajectory.
         truncated: Whether that trajectory was cut off at a length limit.
         baselines: The score of the greedy member of its group; ``None`` where groups have none.
     """
 
-    batch: TensorDict
+    tensors: TensorDict
     samples: list[Sample]
     scores: list[float]
     truncated: list[bool]
@@ -79,51 +79,51 @@ class Learner:
         self.objective = PolicyObjective.from_config(config)
         self.value_objective = ValueObjective.from_config(config)
 
-    def make_batch(self, groups: Sequence[TrajectoryGroup]) -> Lesson:
+    def make_batch(self, groups: Sequence[TrajectoryGroup]) -> TrainingBatch:
         """Turn trajectories into a padded batch; those that broke are left out.
 
         Raises:
             RolloutError: If nothing is left to train on.
         """
-        lesson = Lesson(TensorDict({}, batch_size=[]), [], [], [], None)
+        batch = TrainingBatch(TensorDict({}, batch_size=[]), [], [], [], None)
         baselines: list[float] = []
         for group, trajectory in _members(groups):
             if not is_trainable(trajectory):
                 continue
-            pieces = samples_from(trajectory, self.sample_mode, max_length=self.config.sequence_length)
-            lesson.samples += pieces
-            lesson.scores += [trajectory.score or 0.0] * len(pieces)
-            lesson.truncated += [trajectory.status is Status.TRUNCATED_LENGTH] * len(pieces)
-            baselines += [_baseline(group)] * len(pieces)
-        if not lesson.samples:
+            samples = samples_from(trajectory, self.sample_mode, max_length=self.config.sequence_length)
+            batch.samples += samples
+            batch.scores += [trajectory.score or 0.0] * len(samples)
+            batch.truncated += [trajectory.status is Status.TRUNCATED_LENGTH] * len(samples)
+            baselines += [_baseline(group)] * len(samples)
+        if not batch.samples:
             reason = next((t.error for _, t in _members(groups) if t.error), "no turn was played")
             raise RolloutError(f"No episode has a turn to train on. The first: {reason}")
-        lesson.baselines = baselines if any(group.baseline is not None for group in groups) else None
-        lesson.batch = collate(lesson.samples, int(self.core.tokenizer.pad_token_id or 0))
-        return lesson
+        batch.baselines = baselines if any(group.baseline is not None for group in groups) else None
+        batch.tensors = collate(batch.samples, int(self.core.tokenizer.pad_token_id or 0))
+        return batch
 
-    async def learn(self, lesson: Lesson, step: int) -> dict[str, float]:
+    async def learn(self, batch: TrainingBatch, step: int) -> dict[str, float]:
         """Score the batch, assign credit, and take the optimiser steps of training step ``step``."""
-        batch = lesson.batch
+        tensors = batch.tensors
         with self.progress.stage("log_probs"):
-            metrics = {**batch_metrics(batch), **await self._score(batch)}
+            metrics = {**batch_metrics(tensors), **await self._score(tensors)}
         with self.progress.stage("advantages"):
             metrics |= assign_credit(
-                batch,
-                lesson.samples,
-                lesson.scores,
+                tensors,
+                batch.samples,
+                batch.scores,
                 self.config,
                 self.credit,
-                truncated=lesson.truncated,
-                baselines=lesson.baselines,
+                truncated=batch.truncated,
+                baselines=batch.baselines,
             )
         with self.progress.stage("update"):
             if self.core.critic is not None:
-                metrics |= critic_metrics(await self._update(self.core.critic, self.value_objective, batch, step))
-                explained = explained_variance(batch["values"], batch["returns"], batch["response_mask"])
+                metrics |= critic_metrics(await self._update(self.core.critic, self.value_objective, tensors, step))
+                explained = explained_variance(tensors["values"], tensors["returns"], tensors["response_mask"])
                 metrics |= {} if explained is None else {"critic/explained_variance": explained}
             if self.core.critic is None or step > self.config.critic_warmup:
-                metrics |= prefixed(await self._update(self.core.trainer, self.objective, batch, step), "train")
+                metrics |= prefixed(await self._update(self.core.trainer, self.objective, tensors, step), "train")
         return metrics
 
     async def _score(self, batch: TensorDict) -> dict[str, float]:

@@ -14,7 +14,7 @@ from roll.algorithms.groups import AlgorithmWarning, encode
 from roll.algorithms.off_policy import correction
 from roll.algorithms.reward_shaping import sample_weights
 from roll.config import RLConfig
-from roll.pipelines.learning.trajectory_index import Pieces
+from roll.pipelines.learning.trajectory_index import TrajectoryIndex
 
 LOSS_MASK = "loss_mask"
 """Entry of the batch, ``[batch, sequence]`` bool: the tokens of ``response_mask`` that the policy loss sees."""
@@ -47,7 +47,7 @@ def difficulty(scores: Tensor, groups: Sequence[str]) -> Tensor:
 
 
 def scope_loss(
-    batch: TensorDict, scores: Tensor, pieces: Pieces, config: RLConfig, truncated: Sequence[bool] | None = None
+    batch: TensorDict, scores: Tensor, index: TrajectoryIndex, config: RLConfig, truncated: Sequence[bool] | None = None
 ) -> dict[str, float]:
     """Write ``loss_mask`` and ``sample_weights`` into ``batch`` where a key asks for them.
 
@@ -56,7 +56,7 @@ def scope_loss(
     Args:
         batch: With ``response_mask`` and ``advantages``.
         scores: ``[trajectories]``, as environment or verifiers gave them.
-        pieces: The trajectories of the batch.
+        index: The trajectories of the batch.
         config: ``max_len_mask``, ``difficulty_mask`` and its thresholds, ``difficulty_loss_weight``,
             ``length_loss_weight``.
         truncated: Which samples belong to a trajectory that was cut off at the length limit.
@@ -73,7 +73,7 @@ def scope_loss(
     mask: Tensor = batch["response_mask"]
     kept = mask
     metrics: dict[str, float] = {}
-    hard = pieces.spread(difficulty(scores, pieces.groups))
+    hard = index.spread(difficulty(scores, index.groups))
     if config.max_len_mask:
         if truncated is None:
             raise ValueError("max_len_mask needs to know which samples were cut off: pass `truncated`.")
@@ -87,7 +87,7 @@ def scope_loss(
         metrics["batch/masked_samples"] = float((trained & ~kept.any(1)).sum() / trained.sum().clamp_min(1))
         _warn_if_nothing_is_left(batch, kept)
     if config.difficulty_loss_weight or config.length_loss_weight:
-        lengths = pieces.spread(pieces.total(mask.sum(1)))
+        lengths = index.spread(index.total(mask.sum(1)))
         batch[SAMPLE_WEIGHTS] = sample_weights(
             difficulty=hard if config.difficulty_loss_weight else None,
             lengths=lengths if config.length_loss_weight else None,

@@ -10,7 +10,7 @@ from torch import Tensor
 from roll.algorithms.advantages.inputs import zero_variance_share
 from roll.algorithms.reward_shaping import RunningMoments, length_reward, normalize, overlong_penalty, shape_scores
 from roll.config import RLConfig
-from roll.pipelines.learning.trajectory_index import Pieces
+from roll.pipelines.learning.trajectory_index import TrajectoryIndex
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,23 +89,25 @@ class ScoreShaping:
         """Whether scores are compared with one another before an estimator sees them."""
         return self.norm is not None or self.scaling or self.method != "identity"
 
-    def __call__(self, scores: Tensor, lengths: Tensor, pieces: Pieces, running: RunningMoments) -> ShapedScores:
+    def __call__(
+        self, scores: Tensor, lengths: Tensor, index: TrajectoryIndex, running: RunningMoments
+    ) -> ShapedScores:
         """Shape the scores of a batch.
 
         Args:
             scores: ``[trajectories]`` float, as environment or verifiers gave them.
             lengths: ``[trajectories]``, response tokens.
-            pieces: Their groups and tags.
+            index: Their groups and tags.
             running: Moments of all scores of the run; updated where a key asks for them.
         """
-        metrics = {"reward/zero_variance_groups": zero_variance_share(scores, pieces.groups)}
+        metrics = {"reward/zero_variance_groups": zero_variance_share(scores, index.groups)}
         rewarded = scores
         if self.overlong_buffer:
             penalty = overlong_penalty(lengths, self.response_limit, self.overlong_buffer, self.overlong_factor)
             metrics["reward/overlong_penalty"] = float(penalty.mean())
             rewarded = rewarded + penalty
         if self.length_reward:
-            bonus = length_reward(lengths, scores > 0, pieces.groups)
+            bonus = length_reward(lengths, scores > 0, index.groups)
             metrics["reward/length_reward"] = float(bonus.mean())
             rewarded = rewarded + bonus
         if self.clip is not None:
@@ -114,7 +116,7 @@ class ScoreShaping:
             rewarded = clipped
         shaped = shape_scores(
             rewarded,
-            pieces.groups,
+            index.groups,
             reward_norm=self.norm,
             reward_shift=self.shift,
             reward_scale=self.scale,
@@ -122,5 +124,5 @@ class ScoreShaping:
             use_reward_norm=self.scaling_norm,
             running=running,
         )
-        shaped = normalize(shaped, pieces.groups, pieces.tags, grouping=self.grouping, method=self.method)
+        shaped = normalize(shaped, index.groups, index.tags, grouping=self.grouping, method=self.method)
         return ShapedScores(shaped, rewarded - scores, self.normalises, metrics)

@@ -12,8 +12,8 @@ from roll.trajectories.samples import Sample
 
 
 @dataclass(frozen=True, slots=True)
-class Pieces:
-    """The trajectories of a batch.
+class TrajectoryIndex:
+    """Which samples of a batch are of which trajectory.
 
     Attributes:
         trajectory: ``[batch]`` int64, the trajectory of each sample, numbered in order of first appearance.
@@ -30,7 +30,7 @@ class Pieces:
     tags: list[str]
 
     @classmethod
-    def of(cls, samples: Sequence[Sample]) -> Pieces:
+    def of(cls, samples: Sequence[Sample]) -> TrajectoryIndex:
         """Find the trajectories of ``samples``, which are in the order of the batch."""
         numbers: dict[str, int] = {}
         codes = [numbers.setdefault(sample.trajectory, len(numbers)) for sample in samples]

@@ -11,7 +11,7 @@ from transformers import PreTrainedModel
 from roll.config import RLConfig
 from roll.distributed import Cluster, LocalGroup, WorkerGroup, WorkerSpec
 from roll.generation import Activity
-from roll.pipelines.roles.device_sharing import Turns
+from roll.pipelines.roles.device_sharing import DeviceSharing
 from roll.pipelines.roles.engines import EngineRole
 from roll.pipelines.roles.models import ScoreRole, TrainRole
 from roll.pipelines.roles.pool import WorkerPool
@@ -69,14 +69,14 @@ class Core(Sampler):
         trainer: The policy being trained (``actor_train``).
         critic: The value model, where the estimator needs one.
         reference: Scores with the frozen policy, where a term needs it.
-        turns: Who has the devices that roles share.
+        devices: Who has the devices that roles share.
         weight_check: Compares engines with the trainer after new weights.
     """
 
     trainer: TrainRole
     critic: TrainRole | None
     reference: ScoreRole | None
-    turns: Turns
+    devices: DeviceSharing
     weight_check: WeightCheck
 
 
@@ -142,15 +142,15 @@ async def build_core(config: RLConfig, text: Text, cluster: Cluster) -> Core:
     models = {"actor_train": trainer, "critic": values, "reference": frozen}
     groups = {role: model.group for role, model in models.items() if model is not None}
     shared = cluster.plan.sharing("actor_infer")
-    turns = Turns(groups, sampler.engines.group, shared)
-    sampler.engines.trainer_weights = turns.trainer_weights
-    options = check_options(config, text.plain_tokens(), wire_dtype(config), turns.needed)
+    devices = DeviceSharing(groups, sampler.engines.group, shared)
+    sampler.engines.trainer_weights = devices.trainer_weights
+    options = check_options(config, text.plain_tokens(), wire_dtype(config), devices.needed)
     return Core(
         **{each.name: getattr(sampler, each.name) for each in fields(sampler)},
         trainer=trainer,
         critic=values,
         reference=frozen,
-        turns=turns,
+        devices=devices,
         weight_check=WeightCheck(sampler.engines, trainer, options),
     )
 

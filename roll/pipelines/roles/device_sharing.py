@@ -10,7 +10,7 @@ from roll.distributed import WorkerGroup
 ENGINES = "actor_infer"
 
 
-class Turns:
+class DeviceSharing:
     """Moves models between devices and main memory as the stages of a step need them.
 
     In the rollout the engines have their devices, in the update the trained models and the reference. New weights go

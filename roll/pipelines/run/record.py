@@ -64,7 +64,7 @@ class RunRecord:
     @cached_property
     def about(self) -> dict[str, Any]:
         """Everything but the configuration, as JSON."""
-        command = self.config.origins.command
+        command, here = self.config.origins.command, _commit(Path.cwd())
         return {
             "name": self.config.exp_name,
             "begun": self.begun,
@@ -74,8 +74,8 @@ class RunRecord:
             "program": self.config.program,
             "versions": {"roll": roll.__version__, "python": platform.python_version(), **_versions()},
             "platform": platform.platform(),
-            "git": _commit(Path.cwd()),
-            "roll_git": _own_commit(),
+            "git": here,
+            "roll_git": _own_commit(here),
         }
 
     @cached_property
@@ -133,12 +133,12 @@ def _commit(folder: Path) -> dict[str, Any] | None:
     return {"repository": top, "commit": commit, "changed": bool(changed)}
 
 
-def _own_commit() -> dict[str, Any] | None:
-    """Return the commit of this package where it runs from a checkout that is not the working directory's."""
+def _own_commit(here: Mapping[str, Any] | None) -> dict[str, Any] | None:
+    """Return the commit of this package where it runs from a checkout that is not ``here``, the working directory's."""
     source = Path(roll.__file__).resolve().parent
     if _git(source, "ls-files", "--error-unmatch", "__init__.py") is None:
         return None
-    found, here = _commit(source), _commit(Path.cwd())
+    found = _commit(source)
     return None if found == here else found
 
 

@@ -12,6 +12,7 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 
 from roll.config import RunError
+from roll.config.errors import causes
 
 _REFUSALS = {
     errno.EDQUOT: "the quota there is used up",
@@ -52,7 +53,7 @@ def refusal(error: BaseException, folder: Path, inside: Sequence[Path] = ()) -> 
         folder: Where was written to, as far as is known.
         inside: Folders of the run: whatever the system refuses there is about storage.
     """
-    for cause in _chain(error):
+    for cause in causes(error):
         number, file = _number(cause), getattr(cause, "filename", None)
         path = Path(os.fsdecode(file)) if isinstance(file, str | bytes) else None
         if number in _ALWAYS_STORAGE:
@@ -122,15 +123,6 @@ def reason_of(number: int) -> str:
     """Return what an error number of the system means for somebody who wants to write, as part of a sentence."""
     in_the_way = {errno.EEXIST: "a file is in its place", errno.ENOTDIR: "a file is in the place of a folder"}
     return {**_REFUSALS, **in_the_way}.get(number, os.strerror(number).lower())
-
-
-def _chain(error: BaseException | None) -> Iterator[BaseException]:
-    """Yield an error and what it came from."""
-    seen: set[int] = set()
-    while error is not None and id(error) not in seen:
-        seen.add(id(error))
-        yield error
-        error = error.__cause__ or error.__context__
 
 
 def _number(error: BaseException) -> int | None:
