@@ -55,6 +55,9 @@ def aggregate(
 
     Raises:
         ValueError: ``mode`` is unknown, or ``max_length`` is missing for ``seq-mean-token-sum-norm``.
+
+    Source: Yu et al. 2025, DAPO (``token-mean``); Shao et al. 2024, DeepSeekMath (``seq-mean-token-mean``); Liu et al.
+    2025, Understanding R1-Zero-Like Training (``seq-mean-token-sum-norm``).
     """
     if mode not in MODES:
         raise ValueError(f"loss_agg_mode: unknown {mode!r}; known: {', '.join(MODES)}.")

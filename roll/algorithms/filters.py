@@ -41,6 +41,8 @@ def max_length_mask(mask: Tensor, max_length: int, finished: Tensor | None = Non
 
     Returns:
         ``[batch, sequence]`` bool.
+
+    Source: Yu et al. 2025, DAPO (overlong filtering).
     """
     inside = as_bool(mask)
     keep = inside.sum(1) < max_length

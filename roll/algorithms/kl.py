@@ -92,6 +92,16 @@ def reward_divergence(log_probs: Tensor, ref_log_probs: Tensor, kind: str = "kl"
     """Return what a token is charged in the reward: :func:`kl_penalty`, where ``low_var_kl`` is at most 10.
 
     Rewards have no gradient to lose, and the exponential of one token would outweigh all others of its batch.
+
+    Args:
+        log_probs: As in :func:`kl_penalty`.
+        ref_log_probs: As in :func:`kl_penalty`.
+        kind: As in :func:`kl_penalty`.
+
+    Returns:
+        ``[batch, sequence]``, without gradient.
+
+    Source: Schulman 2020, Approximating KL Divergence; verl (the bound).
     """
     divergence = kl_penalty(log_probs, ref_log_probs, kind)
     is_exponential = KL_ALIASES.get(kind, kind).startswith("low_var_kl")
@@ -115,12 +125,18 @@ def bias_correction(log_probs: Tensor, old_log_probs: Tensor, mask: Tensor) -> T
 
 
 def penalize_rewards(token_rewards: Tensor, kl: Tensor, coefficient: float, mask: Tensor) -> Tensor:
-    """Return ``r_t - coefficient * kl_t`` on the masked tokens ``[batch, sequence]``, 0 elsewhere."""
+    """Return ``r_t - coefficient * kl_t`` on the masked tokens ``[batch, sequence]``, 0 elsewhere.
+
+    Source: Ziegler et al. 2019, Fine-Tuning Language Models from Human Preferences.
+    """
     return blank(token_rewards - coefficient * kl, mask)
 
 
 def batch_kl(kl: Tensor, mask: Tensor) -> Tensor:
-    """Return the mean over the sequences that have a token of the masked mean of ``kl`` ``[batch, sequence]``."""
+    """Return the mean over the sequences that have a token of the masked mean of ``kl`` ``[batch, sequence]``, scalar.
+
+    Source: verl, after Ziegler et al. 2019, Fine-Tuning Language Models from Human Preferences.
+    """
     return masked_mean(masked_mean(kl, mask, 1), as_bool(mask).any(1))
 
 

@@ -11,12 +11,15 @@ _SLAB_ELEMENTS = 1 << 17  # 512 KiB of float32
 
 
 def as_bool(mask: Tensor) -> Tensor:
-    """Return ``mask`` as bool: nonzero is trained."""
+    """Return ``mask``, of any shape, as bool: nonzero is trained."""
     return mask if mask.dtype == torch.bool else mask != 0
 
 
 def blank(values: Tensor, mask: Tensor) -> Tensor:
-    """Return ``values`` with 0 where ``mask`` is 0, also where they are infinite or NaN, and no gradient there."""
+    """Return ``values`` with 0 where ``mask`` is 0, also where they are infinite or NaN, and no gradient there.
+
+    Both may have any shape, as long as one spreads over the other.
+    """
     return torch.where(as_bool(mask), values, torch.zeros((), dtype=values.dtype, device=values.device))
 
 
@@ -26,13 +29,19 @@ def broadcast(per_sample: Tensor, mask: Tensor) -> Tensor:
 
 
 def masked_sum(values: Tensor, mask: Tensor, dim: int | None = None) -> Tensor:
-    """Sum of ``values`` over the tokens of ``mask``, over all of them or along ``dim``."""
+    """Sum of ``values`` over the tokens of ``mask``, over all of them or along ``dim``.
+
+    Both are ``[batch, sequence]``, the sum a scalar, or ``[batch]`` for ``dim`` 1.
+    """
     kept = blank(values, mask)
     return kept.sum() if dim is None else kept.sum(dim)
 
 
 def masked_mean(values: Tensor, mask: Tensor, dim: int | None = None) -> Tensor:
-    """Mean of ``values`` over the tokens of ``mask``; 0 where there are none."""
+    """Mean of ``values`` over the tokens of ``mask``, over all of them or along ``dim``; 0 where there are none.
+
+    Both are ``[batch, sequence]``, the mean a scalar, or ``[batch]`` for ``dim`` 1.
+    """
     count = as_bool(mask).sum() if dim is None else as_bool(mask).sum(dim)
     return masked_sum(values, mask, dim) / count.clamp_min(1)
 

@@ -47,7 +47,11 @@ class Entry(Generic[Function]):
         return [name for name, default in self.options.items() if default is inspect.Parameter.empty]
 
     def check_options(self, given: Iterable[str]) -> None:
-        """Raise ``ValueError`` for an option that the algorithm does not read, or a required one that is missing."""
+        """Check the names of the options given.
+
+        Raises:
+            ValueError: The algorithm does not read one, or a required one is missing.
+        """
         given = set(given)
         unknown = sorted(given - set(self.options))
         if unknown:

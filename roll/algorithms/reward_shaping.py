@@ -89,6 +89,8 @@ class RunningMoments:
         count: Scores seen.
         mean: Their mean.
         m2: Their summed squared deviation from the mean.
+
+    Source: Chan, Golub and LeVeque 1979, Updating Formulae and a Pairwise Algorithm for Computing Sample Variances.
     """
 
     count: int = 0
@@ -199,13 +201,19 @@ def _moments(
 
 @torch.no_grad()
 def whiten_rewards(token_rewards: Tensor, mask: Tensor) -> Tensor:
-    """Whiten token rewards ``[batch, sequence]`` to mean 0 and variance 1 over the mask (``whiten_rewards``)."""
+    """Whiten token rewards ``[batch, sequence]`` to mean 0 and variance 1 over the mask (``whiten_rewards``).
+
+    Source: ROLL configuration guide.
+    """
     return masked_whiten(token_rewards, mask)
 
 
 @torch.no_grad()
 def place_on_last_token(scores: Tensor, mask: Tensor) -> Tensor:
-    """Return token rewards ``[batch, sequence]`` with each score ``[batch]`` on the last trained token of its row."""
+    """Return token rewards ``[batch, sequence]`` with each score ``[batch]`` on the last trained token of its row.
+
+    Source: Ziegler et al. 2019, Fine-Tuning Language Models from Human Preferences.
+    """
     inside = as_bool(mask)
     rewards = torch.zeros(inside.shape, dtype=scores.dtype, device=scores.device)
     positions = torch.arange(inside.shape[1], device=inside.device).expand(inside.shape)
@@ -281,7 +289,7 @@ def sample_weights(*, difficulty: Tensor | None = None, lengths: Tensor | None =
     Raises:
         ValueError: Neither is given.
 
-    Source: ROLL (sample weights of the RLVR actor).
+    Source: Wang et al. 2025, ROLL (sample weights of the RLVR actor).
     """
     weights: Tensor | None = None
     for values, sign in ((difficulty, 1.0), (lengths, -1.0)):

@@ -83,14 +83,17 @@ class Packing:
     target: Tensor | None = None
 
     def pack(self, values: Tensor) -> Tensor:
-        """Return ``values`` with the tokens of each row side by side in order, 0 elsewhere."""
+        """Return ``values`` ``[batch, sequence]`` with the tokens of each row side by side in order, 0 elsewhere."""
         if self.source is None or self.target is None:
             return blank(values, self.mask)
         chosen = values.reshape(-1).index_select(0, self.source)
         return torch.zeros_like(values).view(-1).scatter_(0, self.target, chosen).view(values.shape)
 
     def unpack(self, values: Tensor, out: Tensor) -> None:
-        """Put packed tokens back where they came from, into ``out``, which must be contiguous and 0."""
+        """Put packed tokens back where they came from, into ``out``, which must be contiguous and 0.
+
+        Both are ``[batch, sequence]``.
+        """
         if self.source is None or self.target is None:
             out.copy_(blank(values, self.mask))
         else:

@@ -26,7 +26,13 @@ def warn_groups_of_one(groups: Groups, estimator: str) -> None:
 
 
 def group_advantage(scores: Tensor, groups: Groups, scale: Scale, ddof: int, eps: float) -> Tensor:
-    """Return ``(S - mean_g) / (std_g + eps)``, or ``S - mean_g`` for ``scale="none"``, ``[batch]`` float64."""
+    """Return ``(S - mean_g) / (std_g + eps)``, or ``S - mean_g`` for ``scale="none"``, ``[batch]`` float64.
+
+    Raises:
+        ValueError: ``scale`` is unknown.
+
+    Source: Shao et al. 2024, DeepSeekMath (GRPO); Liu et al. 2025, Understanding R1-Zero-Like Training (Dr. GRPO).
+    """
     if scale not in ("std", "none"):
         raise ValueError(f"scale must be 'std' or 'none', got {scale!r}.")
     centred = scores.double() - groups.mean(scores)[groups.codes]
@@ -70,7 +76,7 @@ def rloo(scores: Tensor, group_ids: GroupIds) -> Tensor:
     Returns:
         ``[batch]``. A group of one gets 0 and an :class:`AlgorithmWarning`.
 
-    Source: Ahmadian et al. 2024, Back to Basics; Kool et al. 2019.
+    Source: Ahmadian et al. 2024, Back to Basics; Kool et al. 2019, Buy 4 REINFORCE Samples, Get a Baseline for Free!
     """
     groups = encode(group_ids, scores.shape[0], device=scores.device)
     warn_groups_of_one(groups, "rloo")
@@ -140,7 +146,8 @@ def grpo_passk(
     Raises:
         ValueError: ``scale`` is unknown, or the ids do not match the scores.
 
-    Source: Tang et al. 2025, Optimizing Language Models for Inference Time Objectives; verl.
+    Source: Tang et al. 2025, Optimizing Language Models for Inference Time Objectives using Reinforcement Learning;
+    verl.
     """
     groups = encode(group_ids, scores.shape[0], device=scores.device)
     warn_groups_of_one(groups, "grpo_passk")
@@ -204,7 +211,7 @@ def opmd(
     Raises:
         ValueError: ``tau`` is not positive or ``baseline`` is unknown.
 
-    Source: Kimi Team 2025, Kimi k1.5; Trinity-RFT's OPMD note.
+    Source: Kimi Team 2025, Kimi k1.5; Pan et al. 2025, Trinity-RFT (its note on OPMD).
     """
     if tau <= 0:
         raise ValueError(f"opmd: tau must be positive, got {tau}.")

@@ -24,6 +24,8 @@ def turn_returns(turn_rewards: Tensor, turn_index: Tensor, trajectories: Groups,
 
     Raises:
         ValueError: A turn index is negative, or a trajectory has two entries for one turn.
+
+    Source: Williams 1992, REINFORCE.
     """
     if turn_index.numel() == 0:
         return turn_rewards.double()
@@ -56,7 +58,7 @@ def agentic_reinforce(turn_rewards: Tensor, turn_index: Tensor, trajectory_ids: 
     Raises:
         ValueError: Inconsistent turns (see :func:`turn_returns`).
 
-    Source: ROLL, ``agentic_reinforce``.
+    Source: Williams 1992, REINFORCE; Wang et al. 2025, ROLL (``agentic_reinforce``).
     """
     trajectories = encode(trajectory_ids, turn_rewards.shape[0], device=turn_rewards.device, name="trajectory_ids")
     return turn_returns(turn_rewards, turn_index, trajectories, gamma).to(turn_rewards.dtype)
@@ -143,7 +145,7 @@ def step_wise_grpo(
     Returns:
         ``[turns]``. A group of one trajectory gets 0 and an :class:`AlgorithmWarning`.
 
-    Source: Trinity-RFT, step-wise GRPO for general multi-step workflows.
+    Source: Pan et al. 2025, Trinity-RFT (step-wise GRPO for general multi-step workflows).
     """
     size, device = scores.shape[0], scores.device
     groups = encode(group_ids, size, device=device)

@@ -26,7 +26,12 @@ from roll.algorithms.registry import register_loss
 def clipped_surrogate(
     ratio: Tensor, advantages: Tensor, clip_low: float, clip_high: float, dual_clip: float | None
 ) -> tuple[Tensor, Tensor]:
-    """Return ``max(-A r, -A clip(r))`` with the optional dual clip, and where the clip is what counts (bool)."""
+    """Return ``max(-A r, -A clip(r))`` with the optional dual clip, and where the clip is what counts (bool).
+
+    All tensors are ``[batch, sequence]``.
+
+    Source: Schulman et al. 2017, PPO; Ye et al. 2020 (dual clip).
+    """
     plain = -advantages * ratio
     bounded = -advantages * ratio.clamp(1 - clip_low, 1 + clip_high)
     loss = torch.maximum(plain, bounded)
@@ -122,7 +127,7 @@ def gspo_segment(
     clip_low: float = 3e-4,
     clip_high: float = 4e-4,
 ) -> tuple[Tensor, Metrics]:
-    """GSPO with one ratio per turn; see :func:`gspo`.
+    """GSPO with one ratio per turn; tensors ``[batch, sequence]`` and options as in :func:`gspo`.
 
     Source: Zheng et al. 2025, Group Sequence Policy Optimization.
     """

@@ -28,6 +28,8 @@ def covariances(log_probs: Tensor, advantages: Tensor, mask: Tensor) -> Tensor:
         log_probs: ``[batch, sequence]``.
         advantages: ``[batch, sequence]`` or ``[batch]``.
         mask: ``[batch, sequence]``.
+
+    Source: Cui et al. 2025, The Entropy Mechanism of RL for Reasoning Language Models.
     """
     spread = per_token(advantages, mask)
     centred = spread - masked_mean(spread, mask)
@@ -63,6 +65,8 @@ def high_covariance(
 
     Raises:
         ValueError: The share is not above 0, or the bounds are in the wrong order.
+
+    Source: Cui et al. 2025, The Entropy Mechanism of RL for Reasoning Language Models (Clip-Cov).
     """
     _check_share("clip_cov_ratio", clip_cov_ratio)
     if clip_cov_lb >= clip_cov_ub:
@@ -90,6 +94,8 @@ def highest_covariance(log_probs: Tensor, advantages: Tensor, mask: Tensor, *, k
 
     Raises:
         ValueError: The share is not above 0.
+
+    Source: Cui et al. 2025, The Entropy Mechanism of RL for Reasoning Language Models (KL-Cov).
     """
     _check_share("kl_cov_ratio", kl_cov_ratio)
     inside = as_bool(mask).nonzero()

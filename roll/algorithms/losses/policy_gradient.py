@@ -37,7 +37,7 @@ def vanilla(log_probs: Tensor, old_log_probs: Tensor, advantages: Tensor, mask: 
     Returns:
         ``(loss [batch, sequence], metrics)``.
 
-    Source: Williams 1992.
+    Source: Williams 1992, REINFORCE.
     """
     loss = -per_token(advantages, mask) * blank(log_probs, mask)
     return loss, ratio_metrics(log_ratio(log_probs, old_log_probs, mask), mask)
@@ -106,7 +106,8 @@ def tis(
     Raises:
         ValueError: ``cap`` is not positive.
 
-    Source: Espeholt et al. 2018, IMPALA (truncated importance weights); Yao et al. 2025.
+    Source: Espeholt et al. 2018, IMPALA (truncated importance weights); Yao et al. 2025, Your Efficient RL Framework
+    Secretly Brings You Off-Policy RL Training.
     """
     if cap <= 0:
         raise ValueError(f"tis: cap must be positive, got {cap}.")
@@ -164,7 +165,7 @@ def opmd(
     Raises:
         ValueError: ``tau`` is negative.
 
-    Source: Trinity-RFT's OPMD note, after Kimi k1.5.
+    Source: Pan et al. 2025, Trinity-RFT (its note on OPMD), after Kimi Team 2025, Kimi k1.5.
     """
     if tau < 0:
         raise ValueError(f"opmd: tau must not be negative, got {tau}.")

@@ -18,7 +18,7 @@ def log_ratio(log_probs: Tensor, old_log_probs: Tensor, mask: Tensor) -> Tensor:
 
 
 def to_ratio(difference: Tensor) -> Tensor:
-    """Return ``exp`` of a log-ratio clamped to +-20, so that it is always finite."""
+    """Return ``exp`` of a log-ratio of any shape clamped to +-20, so that it is always finite."""
     return difference.clamp(-LOG_RATIO_LIMIT, LOG_RATIO_LIMIT).exp()
 
 
@@ -48,14 +48,20 @@ def segment_sum(values: Tensor, mask: Tensor, turn_ids: Tensor | None = None) ->
 
 
 def segment_mean(values: Tensor, mask: Tensor, turn_ids: Tensor | None = None) -> Tensor:
-    """Replace each token of the mask by the mean over its sequence or turn; arguments as in :func:`segment_sum`."""
+    """Replace each token of the mask by the mean over its sequence or turn, ``[batch, sequence]``.
+
+    Arguments as in :func:`segment_sum`.
+    """
     counts = segment_sum(as_bool(mask).to(values.dtype), mask, turn_ids)
     return segment_sum(values, mask, turn_ids) / counts.clamp_min(1)
 
 
 @torch.no_grad()
 def ratio_metrics(difference: Tensor, mask: Tensor, clipped: Tensor | None = None) -> Metrics:
-    """Report the mean and maximum ratio, the approximate KL (k3) of the update, and the share of clipped tokens."""
+    """Report the mean and maximum ratio, the approximate KL (k3) of the update, and the share of clipped tokens.
+
+    Arguments are ``[batch, sequence]``, metrics scalars.
+    """
     inside = as_bool(mask)
     total = inside.sum().clamp_min(1)
     zero = torch.zeros((), dtype=torch.float64, device=difference.device)
@@ -73,6 +79,10 @@ def ratio_metrics(difference: Tensor, mask: Tensor, clipped: Tensor | None = Non
 
 
 def check_clip(clip_low: float, clip_high: float) -> None:
-    """Raise ``ValueError`` for a negative clip range."""
+    """Refuse clip ranges that cannot work.
+
+    Raises:
+        ValueError: One is negative.
+    """
     if clip_low < 0 or clip_high < 0:
         raise ValueError(f"clip ranges must not be negative, got clip_low={clip_low}, clip_high={clip_high}.")

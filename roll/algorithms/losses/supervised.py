@@ -23,6 +23,8 @@ def sft(log_probs: Tensor, mask: Tensor) -> tuple[Tensor, Metrics]:
 
     Returns:
         ``(loss [batch, sequence], metrics)``; the metric ``nll`` is the mean per token in nats.
+
+    Source: Ouyang et al. 2022, InstructGPT (supervised fine-tuning).
     """
     loss = -blank(log_probs, mask)
     return loss, {"nll": masked_mean(loss.detach(), mask)}
@@ -44,6 +46,8 @@ def expert_mixture(expert: Tensor, mask: Tensor, mode: str = "token-mean") -> Te
         expert: ``[batch]`` bool, the samples written by an expert. Of the whole optimiser step, before it is split.
         mask: ``[batch, sequence]``.
         mode: How the loss is aggregated: ``token-mean`` counts tokens, all others count sequences with a token.
+
+    Source: Pan et al. 2025, Trinity-RFT (MIX).
     """
     tokens = as_bool(mask).sum(1).double()
     counted = tokens if mode == "token-mean" else (tokens > 0).double()
@@ -88,7 +92,7 @@ def mix(
     Raises:
         ValueError: ``mu`` lies outside [0, 1].
 
-    Source: Trinity-RFT, MIX algorithm.
+    Source: Pan et al. 2025, Trinity-RFT (MIX).
     """
     if not 0.0 <= mu <= 1.0:
         raise ValueError(f"mix: mu must lie in [0, 1], got {mu}.")
