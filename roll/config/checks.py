@@ -13,7 +13,7 @@ from roll.config.batch_checks import (
 )
 from roll.config.errors import Problem, choose_from
 from roll.config.rl_keys import RLKeys
-from roll.config.strategies import ROLE_ABILITY, strategies_for
+from roll.config.strategies import ROLE_ABILITY, STRATEGIES, strategies_for
 from roll.config.worker import WorkerConfig
 
 
@@ -64,9 +64,17 @@ def _name_problems(config: RLKeys) -> Iterator[Problem]:
             yield Problem(path, "nothing is registered under this name.", fix, name)
 
 
+def name_problems(config: RLKeys, path: str, name: str) -> Iterator[Problem]:
+    """Yield a strategy that nobody knows, unless a module that is yet to be found may register it."""
+    if name not in STRATEGIES and not config.strategy_modules:
+        fix = f"{choose_from(name, STRATEGIES)} One of your own needs its module in strategy_modules."
+        yield Problem(path, "no strategy has this name.", fix, name)
+
+
 def _role_problems(config: RLKeys, role: str, worker: WorkerConfig) -> Iterator[Problem]:
     name = worker.strategy_args.strategy_name
-    if ROLE_ABILITY[role] not in worker.strategy_args.about.abilities:
+    yield from name_problems(config, f"{role}.strategy_args.strategy_name", name)
+    if name in STRATEGIES and ROLE_ABILITY[role] not in worker.strategy_args.about.abilities:
         yield Problem(
             f"{role}.strategy_args.strategy_name",
             f"this strategy cannot serve {role}.",

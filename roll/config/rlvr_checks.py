@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from typing import Final
 
 from roll.common.spelling import nearest
-from roll.config.checks import group_of_one_problems
+from roll.config.checks import group_of_one_problems, name_problems
 from roll.config.errors import Problem, choose_from
 from roll.config.rlvr_keys import DOMAIN_VERIFIERS, RewardConfig, RLVRKeys
 from roll.config.worker import GeneratingArgs
@@ -140,6 +140,7 @@ def _domain_problems(config: RLVRKeys) -> Iterator[Problem]:
 
 def _verifier_problems(config: RLVRKeys, domain: str, reward: RewardConfig) -> Iterator[Problem]:
     path = f"rewards.{domain}"
+    yield from name_problems(config, f"{path}.strategy_args.strategy_name", reward.strategy_args.strategy_name)
     if reward.verifiers and reward.verifier_function:
         yield Problem(
             f"{path}.verifier_function",

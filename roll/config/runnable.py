@@ -8,6 +8,7 @@ from importlib.util import find_spec
 from roll.config.errors import ConfigError, Problem
 from roll.config.run import RunConfig
 from roll.config.strategies import availability_problem
+from roll.config.user_modules import import_problems
 
 _TRACKER_PACKAGES = {"wandb": "wandb", "mlflow": "mlflow", "swanlab": "swanlab"}
 
@@ -26,6 +27,7 @@ def require_runnable(config: RunConfig) -> None:
 
 
 def _missing(config: RunConfig) -> Iterator[Problem]:
+    yield from import_problems("strategy_modules", config.strategy_modules)
     for role, worker in config.roles():
         problem = availability_problem(
             worker.strategy_args.strategy_name, role=role, world_size=worker.workers, cluster=config.cluster

@@ -4,11 +4,10 @@ from __future__ import annotations
 
 from typing import Annotated, Any, Literal
 
-from pydantic import BeforeValidator, Field, field_validator
+from pydantic import BeforeValidator, Field
 
 from roll.config.base import ConfigModel, EnvironmentVariables, NameList
 from roll.config.device_mapping import parse_device_mapping
-from roll.config.errors import FixableError, choose_from
 from roll.config.strategies import STRATEGIES, StrategyDescription
 
 MOST = 2**31 - 1
@@ -132,14 +131,6 @@ class StrategyArgs(ConfigModel):
     strategy_config: dict[str, Any] | None = Field(
         None, description="Options handed to the engine (`tensor_model_parallel_size`, `gpu_memory_utilization`, …)."
     )
-
-    @field_validator("strategy_name")
-    @classmethod
-    def _known(cls, name: str) -> str:
-        if name not in STRATEGIES:
-            fix = f"{choose_from(name, STRATEGIES)} One of your own needs its module in strategy_modules."
-            raise FixableError("no strategy has this name.", fix)
-        return name
 
     @property
     def about(self) -> StrategyDescription:

@@ -99,9 +99,17 @@ def test_what_a_trainer_does_not_do_is_refused_before_a_model_loads(my_trainer: 
 def test_an_unknown_name_and_a_module_that_is_not_there_say_what_to_do() -> None:
     with pytest.raises(ConfigError, match=r"did you mean 'vllm'(.|\n)*strategy_modules"):
         load({"actor_infer": {"strategy_args": {"strategy_name": "vlm"}}})
+    # It can be read where the module is not, but not run.
+    there_not = {
+        "strategy_modules": ["no_such_module_of_mine"],
+        "actor_infer": {"strategy_args": {"strategy_name": "x"}},
+    }
     with pytest.raises(ConfigError, match="cannot import no_such_module_of_mine") as caught:
-        load({"strategy_modules": ["no_such_module_of_mine"]})
-    assert [problem.path.partition(".")[0] for problem in caught.value.problems] == ["strategy_modules"]
+        check_agentic(load(there_not))
+    assert [problem.path for problem in caught.value.problems] == [
+        "strategy_modules",
+        "actor_infer.strategy_args.strategy_name",
+    ]
 
 
 def test_an_engine_cannot_serve_a_role_that_trains() -> None:
@@ -136,6 +144,7 @@ def test_every_description_has_the_name_that_it_is_found_by_and_builders_that_ar
         assert all(callable(named(function)) for function in functions if function is not None)
 
 
+@pytest.mark.processes
 def test_a_description_loads_neither_torch_nor_an_engine() -> None:
     code = (
         "import sys; from roll.strategies import STRATEGIES; [STRATEGIES.get(name) for name in STRATEGIES]; "
