@@ -42,7 +42,9 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     for item in items:
         if item.path.is_relative_to(_HERE) and item.path.relative_to(_HERE).parts[0] in IN_PROCESSES:
             item.add_marker(pytest.mark.processes)
-    unwanted = {"quick": {"processes", "exhaustive"}, "test": {"exhaustive"}, "all": set()}[config.getoption("ring")]
+    unwanted = {"quick": {"processes", "long", "exhaustive"}, "test": {"exhaustive"}, "all": set()}[
+        config.getoption("ring")
+    ]
     left_out = [item for item in items if unwanted & {mark.name for mark in item.iter_markers()}]
     if left_out:
         config.hook.pytest_deselected(items=left_out)

@@ -7,6 +7,7 @@ Only imports happen before the fork: no thread runs, nothing is seeded, no tenso
 
 from __future__ import annotations
 
+import contextlib
 import importlib.util
 import json
 import os
@@ -21,10 +22,7 @@ from typing import Any
 
 IMPORTS = (
     "concurrent.futures.process",
-    "datasets",
     "numpy.random",
-    "pandas",
-    "torch.utils.tensorboard",
     "hydra.core.global_hydra",
     "hydra._internal.hydra",
     "roll.config.launching",
@@ -40,6 +38,8 @@ IMPORTS = (
     "transformers.tokenization_utils_tokenizers",
 )
 
+# What some of our environments have not.
+MORE_IMPORTS = ("datasets", "pandas", "torch.utils.tensorboard")
 # The allocator of pyarrow: it takes its locks before a fork and gives them back in both processes.
 SAFE_THREADS = {"jemalloc_bg_thd"}
 
@@ -145,6 +145,9 @@ def listen(control: socket.socket) -> tuple[types.CodeType, dict[str, Any]]:
     sys.path[:] = path
     for name in IMPORTS:
         importlib.import_module(name)
+    for name in MORE_IMPORTS:
+        with contextlib.suppress(ImportError):
+            importlib.import_module(name)
     threads = [(task / "comm").read_text().strip() for task in Path("/proc/self/task").iterdir()][1:]
     if set(threads) - SAFE_THREADS:
         sys.exit(f"threads run after the imports, and a fork may leave their locks held for ever: {threads}")

@@ -5,11 +5,12 @@ from __future__ import annotations
 import importlib.util
 import json
 import os
-import subprocess
 import sys
 from pathlib import Path
 
 import pytest
+
+from tests import programs
 
 BENCHMARKS = Path(__file__).resolve().parents[2] / "benchmarks"
 
@@ -27,6 +28,7 @@ ARGUMENTS = {
     "weight_check": "--steps 1 --groups 1",
     "weight_sync": "--rounds 1 --vocabulary 64",
 }
+QUICK = {"algorithms", "env_speed", "train_step", "waiting_envs"}
 NOT_PROGRAMS = {"curves", "recitation", "virtual_time"}
 NEEDS = {"engine_overhead": "vllm", "env_speed": "gym_sokoban", "rlvr_vs_trl": "trl", "ray_overhead": "ray"}
 
@@ -35,7 +37,9 @@ def test_every_benchmark_is_tried_here() -> None:
     assert {path.stem for path in BENCHMARKS.glob("*.py")} == {*ARGUMENTS, *NOT_PROGRAMS}
 
 
-@pytest.mark.parametrize("name", ARGUMENTS)
+@pytest.mark.parametrize(
+    "name", [pytest.param(name, marks=[] if name in QUICK else pytest.mark.exhaustive) for name in ARGUMENTS]
+)
 def test_a_benchmark_runs_to_its_table(name: str, tmp_path: Path) -> None:
     package = NEEDS.get(name)
     if package is not None and importlib.util.find_spec(package) is None:
@@ -44,7 +48,7 @@ def test_a_benchmark_runs_to_its_table(name: str, tmp_path: Path) -> None:
         _write_run(tmp_path / "run")
     words = [sys.executable, str(BENCHMARKS / f"{name}.py"), *ARGUMENTS[name].split()]
     variables = {**os.environ, "OMP_NUM_THREADS": "1", "HF_HUB_OFFLINE": "1"}
-    done = subprocess.run(words, cwd=tmp_path, env=variables, capture_output=True, text=True, timeout=300)
+    done = programs.run(words, tmp_path, variables, timeout=300)
     said = f"{done.stdout}\n{done.stderr}"
     assert "Traceback" not in said, said
     # 1 is a verdict on the ratio, which is not what is tested.

@@ -97,6 +97,7 @@ def trees() -> dict[str, dict[str, Any]]:
     return {name: {k: v for k, v in tree.items() if k != "hydra"} for name, tree in composed.items()}  # type: ignore[misc,union-attr]
 
 
+@pytest.mark.long
 @settings(quick, max_examples=150)
 @given(st.data())
 def test_any_value_anywhere_in_a_mapping(data: st.DataObject) -> None:
@@ -144,6 +145,7 @@ BROKEN = (
 )
 
 
+@pytest.mark.long
 @settings(quick, max_examples=40)
 @given(st.data())
 def test_any_damage_to_the_text_of_a_file(tmp_path_factory: pytest.TempPathFactory, data: st.DataObject) -> None:
@@ -234,6 +236,7 @@ OVERRIDES = st.builds(
 )
 
 
+@pytest.mark.long
 @settings(quick, max_examples=25)
 @given(st.lists(OVERRIDES, min_size=1, max_size=2))
 @example(["=5"])

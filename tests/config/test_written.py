@@ -34,6 +34,7 @@ def set_keys(value: Any, path: str = "") -> Iterator[tuple[str, frozenset[str]]]
             yield from set_keys(item, f"{path}.{name}")
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("name", primary_names([shipped_configs()]))
 def test_a_written_configuration_is_the_same_when_loaded_again(name: str, tmp_path: Path) -> None:
     config = load(name)

@@ -52,6 +52,7 @@ def started(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> list[RLConfig]:
     return runs
 
 
+@pytest.mark.long
 @pytest.mark.processes
 @pytest.mark.filterwarnings("ignore::roll.config.ConfigWarning")
 @pytest.mark.parametrize("block", blocks("bash"), ids=str)

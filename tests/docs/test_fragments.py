@@ -28,6 +28,7 @@ ALONE = {("docs/dialects.md", "algorithm"), ("docs/rlvr.md", "exp_name")}
 """Whole configurations without a defaults list."""
 
 
+@pytest.mark.long
 @pytest.mark.filterwarnings("ignore::roll.config.ConfigWarning")
 @pytest.mark.parametrize("block", blocks("yaml"), ids=str)
 def test_the_yaml_of_the_page_is_accepted(block: Block, tmp_path: Path) -> None:

@@ -13,6 +13,8 @@ import pytest
 from tests.e2e.ray_support import AGENTIC, RAY, assert_equal_runs, run_on_ray, trained_on
 from tests.e2e.support import command, start
 
+pytestmark = pytest.mark.exhaustive
+
 ray = pytest.importorskip("ray")
 
 from ray.cluster_utils import Cluster as Raylets  # noqa: E402

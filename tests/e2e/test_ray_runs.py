@@ -42,6 +42,7 @@ def test_two_ranks_two_engines_and_two_env_workers_give_the_run_of_one_process(
     assert any("actor_train" in json.dumps(event) for event in events)
 
 
+@pytest.mark.exhaustive
 def test_a_run_that_loses_an_env_worker_and_an_engine_is_the_run_that_lost_none(
     in_one_process: Path, tmp_path: Path
 ) -> None:
@@ -63,6 +64,7 @@ def test_a_lost_train_rank_costs_the_steps_since_the_checkpoint_and_nothing_is_t
     assert [row["step"] for row in metrics] == [1, 2, 3]
 
 
+@pytest.mark.exhaustive
 def test_roles_that_share_a_device_take_turns(in_one_process: Path, tmp_path: Path) -> None:
     # The device exists in Ray's books only; what is moved and when is the same.
     shared = {"actor_train.world_size": 1, "actor_infer.world_size": 1}
@@ -80,6 +82,7 @@ def test_roles_that_share_a_device_take_turns(in_one_process: Path, tmp_path: Pa
     assert all(row["weight_sync/probe_difference"] < 1e-4 for row in metrics[1:])
 
 
+@pytest.mark.exhaustive
 def test_answers_graded_in_reward_workers_give_the_run_of_one_process(tmp_path: Path) -> None:
     changes = {"max_steps": 2, "save_steps": 2, "eval_steps": 0}
     run_rlvr(rlvr_support.small_config(tmp_path / "local", **changes))
@@ -94,6 +97,7 @@ def test_answers_graded_in_reward_workers_give_the_run_of_one_process(tmp_path: 
     assert furthest(tmp_path / "local" / final, tmp_path / "ray" / final) < 1e-5
 
 
+@pytest.mark.exhaustive
 def test_an_environment_that_hangs_ends_its_episode_and_not_the_run(tmp_path: Path) -> None:
     hanging = {
         "max_steps": 1,

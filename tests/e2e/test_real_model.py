@@ -18,7 +18,7 @@ from tests.e2e import rlvr_support, support
 sys.path.append(str(support.ROOT / "tests" / "models"))
 from smollm2_support import needs_smollm2  # noqa: E402
 
-pytestmark = [needs_smollm2, pytest.mark.slow]
+pytestmark = needs_smollm2
 
 ENGINES = {"hf_infer": "torch", "vllm": "vllm", "sglang": "sglang"}
 """Engines by the package that they need."""
@@ -59,6 +59,7 @@ def run(words: list[str], output_dir: Path) -> list[dict[str, Any]]:
     return [json.loads(line) for line in (output_dir / "logs" / "metrics.jsonl").read_text().splitlines()]
 
 
+@pytest.mark.exhaustive
 @pytest.mark.parametrize("engine", ENGINES)
 def test_games_are_played_and_learned_from_token_by_token(engine: str, tmp_path: Path) -> None:
     if find_spec(ENGINES[engine]) is None:
@@ -89,7 +90,10 @@ def test_games_are_played_and_learned_from_token_by_token(engine: str, tmp_path:
 
 @pytest.mark.parametrize(
     "options",
-    [{}, {"actor_train.model_args.lora_rank": 4, "actor_train.model_args.dtype": "bf16"}],
+    [
+        pytest.param({}, marks=pytest.mark.exhaustive),
+        {"actor_train.model_args.lora_rank": 4, "actor_train.model_args.dtype": "bf16"},
+    ],
     ids=["full", "lora"],
 )
 def test_problems_are_answered_and_learned_from(options: dict[str, Any], tmp_path: Path) -> None:

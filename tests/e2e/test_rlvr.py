@@ -85,6 +85,7 @@ def test_evaluations_have_accuracies_per_source(finished: Run) -> None:
     assert (finished.output_dir / "render" / "index.html").exists()
 
 
+@pytest.mark.exhaustive
 def test_a_run_killed_at_three_moments_is_the_run_that_was_never_interrupted(finished: Run, resumed: Run) -> None:
     assert rows(resumed.output_dir) == rows(finished.output_dir)
     assert same(train_state(resumed.output_dir, 4), train_state(finished.output_dir, 4))

@@ -19,7 +19,7 @@ from roll.rendering import ChatRenderer
 sys.path.append(str(Path(__file__).resolve().parents[1] / "models"))
 from smollm2_support import needs_smollm2  # noqa: E402
 
-pytestmark = [needs_smollm2, pytest.mark.slow]
+pytestmark = [needs_smollm2, pytest.mark.exhaustive]
 
 MOST_TOKENS = 10
 SIZE: dict[str, Any] = {"max_slots": 8, "max_length": 512}

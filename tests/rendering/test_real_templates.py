@@ -115,6 +115,7 @@ def play(tokenizer: Any, renderer: ChatRenderer, seed: int) -> tuple[int, int]:
     return bridged, forked
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("name", FILES)
 def test_every_conversation_has_the_tokens_of_its_whole_rendering(name: str) -> None:
     tokenizer, renderer = usable(name)

@@ -88,6 +88,7 @@ def test_all_are_compared_with_googles_but_those_that_need_its_downloads() -> No
     }  # fmt: skip
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("instruction", sorted(ARGUMENTS))
 def test_a_response_follows_an_instruction_if_googles_program_says_so(instruction: str) -> None:
     @given(text=TEXTS, arguments=st.fixed_dictionaries(ARGUMENTS[instruction]))

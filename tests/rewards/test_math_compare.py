@@ -123,6 +123,7 @@ KEPT_APART = [
 SIDE_BY_SIDE = ["\n", r"\\", r"\quad ", r"\;", "~", "\\ ", " | ", "} {", r"\hspace{1cm}"]
 
 
+@pytest.mark.long
 @given(
     gold=NUMBERS, wrong=st.lists(NUMBERS, min_size=1, max_size=3), apart=st.sampled_from(KEPT_APART), last=st.booleans()
 )
@@ -135,6 +136,7 @@ def test_a_right_answer_among_wrong_ones_is_wrong(gold: str, wrong: list[str], a
     assert compare(gold, hedged, 6) == {"equal": False}
 
 
+@pytest.mark.long
 @given(gold=NUMBERS, wrong=NUMBERS, apart=st.sampled_from(SIDE_BY_SIDE), last=st.booleans())
 @example(gold="14", wrong="5", apart=r"\quad ", last=True)
 @settings(max_examples=200, deadline=None)

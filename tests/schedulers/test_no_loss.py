@@ -197,6 +197,7 @@ def check_books(run: Run, rollouts: list[StepGroups]) -> None:
     assert len(dropped) <= counts["filtered"] + counts["failed"] + counts["stale"]
 
 
+@pytest.mark.long
 @settings(max_examples=100, deadline=None)
 @given(CASES)
 def test_every_admitted_group_is_trained_once_or_counted_with_a_reason(case: Case) -> None:
