@@ -14,7 +14,9 @@ from typing import Any
 
 import pytest
 
-RINGS = ("quick", "test", "all")
+NOT_IN: dict[str, set[str]] = {"quick": {"processes", "long", "exhaustive"}, "test": {"exhaustive"}, "all": set()}
+"""The rings, and the marks of the tests that each leaves out."""
+
 IN_PROCESSES = ("benchmarks", "e2e", "fresh_machine", "integration", "terminal")
 """Folders whose every test is marked ``processes``: whole runs, and parts that need ranks or an engine."""
 
@@ -28,7 +30,7 @@ _watched: list[str] | None = None
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
-    parser.addoption("--ring", choices=RINGS, default="all", help="quick: no processes; test: one of each; all")
+    parser.addoption("--ring", choices=tuple(NOT_IN), default="all", help="quick: no processes; test: one of each; all")
 
 
 def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool | None:
@@ -42,9 +44,7 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     for item in items:
         if item.path.is_relative_to(_HERE) and item.path.relative_to(_HERE).parts[0] in IN_PROCESSES:
             item.add_marker(pytest.mark.processes)
-    unwanted = {"quick": {"processes", "long", "exhaustive"}, "test": {"exhaustive"}, "all": set()}[
-        config.getoption("ring")
-    ]
+    unwanted = NOT_IN[config.getoption("ring")]
     left_out = [item for item in items if unwanted & {mark.name for mark in item.iter_markers()}]
     if left_out:
         config.hook.pytest_deselected(items=left_out)

@@ -91,10 +91,9 @@ def test_games_are_played_and_learned_from_token_by_token(engine: str, tmp_path:
 @pytest.mark.parametrize(
     "options",
     [
-        pytest.param({}, marks=pytest.mark.exhaustive),
-        {"actor_train.model_args.lora_rank": 4, "actor_train.model_args.dtype": "bf16"},
+        pytest.param({}, id="full", marks=pytest.mark.exhaustive),
+        pytest.param({"actor_train.model_args.lora_rank": 4, "actor_train.model_args.dtype": "bf16"}, id="lora"),
     ],
-    ids=["full", "lora"],
 )
 def test_problems_are_answered_and_learned_from(options: dict[str, Any], tmp_path: Path) -> None:
     rows = run(rlvr_support.command(**PROBLEMS, **options, output_dir=tmp_path / "out"), tmp_path / "out")
