@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import ast
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from fnmatch import fnmatch
 from pathlib import Path
 from typing import Any
@@ -12,14 +12,23 @@ from typing import Any
 import pytest
 from pydantic import BaseModel
 
+from roll.config import RLConfig
 from roll.config.base import ConfigModel
 from roll.envs import ENV_TYPES, TAGS
 from roll.pipelines.agentic import run_agentic
 from roll.pipelines.checks.keys_without_effect import unread_keys
+from roll.pipelines.rlvr import run_rlvr
+from tests.e2e.rlvr_support import small_config as small_prompts
 from tests.e2e.support import ROOT, small_config
 
-CHECKS = ("roll.config.checks", "roll.config.batch_checks", "roll.config.agentic_checks", "roll.config.base")
-"""Modules that look at keys without acting on them; ``roll.pipelines.checks`` is one too."""
+ONLOOKERS = (
+    "roll.config.base",
+    "roll.config.runnable",
+    "roll.config.written",
+    "roll.config.*checks",
+    "roll.pipelines.checks.*",
+)
+"""Modules that look at keys without acting on them: they check them, or write all of them down."""
 
 ELSEWHERE = {
     "*.model_args.lora_alpha": "roll/workers/factory.py",
@@ -34,7 +43,18 @@ ELSEWHERE = {
         ("gamma", "lambd", "step_reward_gamma", "step_reward_weight", "norm_adv_by_std_in_grpo"),
         "roll/pipelines/learning/algorithm_options.py",
     ),
-    "dynamic_sampling.*": "roll/pipelines/agentic.py",
+    "dynamic_sampling.*": "roll/pipelines/sampling/stream.py",
+    "max_additional_running_prompts": "roll/pipelines/sampling/prompts.py",
+    "pg_clip": "roll/config/algorithm.py",
+    "validation.data_args.*": "roll/config/rlvr_keys.py",
+    "rewards.*.model_args": "roll/workers/reward_engines.py",
+    "rewards.*.model_args.model_name_or_path": "roll/workers/reward_engines.py",
+    "rewards.*.model_args.dtype": "roll/workers/reward_engines.py",
+    "rewards.*.world_size": "roll/config/worker.py",
+    "rewards.*.num_gpus_per_worker": "roll/config/worker.py",
+    "rewards.*.filter_args": "roll/pipelines/sampling/filters.py",
+    "rewards.*.verifier_function": "roll/config/rlvr_keys.py",
+    "rewards.*.verifier_weight": "roll/config/rlvr_keys.py",
     "sampler_correction.*": "roll/config/rl_keys.py",
     "*_env_manager.max_traj_per_env": "roll/config/agentic_checks.py",
 }
@@ -56,10 +76,24 @@ INTERPOLATED = {
 }
 """Values for other keys, and tags, which reach the registry of environments as a whole."""
 
-BEFORE = {"algorithm_type", "prompt_length", "*_modules", "actor_train.data_args", "actor_train.data_args.template"}
+BEFORE = {
+    "algorithm_type",
+    "pipeline",
+    "prompt_length",
+    "*_modules",
+    "actor_train.data_args",
+    "actor_train.data_args.template",
+}
 """Keys that are read before the run: they fill others, or say what is imported and how conversations are written."""
 
-ONE_VALUE = {"checkpoint_config.type"}
+HANDED_ON = {
+    *("reward_shift", "reward_scale", "use_reward_norm", "overlong_buffer", "sampler_correction"),
+    *("rpc_timeout", "enable_ray_timeline", "*.system_envs", "reward"),
+    "actor_infer.model_args.dtype",
+}
+"""Keys that are copied into a record whatever the run, and that nothing reads from it in a run like these."""
+
+ONE_VALUE = {"checkpoint_config.type", "*.generating_args.num_beams"}
 
 
 class Reader:
@@ -84,17 +118,31 @@ class Reader:
 
     def note(self, section: ConfigModel, key: str) -> None:
         module = sys._getframe(2).f_globals.get("__name__", "")
-        is_check = module in CHECKS or module.startswith("roll.pipelines.checks")
-        if module.startswith("roll.") and not is_check and key in type(section).model_fields:
+        looks_on = any(fnmatch(module, pattern) for pattern in ONLOOKERS)
+        if module.startswith("roll.") and not looks_on and key in type(section).model_fields:
             self.read.add(self.paths.get(id(section), "?") + key)
 
 
-@pytest.fixture(scope="module")
-def reader(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Reader, dict[str, str]]]:
-    """A run of one step with a reference and a critic, which is watched."""
-    changes: dict[str, Any] = {"reference": "{}", "critic": "{}", "adv_estimator": "gae", "max_steps": 1}
-    changes |= {"use_kl_loss": "true", "kl_loss_coef": 0.1, "init_kl_coef": 0.1}
-    config = small_config(tmp_path_factory.mktemp("watched") / "out", **changes)
+HELPERS: dict[str, Any] = {"use_kl_loss": "true", "kl_loss_coef": 0.1, "init_kl_coef": 0.1, "max_steps": 1}
+"""A run of one step with a reference and, where an estimator needs it, a critic."""
+
+
+def agentic_run(folder: Path) -> tuple[RLConfig, Callable[[], Any]]:
+    config = small_config(folder, reference="{}", critic="{}", adv_estimator="gae", **HELPERS)
+    return config, lambda: run_agentic(config)
+
+
+def rlvr_run(folder: Path) -> tuple[RLConfig, Callable[[], Any]]:
+    config = small_prompts(folder, reference={}, critic={}, adv_estimator="gae", **HELPERS)
+    return config, lambda: run_rlvr(config)
+
+
+@pytest.fixture(scope="module", params=[agentic_run, rlvr_run])
+def reader(
+    request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[tuple[Reader, dict[str, str]]]:
+    """A run that is watched."""
+    config, run = request.param(tmp_path_factory.mktemp("watched") / "out")
     watched = Reader(config)
 
     def read(section: ConfigModel, key: str) -> Any:
@@ -104,7 +152,7 @@ def reader(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Reader, d
     # With the tags as this small run has them, other tests would fail.
     with pytest.MonkeyPatch.context() as patch, ENV_TYPES.restored(), TAGS.restored():
         patch.setattr(ConfigModel, "__getattribute__", read, raising=False)
-        run_agentic(config)
+        run()
     yield watched, unread_keys(config)
 
 
@@ -122,6 +170,13 @@ def test_every_key_is_read_or_said_to_do_nothing(reader: tuple[Reader, dict[str,
     assert not silent, (
         f"let a module read them, or say in roll/pipelines/checks/keys_without_effect.py that nothing does:\n{shown}"
     )
+
+
+def test_no_key_is_said_to_do_nothing_that_decides_something(reader: tuple[Reader, dict[str, str]]) -> None:
+    watched, listed = reader
+    read = {path for path in listed if path in watched.read}
+    stale = {path for path in read if not any(fnmatch(path, pattern) for pattern in HANDED_ON)}
+    assert not stale, f"these are read after all: {sorted(stale)}"
 
 
 @pytest.mark.parametrize(("pattern", "module"), ELSEWHERE.items())

@@ -27,8 +27,8 @@ class Rule:
     """A key that nothing reads under a condition.
 
     Attributes:
-        path: Its path, or that of a whole section. A leading ``*`` stands for every role that the run has. A kind of
-            run that has no such key needs no condition.
+        path: Its path, or that of a whole section. A leading ``*`` stands for every role that the run has, and that of
+            ``rewards.*`` for every domain. A kind of run that has no such key needs no condition.
         reason: Why nothing reads it; ``{config.KEY}`` is the value of another key.
         holds: Whether it is so.
     """
@@ -39,14 +39,15 @@ class Rule:
 
     def paths(self, config: RLConfig) -> Iterator[str]:
         """Yield the paths that it silences in this run."""
-        if not self.path.startswith("*."):
+        before, star, after = self.path.partition("*")
+        if not star:
             role, dot, _ = self.path.partition(".")
             if self.holds(config, role if dot else ""):
                 yield self.path
             return
-        for role, _ in config.roles():
-            if self.holds(config, role):
-                yield role + self.path.removeprefix("*")
+        for name in dict(config.roles()) if not before else getattr(config, "rewards", {}):
+            if self.holds(config, name):
+                yield before + name + after
 
 
 def _rules(keys: Mapping[str, str], holds: Condition = _always) -> tuple[Rule, ...]:
@@ -63,7 +64,7 @@ def keys_without_effect(config: RLConfig) -> Iterator[str]:
         *parents, key = path.split(".")
         node: object = config
         for parent in parents:
-            node = getattr(node, parent, None)
+            node = node.get(parent) if isinstance(node, Mapping) else getattr(node, parent, None)
         if isinstance(node, BaseModel) and _was_changed(node, key) and not _says_native(getattr(node, key)):
             value = getattr(node, key)
             shown = f"={value}" if isinstance(value, str | int | float) else ""
@@ -74,7 +75,8 @@ def unread_keys(config: RLConfig) -> dict[str, str]:
     """Return the keys and sections that nothing reads in such a run, whether they were set or not, with the reason."""
     return {
         path: rule.reason.format(config=config)
-        for rule in (*_ALGORITHM, *_DEPENDENT, *_OF_ALL, *_OF_ROLES, *_OF_ENVIRONMENTS, *_OF_PROMPTS, *_OF_LOCAL)
+        for rules in (_ALGORITHM, _DEPENDENT, _OF_ALL, _OF_ROLES, _OF_ENVIRONMENTS, _OF_PROMPTS, _OF_REWARDS, _OF_LOCAL)
+        for rule in rules
         for path in rule.paths(config)
     }
 
@@ -297,6 +299,30 @@ _OF_ENVIRONMENTS: Final = _rules(
 _OF_PROMPTS: Final = _rules(
     {"actor_infer.generating_args.num_return_sequences": "num_return_sequences_in_group says how many responses"},
     _answers_prompts,
+)
+
+_GRADES = "a domain is graded by its verifiers, which have options of their own"
+_CLASSIFIER = "a reward model is a sequence classifier that this process loads"
+
+_OF_REWARDS: Final = (
+    *_rules(
+        {
+            f"rewards.*.{key}": _GRADES
+            for key in ("training_args", "data_args", "generating_args", "strategy_args", "model_update_frequency")
+        }
+    ),
+    *_rules(
+        {
+            f"rewards.*.{key}": _CLASSIFIER
+            for key in (
+                *("use_dynamic_batching_in_train", "use_dynamic_batching_in_infer", "use_sequence_packing"),
+                *("use_remove_padding", "log_prob_chunk_size", "model_args.attn_implementation"),
+                *("model_args.disable_gradient_checkpointing", "model_args.model_type", "model_args.lora_rank"),
+                *("model_args.lora_alpha", "model_args.lora_target"),
+            )
+        }
+    ),
+    Rule("rewards.*.name", "logs and errors call a domain by its key"),
 )
 
 _ONE_PROCESS = "cluster: local runs everything in one process"

@@ -199,6 +199,15 @@ def test_a_key_that_a_role_does_not_read_is_named(kind: type[RLConfig], keys: di
     assert all(key in sentence for key, sentence in zip(named, sentences, strict=True))
 
 
+def test_a_domain_of_rewards_is_no_role_that_trains_or_samples() -> None:
+    rewards = {"math_rule": {"training_args": {"learning_rate": 1.0}, "world_size": 2, "model_args": {"lora_rank": 4}}}
+    said = [sentence.partition(":")[0] for sentence in keys_without_effect(RLVRConfig(rewards=rewards))]
+    assert said == [
+        "rewards.math_rule.training_args has no effect",
+        "rewards.math_rule.model_args.lora_rank=4 has no effect",
+    ]
+
+
 def test_when_responses_are_graded_is_no_matter_of_environments() -> None:
     (sentence,) = keys_without_effect(AgenticConfig(generate_opt_level=0))
     assert sentence.startswith("generate_opt_level=0 has no effect")
