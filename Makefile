@@ -71,7 +71,7 @@ $(LIGHT)/.installed: pyproject.toml constraints.txt
 	@touch $@
 
 light: $(LIGHT)/.installed  ## Run the tests that need no PyTorch, in .venv-light: make light PYTHON=python3.13
-	$(LIGHT)/bin/python -m pytest -m 'not heavy' $(addprefix tests/,config data env_managers envs rendering rewards sandbox schedulers tracking trajectories viewer)
+	$(LIGHT)/bin/python -m pytest -m 'not heavy' $(addprefix tests/,config data generation structure env_managers envs rendering rewards sandbox schedulers tracking trajectories viewer)
 
 check: lint types imports test-all  ## Everything that CI checks
 
