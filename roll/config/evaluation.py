@@ -10,6 +10,7 @@ from roll.config.errors import Problem
 from roll.config.rlvr import RLVRConfig
 from roll.config.rlvr_checks import evaluation_problems
 from roll.config.run import ConfigPath
+from roll.config.worker import DataArgs
 
 
 class EvaluationConfig(RLVRConfig):
@@ -33,10 +34,9 @@ class EvaluationConfig(RLVRConfig):
         return "validation.data_args.template" if own else super().chat_template_key
 
     @property
-    def chat_template(self) -> str | None:
-        """The chat template; ``None`` for the one of the tokenizer."""
-        chosen = self.val_data_args.template
-        return None if chosen == "native" else chosen
+    def conversation_args(self) -> DataArgs:
+        """The section that says how conversations are written: that of the validation data."""
+        return self.val_data_args
 
     def problems(self) -> Iterator[Problem]:
         """Yield what stands in the way of evaluating."""

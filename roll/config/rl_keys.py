@@ -11,7 +11,7 @@ from roll.config.algorithm import AlgorithmConfig, SamplerCorrection
 from roll.config.base import ConfigModel
 from roll.config.run import RunConfig
 from roll.config.weight_sync import WeightSyncConfig
-from roll.config.worker import AtOnce, GeneratingArgs, NonNegative, Positive, TrainWorkerConfig, WorkerConfig
+from roll.config.worker import AtOnce, DataArgs, GeneratingArgs, NonNegative, Positive, TrainWorkerConfig, WorkerConfig
 
 ROLES: Final = ("actor_train", "actor_infer", "reference", "critic", "reward")
 """Names of the roles, in the order in which they are shown."""
@@ -151,9 +151,14 @@ class RLKeys(RunConfig, AlgorithmConfig):
         return "actor_train.data_args.template"
 
     @property
+    def conversation_args(self) -> DataArgs:
+        """The section that says how every conversation with the policy is written."""
+        return self.actor_train.data_args
+
+    @property
     def chat_template(self) -> str | None:
         """The chat template; ``None`` for the one of the tokenizer."""
-        chosen = self.actor_train.data_args.template
+        chosen = self.conversation_args.template
         return None if chosen == "native" else chosen
 
     def model_path(self, role: str) -> str:

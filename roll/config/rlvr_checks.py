@@ -79,6 +79,13 @@ def _data_problems(config: RLVRKeys) -> Iterator[Problem]:
             "remove it: evaluations use actor_train.data_args.template.",
             config.val_data_args.template,
         )
+    if config.validation is not None and config.val_data_args.enable_thinking != data.enable_thinking:
+        yield Problem(
+            "validation.data_args.enable_thinking",
+            f"the policy learns with enable_thinking={data.enable_thinking}.",
+            "remove it: evaluations use actor_train.data_args.enable_thinking.",
+            config.val_data_args.enable_thinking,
+        )
     shares = data.domain_interleave_probs
     if shares is not None:
         for domain in shares:

@@ -84,6 +84,16 @@ class DataArgs(ConfigModel):
         description="Chat template of the policy: `chatml`, `qwen2_5`, `qwen2-vl`, `qwen3`, `llama3`, `plain`, "
         "`user_assistant`, a Jinja template or its file; `native` or null is the tokenizer's own.",
     )
+    enable_thinking: bool | None = Field(
+        None,
+        description="Whether the policy thinks before it answers, for chat templates that have a choice (Qwen3's). "
+        "null: as the template has it.",
+    )
+    history: Literal["template", "keep"] = Field(
+        "template",
+        description="Turns that the chat template would write otherwise later (without their thinking): `template` "
+        "does so and begins a new sample, `keep` leaves them as they were sampled.",
+    )
     file_name: NameList | None = Field(None, description="Data file or files: JSON, JSONL, CSV or parquet.")
     prompt: str | None = Field(None, description="Column with the prompt. Excludes `messages`.")
     messages: str | None = Field(None, description="Column with chat messages. Excludes `prompt`.")

@@ -27,7 +27,7 @@ class ChatRenderer:
 
     Attributes:
         stop_token_ids: Tokens that end an assistant's turn: the one the template writes there, then the tokenizer's
-            end of sequence, then those given.
+            end of sequence.
         folds_system: Whether the template takes no system message. What it would say is then put before the first
             message of the user, with an empty line between.
         turn_problem: Why no conversation can have a second turn of the user; ``None`` where it can.
@@ -41,8 +41,6 @@ class ChatRenderer:
         *,
         enable_thinking: bool | None = None,
         history: Literal["template", "keep"] = "template",
-        template_kwargs: Mapping[str, Any] | None = None,
-        stop_token_ids: Sequence[int] = (),
     ) -> None:
         """Derive the bridge from the template and check it on probe conversations (some milliseconds).
 
@@ -52,8 +50,6 @@ class ChatRenderer:
             history: ``"template"``: a turn is extended only where the template would have written the same text.
                 ``"keep"``: sampled tokens always stay in the history, also where the template would drop or rewrite
                 them (the thinking of earlier turns).
-            template_kwargs: Further variables of the template.
-            stop_token_ids: Further tokens that end a turn.
 
         Raises:
             ChatTemplateError: If the tokenizer has no chat template, or the template cannot show what the user says, or
@@ -67,9 +63,7 @@ class ChatRenderer:
             )
         self._tokenizer = tokenizer
         self._keep = history == "keep"
-        self._kwargs = dict(template_kwargs or {})
-        if enable_thinking is not None:
-            self._kwargs["enable_thinking"] = enable_thinking
+        self._kwargs = {} if enable_thinking is None else {"enable_thinking": enable_thinking}
         self.folds_system = False
         self._base = self._probe_base()
         self._base_text = self._render(self._base)
@@ -80,7 +74,7 @@ class ChatRenderer:
         self._encoder = PromptEncoder(tokenizer, after or self._base_text)
         self._close_id = self._find_close(after)
         eos = getattr(tokenizer, "eos_token_id", None)
-        stops = [self._close_id, eos, *stop_token_ids]
+        stops = [self._close_id, eos]
         self.stop_token_ids: tuple[int, ...] = tuple(dict.fromkeys(stop for stop in stops if stop is not None))
         # What follows a reply, by the roles of the messages; checked when such messages come for the first time.
         self._recent_problem = functools.cache(self._check_turn)

@@ -50,10 +50,10 @@ def load_text(config: RLConfig) -> Text:
     """
     with readable(config, "actor_train"):
         tokenizer = load_tokenizer(config.model_path("actor_train"))
-    chosen = config.chat_template
+    chosen, written = config.chat_template, config.conversation_args
     try:
         tokenizer = with_template(tokenizer, chosen)
-        renderer = ChatRenderer(tokenizer)
+        renderer = ChatRenderer(tokenizer, enable_thinking=written.enable_thinking, history=written.history)
     except ChatTemplateError as error:
         key, value = ("pretrain", config.pretrain) if chosen is None else (config.chat_template_key, chosen)
         raise ConfigError([Problem(key, error.message, error.fix, value)]) from error

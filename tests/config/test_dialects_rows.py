@@ -271,6 +271,7 @@ CHATLEARN: dict[str, Case] = {
     f"{P}.eval_top_p": (0.95, {}, {"val_generating.top_p": 0.95}),
     f"{P}.eval_top_k": (20, {}, {"val_generating.top_k": 20}),
     f"{P}.load": ("M", {}, {"pretrain": "M"}),
+    f"{P}.enable_thinking": (True, {}, {"actor_train.data_args.enable_thinking": True}),
     f"{P}.generation_batch_size": (256, {}, {"max_running_requests": 256}),
     f"{P}.gpu_memory_utilization": (
         0.8,

@@ -231,7 +231,7 @@ _SAMPLER = (
     *option_rows(_POLICY, _engine, "gpu_memory_utilization"),
     size_row(f"{_POLICY}.tensor_model_parallel_size", _engine),
     Row(f"{_POLICY}.trainable", note="The sampler takes its weights from policy_trainer.", only=(False,)),
-    Row(f"{_POLICY}.enable_thinking", note="Thinking is a matter of the chat template.", only=(False,)),
+    Row(f"{_POLICY}.enable_thinking", "actor_train.data_args.enable_thinking"),
     *no_effect(_DEVICES, f"{_POLICY}.gpu_per_process", f"{_POLICY}.num_gpu"),
     *no_effect(_SHARDING, f"{_POLICY}.free_gpu_memory"),
     *no_effect(

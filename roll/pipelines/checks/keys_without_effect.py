@@ -184,6 +184,7 @@ _PACKING = "batches are made by length whatever it says (training_args.max_token
 _LORA = "only roles that are trained have adapters"
 _TRAINERS_MODEL = "engines sample from the model of actor_train"
 _DATA = "prompts are those of actor_train.data_args"
+_CONVERSATION = ("template", "enable_thinking", "history")
 _SAMPLES = "actor_infer samples"
 _TRAINS = "actor_train and critic are trained"
 _UPDATES = "only actor_infer is given new weights"
@@ -290,14 +291,18 @@ _OF_ENVIRONMENTS: Final = _rules(
         "num_return_sequences_in_group": "the responses of a group are episodes: train_env_manager.group_size",
         "actor_infer.generating_args.num_return_sequences": "an environment takes one response per turn",
         **dict.fromkeys(("is_use_additional_prompts", "max_additional_running_prompts"), _PROMPTS),
-        **{f"actor_train.data_args.{key}": _PROMPTS for key in DataArgs.model_fields if key != "template"},
+        **{f"actor_train.data_args.{key}": _PROMPTS for key in DataArgs.model_fields if key not in _CONVERSATION},
         "val_env_manager.sample_mode": "episodes of evaluations are not trained on",
     },
     _plays_environments,
 )
 
 _OF_PROMPTS: Final = _rules(
-    {"actor_infer.generating_args.num_return_sequences": "num_return_sequences_in_group says how many responses"},
+    {
+        "actor_infer.generating_args.num_return_sequences": "num_return_sequences_in_group says how many responses",
+        "actor_train.data_args.history": "an answer is one turn",
+        "validation.data_args.history": "an answer is one turn",
+    },
     _answers_prompts,
 )
 
