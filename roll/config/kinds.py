@@ -50,7 +50,7 @@ def register_pipeline(name: str, *, config: type[RunConfig], run: Runner) -> Non
         name: The name.
         config: The model of its keys, derived from :class:`roll.config.RunConfig`.
         run: Called with a checked configuration of that model, such as
-            ``lambda config: start_run(MyRun, config)``; or ``module:function``.
+            ``MyRun.start``; or ``module:function``, or ``module:MyRun.start``.
 
     Raises:
         DuplicateNameError: The name is taken.
@@ -97,6 +97,6 @@ def kind_to_run(composed: DictConfig, own: PipelineKind) -> PipelineKind:
     return own if named is None or issubclass(own.config, named.config) else named
 
 
-register_pipeline("agentic", config=AgenticConfig, run="roll.pipelines.agentic:run_agentic")
-register_pipeline("rlvr", config=RLVRConfig, run="roll.pipelines.rlvr:run_rlvr")
+register_pipeline("agentic", config=AgenticConfig, run="roll.pipelines.agentic:AgenticPipeline.start")
+register_pipeline("rlvr", config=RLVRConfig, run="roll.pipelines.rlvr:RlvrPipeline.start")
 register_pipeline("evaluation", config=EvaluationConfig, run="roll.pipelines.evaluation:run_evaluation")

@@ -11,7 +11,6 @@ from roll.pipelines.learning.learner import Learner
 from roll.pipelines.reporting.metrics import generation_metrics, rollout_metrics
 from roll.pipelines.rl import RLPipeline, Rollout
 from roll.pipelines.roles.core import build_core
-from roll.pipelines.run.start import start_run
 from roll.pipelines.sampling.evaluation import sample_all
 from roll.pipelines.sampling.levels import (
     TRAIN,
@@ -29,20 +28,17 @@ from roll.workers.loading import load_text
 
 
 def run_agentic(config: AgenticConfig) -> RunSummary:
-    """Run the agentic pipeline to its end and return what came of it.
-
-    Raises:
-        ConfigError: If the configuration asks for what is not there: a tag, a model, a checkpoint, machinery that this
-            version does not have. Nothing has been written then.
-        RunError: If the run cannot go on (every environment fails, a gradient is not finite).
-        KeyboardInterrupt: After Ctrl-C. Of either, the last completed step is saved, and the message says how to
-            continue.
-    """
-    return start_run(AgenticPipeline, config, check_agentic(config))
+    """Run the agentic pipeline to its end; see :meth:`roll.pipelines.run.life_cycle.Run.start`."""
+    return AgenticPipeline.start(config)
 
 
 class AgenticPipeline(RLPipeline[AgenticConfig]):
     """Plays episodes of environments, in groups that share a level."""
+
+    @classmethod
+    def check(cls, config: AgenticConfig) -> list[str]:
+        """Check what loading cannot; return what has no effect."""
+        return check_agentic(config)
 
     async def assemble(self, cluster: Cluster) -> None:
         """Start models, engines and environments."""

@@ -23,7 +23,8 @@ from roll.pipelines.reporting.review import shown_episodes
 from roll.pipelines.roles.core import build_sampler
 from roll.pipelines.run.command import shown
 from roll.pipelines.run.folders import EVALUATION, TRAJECTORIES, folders, make_room, own_folders
-from roll.pipelines.run.process import run_to_end, settle_process
+from roll.pipelines.run.interrupts import run_to_end
+from roll.pipelines.run.process import settle_process
 from roll.pipelines.run.record import RunRecord
 from roll.pipelines.run.storage import refusals_end_the_run
 from roll.pipelines.run.terminal import quiet_transformers, say

@@ -12,7 +12,6 @@ from roll.pipelines.reporting.domain_metrics import VERIFIER, domain_metrics, ev
 from roll.pipelines.reporting.metrics import prefixed
 from roll.pipelines.rl import RLPipeline, Rollout
 from roll.pipelines.roles.core import build_core
-from roll.pipelines.run.start import start_run
 from roll.pipelines.run.terminal import say
 from roll.pipelines.sampling.evaluation import sample_all
 from roll.pipelines.sampling.prompts import PROMPTS, RlvrParts, build_rlvr, load_data, prompt_source
@@ -23,16 +22,8 @@ from roll.workers.loading import load_text
 
 
 def run_rlvr(config: RLVRConfig) -> RunSummary:
-    """Run the RLVR pipeline to its end and return what came of it.
-
-    Raises:
-        ConfigError: If the configuration asks for what is not there: a file, a verifier, a model, a checkpoint.
-            Nothing has been written then.
-        RunError: If the run cannot go on (nothing can be graded, a gradient is not finite).
-        KeyboardInterrupt: After Ctrl-C. Of either, the last completed step is saved, and the message says how to
-            continue.
-    """
-    return start_run(RlvrPipeline, config, check_rlvr(config))
+    """Run the RLVR pipeline to its end; see :meth:`roll.pipelines.run.life_cycle.Run.start`."""
+    return RlvrPipeline.start(config)
 
 
 class RlvrPipeline(RLPipeline[RLVRConfig]):
@@ -40,6 +31,11 @@ class RlvrPipeline(RLPipeline[RLVRConfig]):
 
     parts: RlvrParts
     reporter = VERIFIER
+
+    @classmethod
+    def check(cls, config: RLVRConfig) -> list[str]:
+        """Check what loading cannot; return what has no effect."""
+        return check_rlvr(config)
 
     async def assemble(self, cluster: Cluster) -> None:
         """Read the prompts; start models, engines and graders."""

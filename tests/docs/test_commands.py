@@ -43,8 +43,8 @@ def started(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> list[RLConfig]:
 
         return record
 
-    monkeypatch.setattr(agentic, "run_agentic", recorder(agentic.check_agentic))
-    monkeypatch.setattr(rlvr, "run_rlvr", recorder(rlvr.check_rlvr))
+    monkeypatch.setattr(agentic.AgenticPipeline, "start", recorder(agentic.check_agentic))
+    monkeypatch.setattr(rlvr.RlvrPipeline, "start", recorder(rlvr.check_rlvr))
     monkeypatch.setattr(evaluation, "run_evaluation", recorder(lambda config: None))
     monkeypatch.chdir(tmp_path)
     for name in ("examples", "benchmarks", "tests", "roll", "Makefile", "pyproject.toml", "constraints.txt"):

@@ -9,16 +9,9 @@ from roll.config import AgenticConfig, ConfigError, EnvManagerConfig, Problem, r
 from roll.envs import Tag, get_tag, register_tags_from_config
 from roll.envs.errors import EnvError, UnknownTagError
 from roll.pipelines.checks.algorithms import algorithm_problems
-from roll.pipelines.checks.common import (
-    module_problems,
-    sampling_problems,
-    sentence,
-    strategy_problems,
-    template_problems,
-    tracker_problems,
-    worker_problems,
-)
+from roll.pipelines.checks.common import sampling_problems, strategy_problems, template_problems, worker_problems
 from roll.pipelines.checks.keys_without_effect import keys_without_effect
+from roll.pipelines.run.checks import module_problems, sentence, tracker_problems
 from roll.workers.environment import environment, manager_class, templates
 
 

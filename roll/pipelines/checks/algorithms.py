@@ -14,7 +14,6 @@ from roll.algorithms.registry import Entry, Kind, registry
 from roll.common.registry import UnknownNameError
 from roll.config import Problem, RLConfig
 from roll.config.errors import choose_from
-from roll.pipelines.checks.common import sentence
 from roll.pipelines.learning.algorithm_options import (
     estimator_keys,
     estimator_options,
@@ -22,6 +21,7 @@ from roll.pipelines.learning.algorithm_options import (
     loss_options,
 )
 from roll.pipelines.learning.score_shaping import ScoreShaping
+from roll.pipelines.run.checks import sentence
 
 ESTIMATOR_INPUTS = frozenset(
     {

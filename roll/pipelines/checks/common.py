@@ -1,39 +1,20 @@
-"""What every check uses: the import of the user's modules, and errors as sentences."""
+"""Checks of roles: strategies and their options, sampling, chat templates, worker classes."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 
 import torch
 
 from roll.config import ConfigError, Problem, RLConfig
 from roll.config.strategies import ROLE_ABILITY, STRATEGIES, Ability, named, strategies_for
-from roll.config.user_modules import import_problems
 from roll.config.worker import TrainWorkerConfig, WorkerConfig
 from roll.distributed import plan_placement
+from roll.pipelines.run.checks import sentence
 from roll.rendering import ChatTemplateError
 from roll.rendering.templates import template_text
-from roll.tracking.tracker import tracker_arguments
 from roll.workers.classes import worker_class
 from roll.workers.environment import sampling_params
-
-
-def module_problems(config: RLConfig, keys: Sequence[str]) -> Iterator[Problem]:
-    """Import the user's modules named by ``keys``, from the working directory too, as ``python -m`` would."""
-    for key in keys:
-        yield from import_problems(key, getattr(config, key))
-
-
-def tracker_problems(config: RLConfig) -> Iterator[Problem]:
-    """Yield trackers that nothing registers, and options that none of them takes."""
-    try:
-        tracker_arguments(config.track_with, config.tracker_kwargs)
-    except ValueError as error:
-        key, _, message = str(error).partition(": ")
-        fix = "name one of those, or the module that registers yours in tracker_modules."
-        if key != "track_with":
-            key, fix = "tracker_kwargs", "remove the option, or set it below the name of its tracker."
-        yield Problem(key, sentence(ValueError(message or str(error))), fix)
 
 
 def strategy_problems(config: RLConfig) -> Iterator[Problem]:
@@ -145,9 +126,3 @@ def worker_problems(config: RLConfig) -> Iterator[Problem]:
         except ImportError as error:
             fix = "leave it out for the project's own, or name a subclass of it that can be imported."
             yield Problem(f"{role}.worker_cls", sentence(error), fix)
-
-
-def sentence(error: BaseException) -> str:
-    """Return the message of an error as one sentence."""
-    text = " ".join(str(error).split()) or type(error).__name__
-    return text if text.endswith((".", "?")) else f"{text}."

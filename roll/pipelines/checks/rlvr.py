@@ -7,15 +7,9 @@ from pathlib import Path
 
 from roll.config import ConfigError, EvaluationConfig, Problem, RLVRConfig, require_runnable
 from roll.pipelines.checks.algorithms import algorithm_problems
-from roll.pipelines.checks.common import (
-    module_problems,
-    sampling_problems,
-    strategy_problems,
-    template_problems,
-    tracker_problems,
-    worker_problems,
-)
+from roll.pipelines.checks.common import sampling_problems, strategy_problems, template_problems, worker_problems
 from roll.pipelines.checks.keys_without_effect import keys_without_effect
+from roll.pipelines.run.checks import module_problems, tracker_problems
 from roll.rewards.build import build_rubrics
 
 

@@ -1,15 +1,61 @@
-"""What must not be broken off: work that runs to its end, and SIGTERM that stops a run as Ctrl-C does."""
+"""Ctrl-C and SIGTERM: they cancel a run, wherever it was started, and what must not be broken off ends first."""
 
 from __future__ import annotations
 
 import asyncio
+import contextvars
 import signal
 import threading
-from collections.abc import Awaitable, Callable, Iterator
+from collections.abc import Awaitable, Callable, Coroutine, Iterator
+from concurrent.futures import Future
 from contextlib import contextmanager
-from typing import TypeVar
+from typing import Any, TypeVar
 
 Result = TypeVar("Result")
+
+
+def run_to_end(work: Coroutine[Any, Any, Result]) -> Result:
+    """Run a coroutine to its end, also where this thread has a running event loop, as in a notebook.
+
+    There it runs in a thread of its own, with a loop of its own, while this one waits. An interrupt cancels it, and it
+    may still save what there is; a second interrupt no longer waits for that.
+
+    Raises:
+        asyncio.CancelledError: After an interrupt, if it stopped.
+        KeyboardInterrupt: After an interrupt without a loop here, or after the second one.
+    """
+    try:
+        asyncio.get_running_loop()
+    except RuntimeError:
+        return asyncio.run(work)
+    return _run_beside(work)
+
+
+def _run_beside(work: Coroutine[Any, Any, Result]) -> Result:
+    running: Future[tuple[asyncio.AbstractEventLoop, asyncio.Task[Any]]] = Future()
+    result: Future[Result] = Future()
+
+    async def main() -> Result:
+        task = asyncio.current_task()
+        assert task is not None  # asyncio.run makes one
+        running.set_result((asyncio.get_running_loop(), task))
+        return await work
+
+    def run() -> None:
+        try:
+            result.set_result(asyncio.run(main()))
+        except BaseException as error:  # handed to the thread that waits
+            result.set_exception(error)
+
+    # The context says to whom output belongs: a notebook finds the cell by it.
+    threading.Thread(target=contextvars.copy_context().run, args=(run,), name="roll-run", daemon=True).start()
+    try:
+        return result.result()
+    except KeyboardInterrupt:
+        if not result.done():
+            loop, task = running.result()
+            loop.call_soon_threadsafe(task.cancel)
+        return result.result()
 
 
 async def to_its_end(call: Callable[[], Awaitable[Result]]) -> Result:

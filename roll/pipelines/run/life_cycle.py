@@ -10,19 +10,21 @@ from functools import partial
 from pathlib import Path
 from typing import Any, ClassVar, Generic, TypeVar
 
-from roll.config import RunConfig
+from roll.config import RunConfig, RunError
 from roll.config.process import settle_collector
 from roll.distributed import Cluster, WorkerError, open_cluster
 from roll.pipelines.run.checkpoint import folder_of, new_checkpoint
+from roll.pipelines.run.checks import check_run
 from roll.pipelines.run.command import resume_command, shown
-from roll.pipelines.run.folders import make_room
-from roll.pipelines.run.interrupts import stopped_by_sigterm, to_its_end
+from roll.pipelines.run.folders import folders, make_room, own_folders
+from roll.pipelines.run.interrupts import run_to_end, stopped_by_sigterm, to_its_end
 from roll.pipelines.run.log import RunLog, summarize
+from roll.pipelines.run.process import settle_process
 from roll.pipelines.run.record import RunRecord
 from roll.pipelines.run.resuming import Resumed, find_resumed
-from roll.pipelines.run.storage import StorageError
-from roll.pipelines.run.terminal import one_line, say, say_differences
-from roll.tracking import Progress, RunSummary
+from roll.pipelines.run.storage import StorageError, refusals_end_the_run
+from roll.pipelines.run.terminal import introduce, one_line, quiet_transformers, say, say_differences
+from roll.tracking import Progress, RunSummary, make_progress
 
 TIMELINE = "timeline.json"
 
@@ -34,6 +36,7 @@ class Run(ABC, Generic[Config]):
 
     A kind of run says what its parts are (:meth:`assemble`), what a step does (:meth:`step`) and what a checkpoint
     needs (:meth:`state`, :meth:`save_state`, :meth:`restore`). All other methods have a meaning without them.
+    :meth:`start` runs it.
 
     Args:
         config: A checked configuration.
@@ -53,6 +56,38 @@ class Run(ABC, Generic[Config]):
 
     log: RunLog
     record: RunRecord
+
+    @classmethod
+    def check(cls, config: Config) -> list[str]:
+        """Check what loading cannot, and import what registers names; return what has no effect, as sentences.
+
+        Raises:
+            ConfigError: Lists every problem.
+        """
+        return check_run(config)
+
+    @classmethod
+    def start(cls, config: Config) -> RunSummary:
+        """Run to the end and return what came of it.
+
+        Raises:
+            ConfigError: If the configuration asks for what is not there (a model, a tag, a file, a checkpoint), or
+                another run writes to its folders. Nothing has been written.
+            RunError: If the run cannot go on (every episode fails, a gradient is not finite, a disk is full).
+            KeyboardInterrupt: After Ctrl-C or SIGTERM. Of either, the last completed step is saved, and the message
+                says how to continue.
+        """
+        notes = cls.check(config)
+        with own_folders(config) as more, quiet_transformers(), make_progress(config.progress) as progress:
+            introduce(config, [*notes, *more, *settle_process(config.system_envs)])
+            run = cls(config, progress)
+            try:
+                with refusals_end_the_run(folders(config), run.how_to_continue):
+                    return run_to_end(run.run())
+            except (KeyboardInterrupt, asyncio.CancelledError):
+                raise KeyboardInterrupt(f"Stopped. {run.how_to_continue()}") from None
+            except cls.fails_with as error:
+                raise RunError(f"{error}\n{run.how_to_continue()}") from error
 
     def __init__(self, config: Config, progress: Progress) -> None:
         self.config = config

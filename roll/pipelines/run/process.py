@@ -1,4 +1,4 @@
-"""A run in the process of its caller: a program, a script that has loaded torch already, a notebook with an event loop.
+"""A run in the process of its caller: a program, or a script or notebook that has loaded torch already.
 
 A program prepares its process before torch is loaded (:func:`roll.config.process.prepare_process`). Started from Python
 a run comes too late for that, and must neither be slower nor wrong because of it.
@@ -6,20 +6,14 @@ a run comes too late for that, and must neither be slower nor wrong because of i
 
 from __future__ import annotations
 
-import asyncio
-import contextvars
 import os
 import sys
 import threading
-from collections.abc import Coroutine, Mapping
-from concurrent.futures import Future
-from typing import Any, TypeVar
+from collections.abc import Mapping
 
 import torch
 
 from roll.config.process import prepare_process, process_defaults
-
-Result = TypeVar("Result")
 
 _SPIN = "GOMP_SPINCOUNT"
 _THREADS = "OMP_NUM_THREADS"
@@ -72,47 +66,3 @@ def _let_idle_threads_sleep() -> None:
     _crowd.append(threading.Thread(target=use_and_stay, name="roll-idle", daemon=True))
     _crowd[0].start()
     used.wait()
-
-
-def run_to_end(work: Coroutine[Any, Any, Result]) -> Result:
-    """Run a coroutine to its end, also where this thread has a running event loop, as in a notebook.
-
-    There it runs in a thread of its own, with a loop of its own, while this one waits. An interrupt cancels it, and it
-    may still save what there is; a second interrupt no longer waits for that.
-
-    Raises:
-        asyncio.CancelledError: After an interrupt, if it stopped.
-        KeyboardInterrupt: After an interrupt without a loop here, or after the second one.
-    """
-    try:
-        asyncio.get_running_loop()
-    except RuntimeError:
-        return asyncio.run(work)
-    return _run_beside(work)
-
-
-def _run_beside(work: Coroutine[Any, Any, Result]) -> Result:
-    running: Future[tuple[asyncio.AbstractEventLoop, asyncio.Task[Any]]] = Future()
-    result: Future[Result] = Future()
-
-    async def main() -> Result:
-        task = asyncio.current_task()
-        assert task is not None  # asyncio.run makes one
-        running.set_result((asyncio.get_running_loop(), task))
-        return await work
-
-    def run() -> None:
-        try:
-            result.set_result(asyncio.run(main()))
-        except BaseException as error:  # handed to the thread that waits
-            result.set_exception(error)
-
-    # The context says to whom output belongs: a notebook finds the cell by it.
-    threading.Thread(target=contextvars.copy_context().run, args=(run,), name="roll-run", daemon=True).start()
-    try:
-        return result.result()
-    except KeyboardInterrupt:
-        if not result.done():
-            loop, task = running.result()
-            loop.call_soon_threadsafe(task.cancel)
-        return result.result()

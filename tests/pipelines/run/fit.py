@@ -11,7 +11,6 @@ import torch
 from roll.config import RunConfig
 from roll.distributed import Cluster
 from roll.pipelines.run.life_cycle import Run
-from roll.pipelines.run.start import start_run
 from roll.tracking import RunSummary
 
 POINTS = torch.linspace(-1, 1, 8).unsqueeze(1)
@@ -54,7 +53,7 @@ class Fit(Run[RunConfig]):
 def fit(folder: Path, **changes: Any) -> RunSummary:
     """Fit for ten steps; a checkpoint every three."""
     keys = {"max_steps": 10, "save_steps": 3, "eval_steps": 5, "progress": "none", "track_with": ["jsonl"]}
-    return start_run(Fit, RunConfig.model_validate({"output_dir": str(folder), **keys, **changes}))
+    return Fit.start(RunConfig.model_validate({"output_dir": str(folder), **keys, **changes}))
 
 
 if __name__ == "__main__":

@@ -10,7 +10,7 @@ import threading
 
 import pytest
 
-from roll.pipelines.run.process import run_to_end
+from roll.pipelines.run.interrupts import run_to_end
 
 pytestmark = pytest.mark.processes
 
