@@ -90,7 +90,11 @@ class RayCalls:
         return await self._gather(method, [pack(own) for own in args], list(range(self.size)), timeout)
 
     async def one(self, rank: int, method: str, *args: Any, timeout: float | None = None) -> Any:
-        """Call ``method`` of one worker. Where methods are coroutines, calls at the same time travel together."""
+        """Call ``method`` of one worker. Where methods are coroutines, calls at the same time travel together.
+
+        Raises:
+            WorkerTimeoutError: It does not answer in time.
+        """
         limit = self._rpc_timeout if timeout is None else timeout
         call = self._call_by_post if self._is_async else self._call
         if limit == math.inf:

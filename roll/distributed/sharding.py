@@ -49,7 +49,11 @@ def shard(batch: TensorDict, lengths: torch.Tensor | Sequence[int], ranks: int) 
 
 
 def balanced_rows(lengths: Sequence[int], ranks: int) -> list[list[int]]:
-    """Return which rows each rank gets; see :func:`shard`."""
+    """Return which rows each rank gets; see :func:`shard`.
+
+    Raises:
+        ValueError: A length is negative, or ``ranks`` is less than 1.
+    """
     if ranks < 1:
         raise ValueError(f"ranks={ranks}: must be at least 1.")
     if any(length < 0 for length in lengths):

@@ -27,7 +27,11 @@ class AsyncTextEnv(TextEnv):
     async def reset(  # type: ignore[override]
         self, *, seed: int | None = None, options: dict[str, Any] | None = None
     ) -> tuple[str, dict[str, Any]]:
-        """Begin a new episode; see :meth:`TextEnv.reset`."""
+        """Begin a new episode; see :meth:`TextEnv.reset`.
+
+        Raises:
+            EnvConfigError: There are ``options``.
+        """
         if options:
             raise EnvConfigError(f"{type(self).__name__}.reset: unknown options {sorted(options)}; it takes none")
         self._seeded(seed)

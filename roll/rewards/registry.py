@@ -64,7 +64,11 @@ class VerifierEntry:
         return not inspect.isclass(self.factory)
 
     def check_options(self, given: Iterable[str]) -> None:
-        """Raise :class:`VerifierOptionError` for an unknown option, or a required one that is missing."""
+        """Check the names of the options given.
+
+        Raises:
+            VerifierOptionError: The verifier has no such option, or a required one is missing.
+        """
         given = list(given)
         for option in given:
             if option not in self.options:

@@ -178,7 +178,11 @@ class Admission:
         return chosen if in_time else None
 
     def group(self, number: int) -> TrajectoryGroup:
-        """Return the trajectories of a finished group."""
+        """Return the trajectories of a finished group.
+
+        Raises:
+            ValueError: It is not finished.
+        """
         group = self._live[number].group
         if group is None:
             raise ValueError(f"group {number} is not finished")

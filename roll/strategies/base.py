@@ -193,7 +193,7 @@ class TrainStrategy(Protocol):
         ...
 
     def named_parameters(self) -> Iterator[tuple[str, torch.Tensor]]:
-        """Stream full parameters under their Hugging Face names."""
+        """Stream full parameters, of any shape, under their Hugging Face names."""
         ...
 
     def save_checkpoint(self, directory: Path) -> None:

@@ -56,7 +56,7 @@ def fingerprint(weight: Tensor, dtype: torch.dtype | None = None) -> Tensor:
 
 @functools.lru_cache(64)
 def signs(width: int) -> Tensor:
-    """Return the vector that matrices with ``width`` columns are multiplied with: +1 or -1, exact in every type."""
+    """Return the vector ``[width]`` that matrices with so many columns are multiplied with: +1 or -1, always exact."""
     generator = torch.Generator().manual_seed(width)
     return torch.randint(0, 2, (width,), generator=generator).float() * 2 - 1
 
@@ -67,7 +67,7 @@ def deviations(
     """Compare fingerprints.
 
     Args:
-        trainer: Of the weights that were sent.
+        trainer: Of the weights that were sent, ``[values]`` each, by name.
         engine: Of the weights that an engine computes with; names that only one side has are passed over.
         tolerance: Largest difference, relative to the trainer's largest value, that is rounding.
 

@@ -30,7 +30,10 @@ class Parking:
 
     @torch.no_grad()
     def park(self, tensors: Iterable[Tensor]) -> None:
-        """Copy what ``tensors`` hold to CPU memory (pinned, if they are on a CUDA device) and free theirs."""
+        """Copy what ``tensors`` hold to CPU memory (pinned, if they are on a CUDA device) and free theirs.
+
+        They may have any shape, and share memory.
+        """
         seen: set[int] = set()
         added: list[tuple[torch.UntypedStorage, Tensor]] = []
         for tensor in tensors:

@@ -32,7 +32,11 @@ class JsonlTracker:
         self._file: TextIO | None = self.path.open("a", encoding="utf-8")
 
     def log(self, metrics: Mapping[str, float], step: int) -> None:
-        """Append one line."""
+        """Append one line.
+
+        Raises:
+            ValueError: The tracker is closed.
+        """
         if self._file is None:
             raise ValueError(f"the tracker of {self.path} is closed")
         record = {"step": int(step)} | {name: _finite(value) for name, value in metrics.items()}

@@ -95,7 +95,11 @@ def device() -> torch.device:
 
 @contextmanager
 def readable(config: RLConfig, role: str) -> Iterator[None]:
-    """Make a model that is not there a problem of the key that names it."""
+    """Make a model that is not there a problem of the key that names it.
+
+    Raises:
+        ConfigError: What is loaded inside is not there.
+    """
     try:
         yield
     except ModelNotFoundError as error:

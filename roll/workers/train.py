@@ -72,7 +72,11 @@ class TrainWorker:
 
     @property
     def model(self) -> PreTrainedModel:
-        """The model itself, for an engine in the same process that samples from it."""
+        """The model itself, for an engine in the same process that samples from it.
+
+        Raises:
+            TypeError: The strategy keeps no model as a whole.
+        """
         if not isinstance(self._strategy, HasModel):
             raise TypeError(f"{type(self._strategy).__name__} keeps no model that an engine could share")
         return self._strategy.model

@@ -53,7 +53,7 @@ class BroadcastGroup:
             ) from error
 
     def start(self, flat: torch.Tensor) -> distributed.Work:
-        """Begin the broadcast of ``flat`` from rank 0; its memory is in use until :meth:`wait` returns."""
+        """Begin the broadcast of ``flat`` ``[nbytes]`` from rank 0; its memory is in use until :meth:`wait` returns."""
         with _as_sync_error(self._link, "to start a bucket"):
             work = self._group.broadcast(flat, 0)
         self._under_way.add(work)

@@ -96,7 +96,16 @@ def pack(
 
 
 def bytes_of(tensor: torch.Tensor, bucket: Bucket, device: torch.device) -> torch.Tensor | None:
-    """Return the memory of ``tensor`` as the bytes of ``bucket``, if it holds nothing else and looks the same."""
+    """Return the memory of ``tensor`` as the bytes of ``bucket``, if it holds nothing else and looks the same.
+
+    Args:
+        tensor: Of any shape.
+        bucket: What is sent.
+        device: Where buckets are.
+
+    Returns:
+        ``[nbytes]`` uint8, or ``None`` where a copy is needed.
+    """
     spec = bucket.specs[0]
     alone = len(bucket.specs) == 1 and spec.nbytes == bucket.nbytes
     same = tensor.dtype == spec.dtype and tuple(tensor.shape) == spec.shape and tensor.device == device
@@ -123,5 +132,5 @@ def _next(stream: Iterator[tuple[str, torch.Tensor]], spec: TensorSpec) -> torch
 
 
 def view_of(spec: TensorSpec, flat: torch.Tensor) -> torch.Tensor:
-    """Return the tensor ``spec`` inside the bytes of its bucket, without a copy."""
+    """Return the tensor ``spec``, of any shape, inside the bytes of its bucket ``[nbytes]``, without a copy."""
     return flat[spec.offset : spec.offset + spec.nbytes].view(spec.dtype).view(spec.shape)

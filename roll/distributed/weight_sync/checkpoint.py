@@ -75,7 +75,11 @@ class CheckpointReceiver:
         self._link = link
 
     def receive(self, sync: int) -> Iterator[tuple[TensorSpec, torch.Tensor]]:
-        """Yield the tensors of the folder that the sender announced."""
+        """Yield the tensors, of any shape, of the folder that the sender announced.
+
+        Raises:
+            WeightSyncError: A file of the folder is not there.
+        """
         folder = Path(self._link.control.wait(f"folder/{sync}", "to write the weights"))
         buckets = self._link.manifest.buckets
         for number, bucket in enumerate(buckets, 1):

@@ -112,7 +112,7 @@ def synchronize(device: torch.device) -> None:
 
 
 def share(buffer: torch.Tensor) -> dict[str, Any]:
-    """Return what another process needs to see ``buffer``.
+    """Return what another process needs to see ``buffer``, ``[size]`` uint8.
 
     These are plain values and no pickle: reading a pickle runs it, and it would come over a network.
     """
@@ -124,7 +124,7 @@ def share(buffer: torch.Tensor) -> dict[str, Any]:
 
 
 def open_shared(shared: dict[str, Any]) -> torch.Tensor:
-    """Return the buffer that :func:`share` described.
+    """Return the buffer that :func:`share` described, ``[size]`` uint8.
 
     Raises:
         WeightSyncError: If this process does not see the GPU.

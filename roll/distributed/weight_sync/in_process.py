@@ -24,7 +24,12 @@ class LocalChannel:
         self._queues: dict[str, queue.SimpleQueue[WeightUpdate]] = {name: queue.SimpleQueue() for name in receivers}
 
     def put(self, version: int, named_tensors: Iterable[tuple[str, torch.Tensor]]) -> None:
-        """Offer an update to every receiver; one that was not taken is replaced, for nobody wants old weights."""
+        """Offer an update to every receiver; one that was not taken is replaced, for nobody wants old weights.
+
+        Args:
+            version: Of the policy.
+            named_tensors: Names and full tensors of any shape.
+        """
         if len(self._queues) > 1:
             # An iterator can be read once.
             named_tensors = list(named_tensors)

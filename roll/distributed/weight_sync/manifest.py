@@ -117,7 +117,7 @@ def describe(
     them.
 
     Args:
-        named_tensors: Names and full tensors.
+        named_tensors: Names and full tensors of any shape.
         bucket_bytes: Most bytes of a bucket, unless one tensor alone has more. Models below 16 times that get smaller
             buckets.
         wire_dtype: Floating-point tensors are cast to this before they are sent (``torch.bfloat16`` for an engine that

@@ -103,7 +103,7 @@ class WeightSender:
 
         Args:
             version: Of the policy; the engines take it over.
-            named_tensors: What the manifest describes: same names, order and shapes.
+            named_tensors: Tensors of any shape by name; names, order and shapes are those that the manifest describes.
 
         Returns:
             ``weight_sync/seconds`` from the call to the last engine's answer, of which ``weight_sync/wait_seconds``

@@ -38,7 +38,7 @@ class SendingEnd(Protocol):
     """Sends buckets to all receivers. Made when all have joined; that may block until they have made theirs."""
 
     def send(self, sync: int, buckets: Iterator[tuple[Bucket, torch.Tensor]]) -> None:
-        """Send all buckets of one sync; returns when their memory may be overwritten."""
+        """Send all buckets of one sync, each with its bytes ``[nbytes]``; returns when they may be overwritten."""
         ...
 
     def finish(self, sync: int) -> None:
@@ -54,7 +54,7 @@ class ReceivingEnd(Protocol):
     """Receives what a :class:`SendingEnd` sends."""
 
     def receive(self, sync: int) -> Iterator[tuple[TensorSpec, torch.Tensor]]:
-        """Yield the tensors of one sync in the manifest's order."""
+        """Yield the tensors of one sync, of any shape, in the manifest's order."""
         ...
 
     def close(self) -> None:

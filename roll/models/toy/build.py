@@ -80,7 +80,7 @@ class SupervisedLoss:
     def __call__(
         self, log_probs: torch.Tensor, entropy: torch.Tensor | None, batch: TensorDict, totals: BatchTotals
     ) -> tuple[torch.Tensor, dict[str, torch.Tensor]]:
-        """Return this micro-batch's share of the mean."""
+        """Return this micro-batch's share of the mean, a scalar, of ``log_probs`` ``[batch, sequence]``."""
         return -(log_probs * batch["response_mask"]).sum() / totals.tokens, {}
 
 

@@ -117,7 +117,7 @@ class ScoreRole(ModelRole):
         return await self._per_row("compute_states", batch)
 
     async def head(self) -> tuple[Tensor, Tensor | None]:
-        """Return weight and bias of the output layer."""
+        """Return weight ``[vocabulary, hidden]`` and bias ``[vocabulary]``, if there is one, of the output layer."""
         heads = await self.group.all("head")
         weight, bias = heads[0]
         return weight, bias

@@ -50,7 +50,7 @@ def merged_named_parameters(model: nn.Module, gather: Gather = Tensor.detach) ->
     """Yield every weight with its adapter added, ``W + alpha / rank * B A``, under Hugging Face names.
 
     The model stays as it is. One merged matrix exists at a time, if the reader keeps none; parameters without an
-    adapter are not copied.
+    adapter, of any shape, are not copied.
 
     Args:
         model: A model with or without adapters.
@@ -67,7 +67,7 @@ def merged_named_parameters(model: nn.Module, gather: Gather = Tensor.detach) ->
 
 
 def merged(layer: nn.Module, weight: Tensor, gather: Gather = Tensor.detach) -> Tensor:
-    """Return a new ``weight`` of an adapted layer, with its adapter added."""
+    """Return a new ``weight`` ``[outputs, inputs]`` of an adapted layer, with its adapter added."""
     a, b = (gather(getattr(layer, part)[ADAPTER].weight) for part in ("lora_A", "lora_B"))
     delta: Tensor = (b @ a) * layer.scaling[ADAPTER]  # type: ignore[index]
     return weight + delta.to(weight.dtype)
@@ -119,7 +119,7 @@ def write_adapters(directory: Path, tensors: Mapping[str, Tensor], config: Any) 
 
     Args:
         directory: Made if it is not there.
-        tensors: Whole, on any device, by their names in a model with adapters.
+        tensors: Whole, of any shape and on any device, by their names in a model with adapters.
         config: What peft calls ``LoraConfig``.
     """
     directory.mkdir(parents=True, exist_ok=True)

@@ -124,7 +124,7 @@ def _log_softmax(logits: Tensor, temperature: float) -> Tensor:
 
 
 def in_chunks(score: Callable[..., TokenOutputs], size: int, *columns: Tensor) -> TokenOutputs:
-    """Apply ``score`` to the rows of ``columns``, ``size`` at a time."""
+    """Apply ``score`` to the rows of ``columns`` ``[rows, ...]``, ``size`` at a time; what it returns is ``[rows]``."""
     if len(columns[0]) <= size:
         return score(*columns)
     parts = [

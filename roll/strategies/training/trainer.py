@@ -79,7 +79,7 @@ def _handed_over() -> RuntimeError:
 
 
 def accumulate(sums: dict[str, float], shares: Mapping[str, Tensor | float]) -> None:
-    """Add one micro-batch's metrics in place: extremes by their name, everything else as shares of a sum."""
+    """Add one micro-batch's metrics, scalars, in place: extremes by their name, all else as shares of a sum."""
     for name, share in shares.items():
         value = float(share)
         if name not in sums:

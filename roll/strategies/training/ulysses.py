@@ -54,7 +54,7 @@ class SequenceRanks:
         return cls(group, dist.get_rank(group), size)
 
     def sum(self, tensor: Tensor) -> Tensor:
-        """Add up what the ranks have found, so that each has all; differentiable.
+        """Add up what the ranks have found, of any shape, so that each has all; differentiable.
 
         All ranks compute the same loss from the sum. It counts once, so each keeps the gradient of its own part.
         """
@@ -87,11 +87,11 @@ class SequencePart:
         return whole[:, start : start + self.own_width].contiguous()
 
     def holds(self, places: Tensor) -> Tensor:
-        """Return which ``places`` (row times width plus column) are in this rank's part, bool."""
+        """Return which ``places`` (row times width plus column), of any shape, are in this rank's part, bool."""
         return places.remainder(self.width) // self.own_width == self.ranks.rank
 
     def local(self, places: Tensor) -> Tensor:
-        """Return where in this rank's part the ``places`` are that it :meth:`holds`."""
+        """Return where in this rank's part the ``places``, of any shape, are that it :meth:`holds`."""
         return (places // self.width) * self.own_width + places.remainder(self.own_width)
 
 

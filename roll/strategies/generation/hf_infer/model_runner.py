@@ -36,6 +36,9 @@ def slot_attention(
 ) -> tuple[torch.Tensor, None]:
     """Attention function in the form of transformers' ``AttentionInterface`` that reads the slot cache.
 
+    Of ``query`` ``[1, heads, tokens, head_dim]`` it makes ``[1, tokens, heads, value_dim]``; ``key`` and ``value`` of
+    the new tokens lie in the cache already.
+
     Raises:
         NotImplementedError: If the model asks for something the slot attention does not compute.
     """
@@ -151,7 +154,7 @@ class ModelRunner:
         return output.logits[:, -1]
 
     def weights(self) -> Iterator[torch.Tensor]:
-        """Yield everything the model keeps on its device."""
+        """Yield everything the model keeps on its device: parameters and buffers of any shape."""
         yield from self._original.parameters()
         yield from self._original.buffers()
 
@@ -161,6 +164,9 @@ class ModelRunner:
 
     def load_weights(self, named_tensors: Iterable[tuple[str, torch.Tensor]]) -> None:
         """Copy new values into the parameters, by name; a tensor that already is the parameter costs nothing.
+
+        Args:
+            named_tensors: Names and tensors of any shape, that of the parameter.
 
         Raises:
             KeyError: If a name is unknown or a parameter gets no value.

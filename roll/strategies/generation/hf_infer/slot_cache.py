@@ -114,7 +114,11 @@ class SlotCache(Cache):
 
     @property
     def plan(self) -> BatchPlan:
-        """The plan of the running forward pass."""
+        """The plan of the running forward pass.
+
+        Raises:
+            RuntimeError: No pass is running.
+        """
         if self._plan is None:
             raise RuntimeError("SlotCache used outside a planned forward pass; call begin(plan) first")
         return self._plan
@@ -159,7 +163,7 @@ class SlotCache(Cache):
                 tensor[target, :, :length] = tensor[source, :, :length]
 
     def mask(self, group: int, window: int | None, dtype: torch.dtype) -> torch.Tensor:
-        """Additive mask of a group, built once per forward pass and shared by the layers."""
+        """Additive mask of a group, ``[rows, 1, queries, keys]``, built once per pass and shared by the layers."""
         key = (group, window, dtype)
         if key not in self._masks:
             planned = self.plan.groups[group]

@@ -164,7 +164,7 @@ class SglangEngine:
         _check("begin_weight_update", answer)
 
     async def load_tensors(self, named_tensors: Sequence[tuple[str, torch.Tensor]], label: str) -> None:
-        """Load some of an update's tensors, inside the bracket.
+        """Load some of an update's tensors, of any shape, inside the bracket.
 
         Raises:
             WeightLoadError: If SGLang says no: outside of the bracket it does so, and does not raise.

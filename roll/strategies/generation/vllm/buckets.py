@@ -48,7 +48,7 @@ def buckets_of(
     Each tensor is copied before the next one is asked for, so a source may use its memory again.
 
     Args:
-        named_tensors: Names and full tensors, on any device.
+        named_tensors: Names and full tensors of any shape, on any device.
         bucket_bytes: Most bytes of a bucket, unless one tensor alone has more.
     """
     filling: _Writer | None = None
@@ -70,7 +70,7 @@ def buckets_of(
 
 
 def open_bucket(path: str, rows: Iterable[Row]) -> Iterator[tuple[str, torch.Tensor]]:
-    """Yield the tensors of a bucket without copying them; the memory lives as long as any of them."""
+    """Yield the tensors of a bucket, of any shape, without copying them; the memory lives as long as any of them."""
     with open(path, "rb", buffering=0) as file:
         # Copy on write: torch wants memory that may be written, and nothing that a reader writes reaches the others.
         memory = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_COPY)

@@ -69,7 +69,11 @@ class StackedPredictor(Predictor):
 
 
 def whole_head(head: nn.Module) -> nn.Module:
-    """Return a head that this rank can compute with alone: a copy where its weights are shared out."""
+    """Return a head that this rank can compute with alone: a copy where its weights are shared out.
+
+    Raises:
+        TypeError: They are shared out, and it is no linear layer.
+    """
     parameters = dict(head.named_parameters())
     if not any(is_shared_out(parameter) for parameter in parameters.values()):
         return head

@@ -99,7 +99,7 @@ class EngineScorer(Scorer):
         return states
 
     def forward(self, micro: TensorDict, *, with_entropy: bool) -> tuple[Tensor, Tensor | None]:
-        """Return the predictions for one micro-batch and, if asked of a policy, the entropies, each like its ids.
+        """Return the predictions for a micro-batch, and the entropies if asked of a policy, ``[batch, sequence]`` each.
 
         Where there are ``ref_states``, ``divergence`` of the micro-batch becomes that of these predictions.
         """

@@ -19,7 +19,7 @@ BUCKET = 2**27
 
 
 def stream_weights(model: PreTrainedModel, bucket: int = BUCKET) -> Iterator[tuple[str, Tensor]]:
-    """Yield every weight under its Hugging Face name, detached and whole, with LoRA adapters added.
+    """Yield every weight, of any shape, under its Hugging Face name, detached and whole, with LoRA adapters added.
 
     Args:
         model: The model. Where weights are shared out, every rank must iterate to the end.
@@ -42,13 +42,13 @@ def stream_weights(model: PreTrainedModel, bucket: int = BUCKET) -> Iterator[tup
 
 
 def whole(parameter: Tensor) -> Tensor:
-    """Return all of a parameter, detached. Where it is shared out, every rank must call it."""
+    """Return all of a parameter of any shape, detached. Where it is shared out, every rank must call it."""
     assert isinstance(parameter, nn.Parameter)
     return next(_gathered([("", parameter)]))[1]
 
 
 def exact(parameter: Tensor) -> Tensor:
-    """Return all of a parameter in fp32, where the optimiser has it so. Every rank must call it."""
+    """Return all of a parameter of any shape in fp32, where the optimiser has it so. Every rank must call it."""
     assert isinstance(parameter, nn.Parameter)
     if parameter.dtype == torch.float32 or not parameter.requires_grad:
         return whole(parameter)

@@ -16,7 +16,10 @@ from roll.strategies.training.megatron.architecture import head_size, padded_voc
 
 
 class Layout(Protocol):
-    """How one or several Hugging Face tensors become the parts of a parameter, and back."""
+    """How one or several Hugging Face tensors become the parts of a parameter, and back.
+
+    They may have any shape that a layout can cut; all parts have one shape.
+    """
 
     def split(self, whole: Sequence[Tensor], part: int, parts: int) -> Tensor:
         """Return part number ``part`` of ``parts``."""
@@ -29,7 +32,7 @@ class Layout(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class Whole:
-    """The same on every rank."""
+    """The same on every rank, of any shape."""
 
     def split(self, whole: Sequence[Tensor], part: int, parts: int) -> Tensor:
         """Return the tensor."""
@@ -42,7 +45,7 @@ class Whole:
 
 @dataclass(frozen=True, slots=True)
 class Cut:
-    """Cut along a dimension."""
+    """Cut along a dimension; of any shape."""
 
     dim: int
 
@@ -57,7 +60,7 @@ class Cut:
 
 @dataclass(frozen=True, slots=True)
 class Vocabulary:
-    """Rows of tokens, padded with zeros to a number that can be divided.
+    """Rows of tokens ``[tokens, hidden]``, padded with zeros to a number that can be divided.
 
     Attributes:
         tokens: Rows without padding.
@@ -78,7 +81,7 @@ class Vocabulary:
 
 @dataclass(frozen=True, slots=True)
 class Gated:
-    """Gate and up projection, each part having rows of both."""
+    """Gate and up projection, ``[rows, ...]`` each, every part having rows of both."""
 
     def split(self, whole: Sequence[Tensor], part: int, parts: int) -> Tensor:
         """Return some rows of the gate, and below them those of the up projection."""
@@ -92,7 +95,7 @@ class Gated:
 
 @dataclass(frozen=True, slots=True)
 class Attention:
-    """Query, key and value, group by group: the queries that share a key-value head, then key, then value.
+    """Query, key and value, ``[rows, ...]``, group by group: the queries that share a key-value head, key, value.
 
     Attributes:
         groups: Key-value heads.

@@ -119,7 +119,7 @@ class HfWriter:
         self._total = 0
 
     def write(self, weights: Iterable[tuple[str, Tensor]]) -> None:
-        """Add weights."""
+        """Add weights of any shape, by name."""
         for name, tensor in weights:
             size = tensor.numel() * tensor.element_size()
             if self._pending and self._bytes + size > self._shard_bytes:

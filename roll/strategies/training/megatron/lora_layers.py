@@ -117,7 +117,10 @@ class LayerAdapters(nn.Module):
         return torch.cat([piece.unflatten(-1, (self._groups, -1)) for piece in pieces], -1).flatten(-2)
 
     def parts(self, name: str) -> tuple[tuple[Tensor, int | None], tuple[Tensor, int | None]]:
-        """Return ``A`` and ``B`` of a Hugging Face layer, with the dimension that is cut, ``None`` for what is not."""
+        """Return ``A`` and ``B`` of a Hugging Face layer, with the dimension that is cut, ``None`` for what is not.
+
+        ``A`` is ``[rank, inputs]`` and ``B`` ``[outputs, rank]``, as much of them as this rank has.
+        """
         a, b = ((self._parameter(kind, name).detach(), self._dim(kind)) for kind in "AB")
         return a, b
 

@@ -123,7 +123,7 @@ class Stepper:
         return [part for part in self.optimizer.chained_optimizers if not part.is_stub_optimizer]
 
     def state_tensors(self) -> Iterator[Tensor]:
-        """Yield the optimiser states, and main weights that are kept beside those of the model."""
+        """Yield the optimiser states, of any shape, and main weights that are kept beside those of the model."""
         own = {parameter.untyped_storage().data_ptr() for chunk in self.chunks for parameter in chunk.parameters()}
         for part in self.parts:
             for state in part.optimizer.state.values():

@@ -247,6 +247,7 @@ class MegatronScorer:
 
         Raises:
             ValueError: A row does not fit, or ranks with the same ``data_rank`` were given different rows.
+            RuntimeError: The weights are handed over.
         """
         if self._handed_over:
             raise RuntimeError("The weights have been handed over by offload(). Call reload() before computing.")

@@ -89,7 +89,7 @@ class WeightMap:
             parameter.copy_(value)
 
     def stream(self, *, fused_experts: bool = True) -> Iterator[tuple[str, Tensor]]:
-        """Yield every weight whole, on every rank, under its Hugging Face name.
+        """Yield every weight, of any shape, whole, on every rank, under its Hugging Face name.
 
         One parameter is gathered at a time; of experts, those of a layer. Every rank must iterate to the end.
 
@@ -167,7 +167,7 @@ class WeightMap:
         return (2, 0, 0, name)
 
     def value_head(self) -> Iterator[tuple[str, Tensor]]:
-        """Yield the parameters of a critic's head as :meth:`stream` does, and nothing else."""
+        """Yield weight ``[1, hidden]`` and bias ``[1]`` of a critic's head as :meth:`stream` does, and nothing else."""
         for entry in self._entries() if self._value_head else ():
             if entry.name.startswith("output_layer."):
                 source = self.source(entry.name)
@@ -197,7 +197,7 @@ def _part(source: Source) -> tuple[int, int]:
 
 
 def all_parts(own: Tensor, group: dist.ProcessGroup) -> list[Tensor]:
-    """Return the parts that the ranks of a group hold, in their order, on each of them."""
+    """Return the parts that the ranks of a group hold, of any shape but all of one, in their order, on each of them."""
     if group.size() == 1:
         return [own]
     parts = [torch.empty_like(own) for _ in range(group.size())]
@@ -206,6 +206,6 @@ def all_parts(own: Tensor, group: dist.ProcessGroup) -> list[Tensor]:
 
 
 def broadcast(tensors: Sequence[Tensor], source: int, group: dist.ProcessGroup) -> None:
-    """Fill ``tensors`` of all ranks of a group with those of its rank ``source``."""
+    """Fill ``tensors``, of any shape, of all ranks of a group with those of its rank ``source``."""
     for tensor in tensors:
         dist.broadcast(tensor, src=dist.get_global_rank(group, source), group=group)

@@ -253,7 +253,7 @@ class Scorer:
         return self._compute(batch, "log_probs", "divergence")
 
     def forward(self, micro: TensorDict, *, with_entropy: bool) -> tuple[Tensor, Tensor | None]:
-        """Return the predictions for one micro-batch and, if asked of a policy, the entropies, each like its ids.
+        """Return the predictions for a micro-batch, and the entropies if asked of a policy, ``[batch, sequence]`` each.
 
         Gradients are recorded if they are enabled. Where there are ``ref_states``, ``divergence`` of the micro-batch
         becomes that of these predictions.
@@ -275,6 +275,10 @@ class Scorer:
 
         Ranks gather the weights of a layer together, so one that has no rows left must go through the layers with the
         others all the same.
+
+        Raises:
+            RuntimeError: The weights are handed over.
+            ValueError: Ranks that compute parts of the same rows were given different ones.
         """
         if self._handed_over:
             raise RuntimeError("The weights have been handed over by offload(). Call reload() before computing.")

@@ -97,7 +97,7 @@ class Shards:
             self.root.set_requires_all_reduce(last)
 
     def full(self, tensor: Tensor) -> Tensor:
-        """Return all of a sharded tensor, on every rank, on the device. Every rank must call it."""
+        """Return all of a sharded tensor of any shape, on every rank, on the device. Every rank must call it."""
         return full(tensor, self.device)
 
     def _groups(self) -> Iterator[FSDPModule]:
@@ -111,7 +111,7 @@ def layers(model: PreTrainedModel) -> list[nn.Module]:
 
 
 def full(tensor: Tensor, device: torch.device) -> Tensor:
-    """Return all of a tensor that may be sharded, detached and on ``device``."""
+    """Return all of a tensor of any shape that may be sharded, detached and on ``device``."""
     tensor = tensor.detach()
     if isinstance(tensor, DTensor):
         # What is offloaded must be on the device first: ranks may have no way to talk about CPU memory.
