@@ -159,6 +159,8 @@ def finish(advantages: Tensor, mask: Tensor, *, whiten: bool = False, clip: floa
 
     Raises:
         ValueError: ``clip`` is not positive.
+
+    Source: Huang et al. 2022, PPO implementation details (advantage normalisation).
     """
     if clip is not None and clip <= 0:
         raise ValueError(f"advantage_clip must be positive, got {clip}.")

@@ -61,6 +61,8 @@ def ratio_metrics(difference: Tensor, mask: Tensor, clipped: Tensor | None = Non
     """Report the mean and maximum ratio, the approximate KL (k3) of the update, and the share of clipped tokens.
 
     Arguments are ``[batch, sequence]``, metrics scalars.
+
+    Source: Schulman 2020, Approximating KL Divergence (k3).
     """
     inside = as_bool(mask)
     total = inside.sum().clamp_min(1)
