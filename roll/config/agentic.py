@@ -9,6 +9,7 @@ from roll.config.agentic_keys import AgenticKeys
 from roll.config.batch_plan import BatchPlan, batch_plan, rollout_plan
 from roll.config.env_manager import EnvManagerConfig, RewardNormalization
 from roll.config.errors import Problem
+from roll.config.worker import WorkerConfig
 
 
 class AgenticConfig(AgenticKeys):
@@ -27,6 +28,12 @@ class AgenticConfig(AgenticKeys):
         train = rollout_plan(self.train_env_manager, self.rollout_batch_size, self.dynamic_sampling)
         val = rollout_plan(self.val_env_manager, self.val_batch_size)
         return batch_plan(self, train, val, max(responses))
+
+    def worker_roles(self) -> Iterator[tuple[str, WorkerConfig]]:
+        """Yield the roles that have workers of their own: models, and the graders of each domain."""
+        yield from super().worker_roles()
+        for domain, reward in self.rewards.items():
+            yield f"rewards.{domain}", reward
 
     def environment_roles(self) -> Iterator[tuple[str, EnvManagerConfig]]:
         """Yield the sections whose environments have workers of their own."""

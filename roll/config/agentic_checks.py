@@ -9,6 +9,7 @@ from roll.config.batch_checks import either, multiples_around
 from roll.config.checks import group_of_one_problems
 from roll.config.env_manager import EnvManagerConfig
 from roll.config.errors import Problem
+from roll.config.grading_checks import custom_function_problems, graded_problems
 
 
 def agentic_problems(config: AgenticKeys) -> Iterator[Problem]:
@@ -18,6 +19,9 @@ def agentic_problems(config: AgenticKeys) -> Iterator[Problem]:
         config, "train_env_manager.group_size", size, "the members of a group", _group_normalization(config)
     )
     yield from _batch_problems(config)
+    yield from graded_problems(config)
+    yield from custom_function_problems(config)
+    yield from _domain_problems(config)
     for name, tag in config.tags().items():
         limit = tag.max_tokens_per_step
         if limit is not None and limit > config.sequence_length:
@@ -104,3 +108,30 @@ def _partition_problems(key: str, manager: EnvManagerConfig) -> Iterator[Problem
 def _shares(groups: int, count: int) -> list[int]:
     share, remainder = divmod(groups, count)
     return [share + (index < remainder) for index in range(count)]
+
+
+def _domain_problems(config: AgenticKeys) -> Iterator[Problem]:
+    """Yield domains that grade no environment."""
+    played = {*config.train_env_manager.tags, *config.val_env_manager.tags}
+    for domain, reward in config.rewards.items():
+        if not played & set(reward.tags(domain)):
+            yield Problem(
+                f"rewards.{domain}.tag_included",
+                f"none of the environments ({', '.join(sorted(played))}) belongs to domain {domain}.",
+                "name the tags that it grades.",
+                reward.tags(domain),
+            )
+        if reward.query_filter_config.type != "no_filter":
+            yield Problem(
+                f"rewards.{domain}.query_filter_config",
+                "it chooses among groups of prompts, and these are episodes.",
+                "remove it; dynamic_sampling.enable replaces groups without variance.",
+                reward.query_filter_config.type,
+            )
+    if config.custom_reward_function is not None and not config.rewards:
+        yield Problem(
+            "custom_reward_function",
+            "no domain says which episodes it grades.",
+            f"add one, such as rewards: {{mine: {{tag_included: [{config.train_env_manager.tags[0]}]}}}}.",
+            config.custom_reward_function.name,
+        )

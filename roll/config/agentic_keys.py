@@ -9,11 +9,11 @@ from pydantic import Field, model_validator
 
 from roll.config.base import NameList
 from roll.config.env_manager import CustomEnvConfig, EnvManagerConfig, RewardNormalization, ValEnvManagerConfig
-from roll.config.rl import RLConfig
+from roll.config.grading_keys import GradedKeys
 from roll.config.worker import Positive
 
 
-class AgenticKeys(RLConfig):
+class AgenticKeys(GradedKeys):
     """The keys of environments; :class:`roll.config.agentic.AgenticConfig` adds what they mean together."""
 
     reward_normalization: RewardNormalization = Field(

@@ -16,6 +16,7 @@ from roll.config.composing import change, compose, from_mapping
 from roll.config.dialects import translate
 from roll.config.errors import ConfigError, ConfigWarning, Problem
 from roll.config.evaluation import EvaluationConfig
+from roll.config.grading_keys import GradedKeys
 from roll.config.kinds import PIPELINES, PipelineKind, named_kind
 from roll.config.origins import Origins
 from roll.config.resolving import resolve
@@ -118,7 +119,7 @@ def kind_of(composed: DictConfig) -> type[RunConfig]:
     data = OmegaConf.to_container(composed, resolve=False)
     assert isinstance(data, dict)
     named = {str(key): value for key, value in data.items()}
-    if named.keys() & (AgenticConfig.model_fields.keys() - RLConfig.model_fields.keys()):
+    if named.keys() & (AgenticConfig.model_fields.keys() - GradedKeys.model_fields.keys()):
         return AgenticConfig
     native = translate(named, EvaluationConfig).data
     if not native.keys() & (EvaluationConfig.model_fields.keys() - RLConfig.model_fields.keys()):

@@ -24,14 +24,9 @@ from roll.config.env_manager import (
     ValEnvManagerConfig,
 )
 from roll.config.evaluation import EvaluationConfig
+from roll.config.grading_keys import GradedKeys, QueryFilterConfig, RewardConfig, VerifierConfig
 from roll.config.rl_keys import DynamicSampling, RLKeys
-from roll.config.rlvr_keys import (
-    QueryFilterConfig,
-    RewardConfig,
-    RLVRKeys,
-    ValidationConfig,
-    VerifierConfig,
-)
+from roll.config.rlvr_keys import RLVRKeys, ValidationConfig
 from roll.config.run import CheckpointConfig, RunConfig
 from roll.config.weight_sync import WeightSyncConfig
 from roll.config.worker import (
@@ -62,6 +57,7 @@ _TITLES: dict[type[ConfigModel], str] = {
     Timeouts: "`timeouts` of an env manager",
     CustomEnvConfig: "A tag in `custom_envs` or `custom_env`",
     RLVRKeys: "RLVR (top level)",
+    GradedKeys: "Rewards (top level)",
     RewardConfig: "A domain in `rewards`",
     VerifierConfig: "A verifier in `verifiers`",
     QueryFilterConfig: "`query_filter_config` of a domain",

@@ -6,8 +6,9 @@ from collections.abc import Iterator
 
 from roll.config.batch_plan import BatchPlan, PromptPlan, batch_plan
 from roll.config.errors import Problem
+from roll.config.grading_keys import RewardConfig
 from roll.config.rlvr_checks import rlvr_cautions, rlvr_problems
-from roll.config.rlvr_keys import RewardConfig, RLVRKeys
+from roll.config.rlvr_keys import RLVRKeys
 from roll.config.worker import WorkerConfig
 
 

@@ -12,17 +12,21 @@ from roll.pipelines.reporting.metrics import generation_metrics, rollout_metrics
 from roll.pipelines.rl import RLPipeline, Rollout
 from roll.pipelines.roles.core import build_core
 from roll.pipelines.sampling.evaluation import sample_all
+from roll.pipelines.sampling.grading import GradedPlay, graders_by_tag
 from roll.pipelines.sampling.levels import (
     TRAIN,
     VAL,
+    Environments,
     level_sources,
     require_turns,
     start_environments,
     validation_levels,
 )
+from roll.pipelines.sampling.prompts import start_graders
 from roll.pipelines.sampling.stream import Sampling
 from roll.schedulers.groups import require_some
-from roll.schedulers.levels import LevelPlay
+from roll.schedulers.levels import Level, LevelPlay
+from roll.schedulers.tasks import Play
 from roll.tracking import RunSummary
 from roll.workers.loading import load_text
 
@@ -47,7 +51,9 @@ class AgenticPipeline(RLPipeline[AgenticConfig]):
         self.learner = Learner(config, self.core, self.progress, config.train_env_manager.sample_mode)
         self.environments = await start_environments(config, self.core, TRAIN)
         self.val_environments = await start_environments(config, self.core, VAL) if config.eval_steps else None
-        sources = level_sources(config, self.environments)
+        graders = await start_graders(config, self.core) if config.rewards else {}
+        self.graders = graders_by_tag(config, graders)
+        sources = level_sources(config, self._play(self.environments))
         self.sampling = Sampling(
             config, sources, self.core.engines, lambda: self.environments.sampled_tokens, self.progress
         )
@@ -78,13 +84,15 @@ class AgenticPipeline(RLPipeline[AgenticConfig]):
         environments = self.val_environments
         if environments is None:
             return
-        play = LevelPlay(environments.play, self.config.seed)
         with self.progress.stage("eval"):
             groups = await sample_all(
                 validation_levels(self.config),
-                play,
+                self._play(environments),
                 self.progress,
                 sampled_tokens=lambda: environments.sampled_tokens,
             )
             require_some(groups)
         self.report_evaluation(groups, step, rollout_metrics(groups))
+
+    def _play(self, environments: Environments) -> Play[Level]:
+        return GradedPlay(LevelPlay(environments.play, self.config.seed), self.graders)

@@ -8,9 +8,8 @@ from typing import Any
 
 from roll.common.registry import UnknownNameError
 from roll.config.errors import ConfigError, FixableError, Problem
+from roll.config.grading_keys import GradedKeys, RewardConfig, VerifierConfig
 from roll.config.objects import load_object
-from roll.config.rlvr import RLVRConfig
-from roll.config.rlvr_keys import RewardConfig, VerifierConfig
 from roll.rewards.base import Verifier
 from roll.rewards.concurrency import ConcurrencyLimit
 from roll.rewards.functions import FunctionVerifier
@@ -19,7 +18,7 @@ from roll.rewards.rubric import Rubric, Term
 
 
 def build_rubrics(
-    config: RLVRConfig,
+    config: GradedKeys,
     resources: Mapping[str, Any] | None = None,
     *,
     limit: ConcurrencyLimit | None = None,
@@ -67,7 +66,7 @@ def build_rubrics(
 def _terms(
     domain: str,
     reward: RewardConfig,
-    config: RLVRConfig,
+    config: GradedKeys,
     custom: Verifier | None,
     resources: Mapping[str, Any],
     problems: list[Problem],
@@ -107,7 +106,7 @@ def _custom_term(
     return [] if custom is None else [Term(name, verifier.weight, custom)]
 
 
-def _import_modules(config: RLVRConfig, problems: list[Problem]) -> None:
+def _import_modules(config: GradedKeys, problems: list[Problem]) -> None:
     for module in config.reward_modules:
         try:
             importlib.import_module(module)
@@ -116,7 +115,7 @@ def _import_modules(config: RLVRConfig, problems: list[Problem]) -> None:
             problems.append(Problem("reward_modules", f"{module} cannot be imported: {error}.", fix, module))
 
 
-def _custom_verifier(config: RLVRConfig, problems: list[Problem]) -> Verifier | None:
+def _custom_verifier(config: GradedKeys, problems: list[Problem]) -> Verifier | None:
     custom = config.custom_reward_function
     if custom is None:
         return None

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from typing import Generic, TypeVar
 
 from roll.env_managers.groups import check_group
@@ -15,6 +15,10 @@ What = TypeVar("What")
 
 OnMember = Callable[[], None]
 """Called when a member is finished; the greedy one does not count."""
+
+
+GradeGroup = Callable[[Sequence[Trajectory]], Awaitable[None]]
+"""Changes the scores of the members of a group."""
 
 
 class RolloutError(RuntimeError):
@@ -29,6 +33,7 @@ class GroupPlayer(Generic[What]):
         with_baselines: Whether each group has a greedy member, whose score is its ``baseline``.
         spares: Members beyond the size of a group, in place of those that break.
         on_member: Told after every member.
+        grade: Compares the members of a group, and changes their scores.
 
     Attributes:
         member_counts: Members so far that were ``replaced`` by spares because they broke, and ``stragglers`` given up.
@@ -41,11 +46,13 @@ class GroupPlayer(Generic[What]):
         with_baselines: bool = False,
         spares: Spares | None = None,
         on_member: OnMember | None = None,
+        grade: GradeGroup | None = None,
     ) -> None:
         self._play = play
         self._with_baselines = with_baselines
         self._spares = spares or Spares()
         self._on_member = on_member
+        self._grade = grade
         self.member_counts: Counter[str] = Counter()
 
     async def play_group(self, task: Task[What]) -> TrajectoryGroup:
@@ -63,6 +70,8 @@ class GroupPlayer(Generic[What]):
 
         played = await play_group(play, task.size, self._spares, self._with_baselines, self.member_counts)
         check_group(member for member in played.members if not member.status.is_error)
+        if self._grade is not None:
+            await self._grade(played.members)
         return TrajectoryGroup(task.group_id, task.tag, played.members, domain=task.domain, baseline=played.baseline)
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import uuid
 
-from roll.config import RLVRConfig
+from roll.config.grading_keys import GradedKeys
 from roll.distributed import worker_context
 from roll.rewards.base import Grade, RewardRequest
 from roll.rewards.build import build_rubrics
@@ -33,7 +33,7 @@ class RewardWorker:
 
     def __init__(
         self,
-        config: RLVRConfig,
+        config: GradedKeys,
         domain: str,
         registered: Registered,
         engines: Engines,

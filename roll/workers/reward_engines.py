@@ -7,7 +7,8 @@ import itertools
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from roll.config import ConfigError, Problem, RLVRConfig
+from roll.config import ConfigError, Problem
+from roll.config.grading_keys import GradedKeys
 from roll.generation import GenerationRequest, SamplingParams
 from roll.models.errors import ModelNotFoundError
 from roll.models.finding import resolve_pretrain
@@ -19,7 +20,7 @@ from roll.workers.loading import Text, device
 JUDGE_TOKENS = 512
 
 
-def reward_resources(config: RLVRConfig, domain: str, text: Text, generation: GenerationScheduler) -> Mapping[str, Any]:
+def reward_resources(config: GradedKeys, domain: str, text: Text, generation: GenerationScheduler) -> Mapping[str, Any]:
     """Return what the verifiers of a domain may use beside their options.
 
     Raises:
@@ -29,7 +30,7 @@ def reward_resources(config: RLVRConfig, domain: str, text: Text, generation: Ge
     return {"judge": policy_judge(text, generation, config.sequence_length), **model}
 
 
-def is_judged_by_policy(config: RLVRConfig) -> bool:
+def is_judged_by_policy(config: GradedKeys) -> bool:
     """Whether a verifier asks the engine that samples the responses."""
     terms = (reward.terms(domain).get("llm_judge") for domain, reward in config.rewards.items())
     return any(term is not None and term.options.get("engine") == "policy" for term in terms)
@@ -61,7 +62,7 @@ def policy_judge(text: Text, generation: GenerationScheduler, sequence_length: i
     return judge
 
 
-def _reward_model(config: RLVRConfig, domain: str) -> dict[str, Any]:
+def _reward_model(config: GradedKeys, domain: str) -> dict[str, Any]:
     """Load the reward model of a domain: its own, else ``reward_pretrain``."""
     reward = config.rewards[domain]
     path, key = reward.model_args.model_name_or_path, f"rewards.{domain}.model_args.model_name_or_path"
@@ -84,5 +85,5 @@ def _reward_model(config: RLVRConfig, domain: str) -> dict[str, Any]:
     return {"score": classifier.score, "render": classifier.render, "infer_batch_size": reward.infer_batch_size}
 
 
-def _uses(config: RLVRConfig, domain: str, verifier: str) -> bool:
+def _uses(config: GradedKeys, domain: str, verifier: str) -> bool:
     return domain in config.rewards and verifier in config.rewards[domain].terms(domain)

@@ -8,7 +8,7 @@ import pytest
 from reward_support import asked, verdict
 
 from roll.common.registry import UnknownNameError
-from roll.config.rlvr_keys import DOMAIN_VERIFIERS
+from roll.config.grading_keys import DOMAIN_VERIFIERS
 from roll.rewards import (
     VERIFIERS,
     Verdict,

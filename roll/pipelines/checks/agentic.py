@@ -10,6 +10,7 @@ from roll.envs import Tag, get_tag, register_tags_from_config
 from roll.envs.errors import EnvError, UnknownTagError
 from roll.pipelines.checks.algorithms import algorithm_problems
 from roll.pipelines.checks.common import sampling_problems, strategy_problems, template_problems, worker_problems
+from roll.pipelines.checks.grading import grading_problems
 from roll.pipelines.checks.keys_without_effect import keys_without_effect
 from roll.pipelines.run.checks import module_problems, sentence, tracker_problems
 from roll.workers.environment import environment, manager_class, templates
@@ -18,7 +19,7 @@ from roll.workers.environment import environment, manager_class, templates
 def check_agentic(config: AgenticConfig) -> list[str]:
     """Check what :func:`roll.config.load` cannot: modules, tags, environment options, templates, algorithms.
 
-    Imports ``env_modules``, ``algorithm_modules`` and ``tracker_modules``, and registers the tags of the configuration.
+    Imports the modules that it names, and registers the tags of the configuration.
 
     Returns:
         What has no effect, one sentence each.
@@ -27,7 +28,7 @@ def check_agentic(config: AgenticConfig) -> list[str]:
         ConfigError: Lists every problem.
     """
     require_runnable(config)
-    problems = list(module_problems(config, ("env_modules", "algorithm_modules", "tracker_modules")))
+    problems = list(module_problems(config, ("env_modules", "algorithm_modules", "reward_modules", "tracker_modules")))
     problems = problems or [
         *_tag_problems(config),
         *algorithm_problems(config),
@@ -36,6 +37,7 @@ def check_agentic(config: AgenticConfig) -> list[str]:
         *worker_problems(config),
         *tracker_problems(config),
         *template_problems(config),
+        *grading_problems(config),
     ]
     if problems:
         raise ConfigError(problems)

@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from pathlib import Path
 
 from roll.config import ConfigError, EvaluationConfig, Problem, RLVRConfig, require_runnable
 from roll.pipelines.checks.algorithms import algorithm_problems
 from roll.pipelines.checks.common import sampling_problems, strategy_problems, template_problems, worker_problems
+from roll.pipelines.checks.grading import grading_problems
 from roll.pipelines.checks.keys_without_effect import keys_without_effect
 from roll.pipelines.run.checks import module_problems, tracker_problems
-from roll.rewards.build import build_rubrics
 
 
 def check_rlvr(config: RLVRConfig) -> list[str]:
@@ -31,7 +30,7 @@ def check_rlvr(config: RLVRConfig) -> list[str]:
         *worker_problems(config),
         *tracker_problems(config),
         *template_problems(config),
-        *_verifier_problems(config),
+        *grading_problems(config),
     ]
     if problems:
         raise ConfigError(problems)
@@ -45,7 +44,7 @@ def check_evaluation(config: EvaluationConfig) -> None:
         ConfigError: Lists every problem.
     """
     problems = list(module_problems(config, ("reward_modules",)))
-    problems = problems or [*sampling_problems(config), *template_problems(config), *_verifier_problems(config)]
+    problems = problems or [*sampling_problems(config), *template_problems(config), *grading_problems(config)]
     if config.recorded is None and config.actor_infer.strategy_args.starts_with_random_weights:
         path = "actor_infer.strategy_args.strategy_config.load_format"
         message = "the engine starts with random weights, and nothing is trained here that would give it others."
@@ -57,16 +56,3 @@ def check_evaluation(config: EvaluationConfig) -> None:
         )
     if problems:
         raise ConfigError(problems)
-
-
-def _verifier_problems(config: RLVRConfig) -> Iterator[Problem]:
-    """Make every verifier once, with stand-ins for the models that some grade with."""
-    stand_ins = {name: _stand_in for name in ("judge", "score", "render")}
-    try:
-        build_rubrics(config, stand_ins)
-    except ConfigError as error:
-        yield from error.problems
-
-
-def _stand_in(*_: object) -> None:
-    """Take the place of a model; never called."""

@@ -13,8 +13,8 @@ from roll.pipelines.roles.pool import WorkerPool
 from roll.pipelines.sampling.filters import has_variance
 from roll.pipelines.sampling.stream import Source
 from roll.schedulers import levels
-from roll.schedulers.levels import Level, LevelPlay
-from roll.schedulers.tasks import Task
+from roll.schedulers.levels import Level
+from roll.schedulers.tasks import Play, Task
 from roll.trajectories.model import Trajectory
 from roll.workers.classes import worker_class
 from roll.workers.loading import Text
@@ -76,7 +76,7 @@ async def start_environments(config: AgenticConfig, core: Core, section: str) ->
     return Environments(core.pool(group))
 
 
-def level_sources(config: AgenticConfig, environments: Environments) -> list[Source]:
+def level_sources(config: AgenticConfig, play: Play[Level]) -> list[Source]:
     """Return the levels of the training tags without end, each tag in its share."""
     played = rollout_plan(config.train_env_manager, config.rollout_batch_size, config.dynamic_sampling)
     sources = levels.level_sources(played.groups_per_rollout, played.group_size, config.seed, "train-")
@@ -84,7 +84,7 @@ def level_sources(config: AgenticConfig, environments: Environments) -> list[Sou
         Source(
             name=tag,
             tasks=sources[tag],
-            play=LevelPlay(environments.play, config.seed),
+            play=play,
             groups_per_step=count,
             group_size=played.group_size,
             keep=has_variance if config.dynamic_sampling.enable else None,

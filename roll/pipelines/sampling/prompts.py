@@ -7,6 +7,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from roll.config import ConfigError, GeneratingArgs, Problem, RLVRConfig
+from roll.config.grading_keys import GradedKeys
 from roll.config.worker import DataArgs
 from roll.data.dataset import PromptDataset
 from roll.data.errors import DataError
@@ -127,7 +128,7 @@ async def build_rlvr(config: RLVRConfig, sampler: Sampler, data: RlvrData) -> Rl
     )
 
 
-async def start_graders(config: RLVRConfig, sampler: Sampler) -> dict[str, Grader]:
+async def start_graders(config: GradedKeys, sampler: Sampler) -> dict[str, Grader]:
     """Start the reward workers of every domain.
 
     Raises:

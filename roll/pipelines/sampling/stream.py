@@ -8,9 +8,11 @@ from dataclasses import dataclass
 from typing import Any
 
 from roll.config import RLConfig
+from roll.config.grading_keys import GradedKeys
 from roll.pipelines.learning.algorithm_options import needs_baselines
 from roll.pipelines.reporting.metrics import Throughput
 from roll.pipelines.roles.engines import EngineRole
+from roll.rewards.groups import GroupRubric
 from roll.schedulers.group_stream import GroupStream, Keep
 from roll.schedulers.group_streams import GroupStreams, JointStep
 from roll.schedulers.groups import GroupPlayer, require_some
@@ -57,7 +59,7 @@ class Sampling:
 
     def __init__(
         self,
-        config: RLConfig,
+        config: GradedKeys,
         sources: Sequence[Source],
         engines: EngineRole,
         sampled_tokens: Callable[[], int],
@@ -93,6 +95,10 @@ class Sampling:
         measured.add(got.groups, sampled - self._before, now - self._since)
         self._since, self._before = now, sampled
         got.metrics.update(measured.report())
+        if not self._is_ahead:
+            # The step waited for all of it, and nothing is under way.
+            for name in ("wait_seconds", "groups_running", "groups_ready"):
+                del got.metrics[f"rollout/{name}"]
         return got
 
     async def publish(self, step: int) -> dict[str, float]:
@@ -137,6 +143,7 @@ class Sampling:
             with_baselines=needs_baselines(config),
             spares=spares(config),
             on_member=self._show_member,
+            grade=GroupRubric(config.group_reward).grade if config.group_reward else None,
         )
         replacing = source.keep is not None
         held_back = config.actor_infer.model_update_frequency - 1

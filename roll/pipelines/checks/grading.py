@@ -1,0 +1,32 @@
+"""Checks of verifiers and group rewards, before any model loads."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from roll.common.registry import UnknownNameError
+from roll.config import ConfigError, Problem, RLVRConfig
+from roll.config.grading_keys import GradedKeys
+from roll.rewards.build import build_rubrics
+from roll.rewards.groups import GroupRubric
+
+
+def grading_problems(config: GradedKeys) -> Iterator[Problem]:
+    """Make every verifier once, with stand-ins for the models that some grade with, and every group reward."""
+    if config.rewards or isinstance(config, RLVRConfig):
+        stand_ins = {name: _stand_in for name in ("judge", "score", "render")}
+        try:
+            build_rubrics(config, stand_ins)
+        except ConfigError as error:
+            yield from error.problems
+    for name, configured in config.group_reward.items():
+        try:
+            GroupRubric({name: configured})
+        except UnknownNameError as error:
+            yield Problem(f"group_reward.{name}", str(error), "name one of the known group rewards.")
+        except ValueError as error:
+            yield Problem(f"group_reward.{name}.options", str(error), "correct the option.")
+
+
+def _stand_in(*_: object) -> None:
+    """Take the place of a model; never called."""

@@ -1,0 +1,102 @@
+"""Episodes of environments that verifiers grade beside the environment's own reward."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from roll.config import AgenticConfig
+from roll.rewards.base import RewardRequest
+from roll.rewards.groups import add, refuse
+from roll.schedulers.answers import Grader
+from roll.schedulers.levels import Level
+from roll.schedulers.tasks import Play, Task
+from roll.trajectories.model import Status, Trajectory
+
+
+@dataclass(frozen=True, slots=True)
+class EpisodeGrader:
+    """What grades the episodes of a tag.
+
+    Attributes:
+        domain: Its domain in ``rewards``.
+        grader: The rubric.
+        max_response_tokens: The limit of a response.
+    """
+
+    domain: str
+    grader: Grader
+    max_response_tokens: int
+
+
+class GradedPlay:
+    """Plays levels and has the episodes graded; see :class:`roll.schedulers.tasks.Play`.
+
+    A verifier reads the last response, with the conversation before it. The grade is added to the score and to the
+    reward of the last turn. An episode that cannot be graded is an ``error_reward``.
+
+    Args:
+        play: Plays one.
+        graders: What grades, by tag; episodes of other tags have the environment's reward only.
+    """
+
+    def __init__(self, play: Play[Level], graders: Mapping[str, EpisodeGrader]) -> None:
+        self._play = play
+        self._graders = graders
+
+    async def __call__(self, task: Task[Level], episode: int, greedy: bool) -> Trajectory:
+        """Play one episode of a level."""
+        trajectory = await self._play(task, episode, greedy)
+        grading = self._graders.get(task.tag)
+        if grading is None or trajectory.status.is_error or not trajectory.turns:
+            return trajectory
+        begun = time.perf_counter()
+        grade = await grading.grader.grade(episode_request(trajectory, grading.domain, grading.max_response_tokens))
+        trajectory.turns[-1].seconds["reward"] = time.perf_counter() - begun
+        if grade.score is None:
+            refuse(trajectory, grade.error or "no grade")
+        else:
+            add(trajectory, grade.parts, {**grade.raw, **grade.metrics})
+        return trajectory
+
+
+def episode_request(trajectory: Trajectory, domain: str, max_response_tokens: int) -> RewardRequest:
+    """Return the last response of an episode as what verifiers read.
+
+    ``row`` says more of it: all ``responses`` and ``actions``, the ``score`` and the metrics of the environment, the
+    ``final_observation``.
+    """
+    messages = [dict(message) for message in trajectory.messages]
+    for turn, after in zip(trajectory.turns, trajectory.turns[1:], strict=False):
+        messages.append({"role": "assistant", "content": turn.response})
+        messages.append({"role": "user", "content": after.observation})
+    last = trajectory.turns[-1]
+    return RewardRequest(
+        messages=messages,
+        response=last.response,
+        row={
+            **trajectory.metrics,
+            "responses": [turn.response for turn in trajectory.turns],
+            "actions": [turn.action for turn in trajectory.turns],
+            "score": trajectory.score,
+            "final_observation": trajectory.final_observation,
+        },
+        domain=domain,
+        tag=trajectory.tag,
+        finish_reason="length" if trajectory.status is Status.TRUNCATED_LENGTH else "stop",
+        response_tokens=len(last.completion_ids),
+        max_response_tokens=max_response_tokens,
+    )
+
+
+def graders_by_tag(config: AgenticConfig, graders: Mapping[str, Grader]) -> dict[str, EpisodeGrader]:
+    """Return what grades the episodes of each tag, from what grades each domain."""
+    longest = config.actor_infer.generating_args.max_new_tokens
+    tags = config.tags()
+    found = {}
+    for domain, reward in config.rewards.items():
+        for tag in reward.tags(domain):
+            own = tags[tag].max_tokens_per_step if tag in tags else None
+            found[tag] = EpisodeGrader(domain, graders[domain], min(longest, own or longest))
+    return found
