@@ -8,7 +8,7 @@ from torch import Tensor, nn
 from roll.strategies.training.deepspeed.engine import import_deepspeed, is_shared_out
 from roll.strategies.training.deepspeed.weights import whole
 from roll.strategies.training.log_probs import Reference, TokenOutputs, forward_log_probs
-from roll.strategies.training.pytorch.scoring import Layout, Predictor
+from roll.strategies.training.predictor import Layout, Predictor
 
 
 class StackedPredictor(Predictor):

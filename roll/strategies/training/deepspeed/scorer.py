@@ -13,7 +13,8 @@ from transformers import PreTrainedModel
 from roll.strategies.base import Prediction
 from roll.strategies.training.deepspeed.predictor import StackedPredictor, whole_head
 from roll.strategies.training.packing import prepare_packing
-from roll.strategies.training.pytorch.scoring import Pass, Predictor, Scorer, no_response
+from roll.strategies.training.predictor import Predictor
+from roll.strategies.training.pytorch.scoring import Pass, Scorer, no_response
 from roll.strategies.training.ranks import Ranks
 
 

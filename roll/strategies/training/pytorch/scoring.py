@@ -14,83 +14,14 @@ from transformers import PreTrainedModel
 from roll.strategies.base import Prediction
 from roll.strategies.parking import Parking
 from roll.strategies.training.balance import spread
-from roll.strategies.training.log_probs import Reference, TokenOutputs, forward_log_probs
+from roll.strategies.training.log_probs import TokenOutputs
 from roll.strategies.training.micro_batches import iterate_micro_batches, split_by_tokens
-from roll.strategies.training.packing import PackingProbe, check_packing, flat_hidden, pack_by_tokens, prepare_packing
+from roll.strategies.training.packing import PackingProbe, check_packing, pack_by_tokens, prepare_packing
+from roll.strategies.training.predictor import Layout, Predictor
 from roll.strategies.training.pytorch.options import FsdpOptions
 from roll.strategies.training.ranks import Ranks
 from roll.strategies.training.ulysses import SequenceRanks, prepare_ulysses
-from roll.strategies.training.values import forward_values, value_head
-
-
-class Layout(NamedTuple):
-    """How the rows of a forward pass are laid out.
-
-    Attributes:
-        packed: End to end instead of padded.
-        spread: A part of each on every rank that shares them.
-    """
-
-    packed: bool
-    spread: bool
-
-
-class Predictor(nn.Module):
-    """What a model says of tokens, as one module: what is called as a whole can be sharded as a whole.
-
-    Args:
-        model: A causal language model or a critic.
-        predicts: ``log_probs`` of a language model, or ``values`` of a critic.
-        temperature: See :class:`Scorer`.
-        packed: See ``use_sequence_packing`` of :class:`Scorer`.
-        chunk_size: See ``log_prob_chunk_size`` of :class:`Scorer`.
-    """
-
-    def __init__(
-        self, model: PreTrainedModel, *, predicts: Prediction, temperature: float, packed: bool, chunk_size: int | None
-    ) -> None:
-        super().__init__()
-        self.model = model
-        self.predicts = predicts
-        self.temperature = temperature
-        self.packed = packed
-        self.chunk_size = chunk_size
-        self.sequence_ranks: SequenceRanks | None = None
-        # In a list, for it is not part of what is trained, moved or sharded here.
-        self.reference_head: list[nn.Module] = []
-
-    def forward(
-        self,
-        input_ids: Tensor,
-        response_mask: Tensor,
-        lengths: Tensor,
-        with_entropy: bool,
-        probe: Layout | None = None,
-        ref_states: Tensor | None = None,
-    ) -> TokenOutputs:
-        """Return predictions and, of a policy, entropies and divergences if asked, ``[batch, sequence]`` each.
-
-        With ``probe``, return hidden states ``[n, hidden]`` instead, of rows in that layout.
-        """
-        if probe is not None:
-            packing, ranks = lengths if probe.packed else None, self.sequence_ranks if probe.spread else None
-            hidden = flat_hidden(self.model.base_model, input_ids, packing, ranks)
-            return TokenOutputs(hidden.all_before(response_mask), None)
-        packing, ranks = lengths if self.packed else None, self.sequence_ranks
-        if self.predicts == "values":
-            values = forward_values(self.model, input_ids, response_mask, lengths=packing, ranks=ranks)
-            return TokenOutputs(values, None)
-        return forward_log_probs(
-            self.model,
-            input_ids,
-            response_mask,
-            temperature=self.temperature,
-            with_entropy=with_entropy,
-            lengths=packing,
-            chunk_size=self.chunk_size,
-            reference=None if ref_states is None else Reference(ref_states, self.reference_head[0]),
-            ranks=ranks,
-        )
+from roll.strategies.training.values import value_head
 
 
 class Pass(NamedTuple):
