@@ -33,6 +33,8 @@ class RewardModel:
         strip_thinking: Leave out what stands before ``</think>``; reward models are mostly trained on answers alone.
         scale: What the model's score is multiplied with, after ``offset`` is added.
         offset: What is added to the model's score.
+        label: Which output of a model with several is the score, by name or index; read where the model is loaded.
+        max_length: Texts of more tokens lose their beginning; ``None`` for no limit. Read where the model is loaded.
         score: Given by the pipeline: the model.
         render: Given by the pipeline: its chat template.
         infer_batch_size: Given by the pipeline: texts of one batch.
@@ -43,6 +45,8 @@ class RewardModel:
         strip_thinking: bool = False,
         scale: float = 1.0,
         offset: float = 0.0,
+        label: str | int | None = None,
+        max_length: int | None = None,
         score: Score | None = None,
         render: Render | None = None,
         infer_batch_size: int = 8,

@@ -71,17 +71,21 @@ def _reward_model(config: GradedKeys, domain: str) -> dict[str, Any]:
     if path is None:
         fix = f"set reward_pretrain, or rewards.{domain}.model_args.model_name_or_path."
         raise ConfigError([Problem(key, f"domain {domain} is graded by a reward model, and none is named.", fix)])
+    options = reward.terms(domain)["reward_model"].options
     try:
         classifier = SequenceClassifier.load(
             resolve_pretrain(path),
             dtype=DTYPES[reward.model_args.dtype],
             device=str(device()),
             batch_size=reward.infer_batch_size,
+            label=options.get("label"),
+            max_length=options.get("max_length"),
         )
     except ModelNotFoundError as error:
         raise ConfigError([Problem(key, error.message, error.fix, path)]) from error
     except ValueError as error:
-        raise ConfigError([Problem(key, str(error), "name a sequence classifier.", path)]) from error
+        fix = "name a sequence classifier; of several outputs, the option label of reward_model names the score."
+        raise ConfigError([Problem(key, str(error), fix, path)]) from error
     return {"score": classifier.score, "render": classifier.render, "infer_batch_size": reward.infer_batch_size}
 
 

@@ -22,7 +22,10 @@ ONE_STEP = {"max_steps": 1, "eval_steps": 0, "dynamic_sampling__enable": False}
 @pytest.fixture(scope="module")
 def reward_model(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A sequence classifier with random weights and the toy's tokenizer."""
-    folder = tmp_path_factory.mktemp("reward_model")
+    return saved_classifier(tmp_path_factory.mktemp("reward_model"), labels=1)
+
+
+def saved_classifier(folder: Path, labels: int) -> Path:
     tokenizer = load_tokenizer("toy")
     torch.manual_seed(0)
     config = Qwen3Config(
@@ -33,7 +36,7 @@ def reward_model(tmp_path_factory: pytest.TempPathFactory) -> Path:
         num_attention_heads=2,
         num_key_value_heads=1,
         head_dim=16,
-        num_labels=1,
+        num_labels=labels,
         pad_token_id=tokenizer.pad_token_id,
     )
     Qwen3ForSequenceClassification(config).save_pretrained(folder)
@@ -51,6 +54,25 @@ def test_a_reward_model_scores_the_whole_conversation_in_its_own_template(reward
         answer = {"role": "assistant", "content": trajectory.turns[0].response}
         expected = classifier.score([classifier.render([*trajectory.messages, answer])])[0]
         assert trajectory.score == pytest.approx(2 * expected, abs=1e-5)
+
+
+def test_of_a_reward_model_with_several_outputs_the_configuration_names_the_score(tmp_path: Path) -> None:
+    several = saved_classifier(tmp_path / "several", labels=3)
+    out = tmp_path / "out"
+
+    def run(**options: object) -> None:
+        terms = {"reward_model": {"weight": 1.0, "options": options}}
+        rewards = {"math_rule": {"tag_included": ["arithmetic"], "verifiers": terms}}
+        run_rlvr(small_config(out, **ONE_STEP, rewards=rewards, reward_pretrain=str(several)))
+
+    with pytest.raises(ConfigError, match=r"3 labels[\s\S]*option label"):
+        run()
+    run(label="LABEL_1", max_length=30)
+    classifier = SequenceClassifier.load(several, label=1, max_length=30)
+    for trajectory in read_trajectories(out / "trajectories" / "step=000001.parquet"):
+        answer = {"role": "assistant", "content": trajectory.turns[0].response}
+        expected = classifier.score([classifier.render([*trajectory.messages, answer])])[0]
+        assert trajectory.score == pytest.approx(expected, abs=1e-5)
 
 
 def test_a_reward_model_that_is_not_named_is_a_problem_of_its_key(tmp_path: Path) -> None:
