@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from abc import abstractmethod
 from collections.abc import AsyncIterator, Iterator, Sequence
 from contextlib import asynccontextmanager
@@ -80,7 +81,7 @@ class RLPipeline(Run[Config]):
             report_failures(self.progress, rollout.groups, f"step {step}")
             store(self.config, rollout.groups, step, "train")
         batch = self.learner.make_batch(rollout.groups)
-        learned = await to_its_end(lambda: self.update(batch, step))
+        learned = await to_its_end(asyncio.create_task(self.update(batch, step)))
         described = prefixed(rollout_metrics(rollout.groups, self.reporter), "rollout")
         named = {"reward/mean": described.get("rollout/reward", 0.0)}
         if self.reporter == "env":

@@ -6,7 +6,7 @@ import asyncio
 import contextvars
 import signal
 import threading
-from collections.abc import Awaitable, Callable, Coroutine, Iterator
+from collections.abc import Coroutine, Iterator
 from concurrent.futures import Future
 from contextlib import contextmanager
 from typing import Any, TypeVar
@@ -58,9 +58,8 @@ def _run_beside(work: Coroutine[Any, Any, Result]) -> Result:
         return result.result()
 
 
-async def to_its_end(call: Callable[[], Awaitable[Result]]) -> Result:
-    """Run a coroutine that must not stop half-way: a cancellation that comes meanwhile counts when it is done."""
-    task = asyncio.ensure_future(call())
+async def to_its_end(task: asyncio.Task[Result]) -> Result:
+    """Wait for what must not stop half-way: a cancellation that comes meanwhile counts when it is done."""
     try:
         return await asyncio.shield(task)
     except asyncio.CancelledError:

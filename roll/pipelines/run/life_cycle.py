@@ -6,7 +6,6 @@ import asyncio
 from abc import ABC, abstractmethod
 from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager, contextmanager
-from functools import partial
 from pathlib import Path
 from typing import Any, ClassVar, Generic, TypeVar
 
@@ -178,7 +177,7 @@ class Run(ABC, Generic[Config]):
                     if is_due(step, config.eval_steps, config.max_steps):
                         await self.evaluate(step)
                     if is_due(step, config.save_steps, config.max_steps) or step == config.max_steps:
-                        await to_its_end(partial(self.save, step))
+                        await to_its_end(asyncio.create_task(self.save(step)))
             summary = self.summary(max(first, config.max_steps))
             self.progress.finish(summary)
             return summary
@@ -255,7 +254,7 @@ class Run(ABC, Generic[Config]):
     async def _save_at_the_end(self, step: int, error: BaseException) -> None:
         """Save the last completed step of a run that ends; where workers or room are gone too, say so."""
         try:
-            await to_its_end(partial(self.save, step))
+            await to_its_end(asyncio.create_task(self.save(step)))
         except (WorkerError, StorageError) as second:
             self._not_saved = f"Step {step} could not be saved: {second}"
             error.add_note(self._not_saved)
