@@ -93,16 +93,26 @@ class GroupRubric:
         sound = [member for member in members if not member.status.is_error and member.turns]
         for term in self._terms if sound else ():
             try:
-                given = term.function(sound, **term.options)
-                numbers = [float(number) for number in (await given if inspect.isawaitable(given) else given)]
-                if len(numbers) != len(sound):
-                    raise ValueError(f"it returned {len(numbers)} numbers for {len(sound)} members")
+                numbers = await _numbers(term, sound)
             except Exception as error:  # the user's code: its failure is a result here, with its place
                 for member in sound:
                     refuse(member, f"group reward {term.name}: {describe(error)}")
                 return
             for member, number in zip(sound, numbers, strict=True):
                 add(member, {term.name: term.weight * number}, {term.name: number})
+
+
+async def _numbers(term: _Term, members: Sequence[Trajectory]) -> list[float]:
+    """Return what a group reward says of each member.
+
+    Raises:
+        ValueError: If it does not return a number for each.
+    """
+    given = term.function(members, **term.options)
+    numbers = [float(number) for number in (await given if inspect.isawaitable(given) else given)]
+    if len(numbers) != len(members):
+        raise ValueError(f"it returned {len(numbers)} numbers for {len(members)} members")
+    return numbers
 
 
 def add(member: Trajectory, parts: Mapping[str, float], raw: Mapping[str, float]) -> None:

@@ -35,7 +35,8 @@ def test_the_yaml_of_the_page_is_accepted(block: Block, tmp_path: Path) -> None:
     fragment = OmegaConf.create(block.text)
     assert isinstance(fragment, DictConfig)
     first = str(next(iter(fragment)))
-    rlvr = block.page in RLVR_PAGES or "rewards" in fragment or "rlvr_math" in fragment.get("defaults", ())
+    prompts = block.page in RLVR_PAGES or "rewards" in fragment or "rlvr_math" in fragment.get("defaults", ())
+    rlvr = prompts and "train_env_manager" not in fragment
     kind: type[RLConfig] = RLVRConfig if rlvr else AgenticConfig
     if first == "defaults":
         assert _started(block.text, tmp_path, kind)
