@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import time
 from collections.abc import Coroutine
 from typing import Any
 
@@ -125,8 +124,6 @@ def test_a_death_explains_what_the_peers_of_the_dead_raise() -> None:
     with pytest.raises(WorkerDiedError) as caught:
         asyncio.run(play(fail(0, closed), fail(0.1, died), fail(0.05, RuntimeError("closed too"))))
     assert caught.value.__cause__ is closed
-    # A mistake of one rank is told at once.
-    begun = time.monotonic()
+    # A mistake of one rank is told at once: whoever waited for the others would run into the time limit.
     with pytest.raises(ValueError, match="mistake"):
-        asyncio.run(play(fail(0, ValueError("mistake")), fail(3, died), fail(3, died)))
-    assert time.monotonic() - begun < 2
+        asyncio.run(play(fail(0, ValueError("mistake")), fail(600, died), fail(600, died)))

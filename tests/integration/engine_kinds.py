@@ -39,8 +39,7 @@ def one_of(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> I
         yield shared_harness(request.config)
         return
     engine = _shared(request)
-    if engine.says is not engine.at_first:
-        engine.run(engine.update(engine.at_first))
+    engine.give_first_weights_back()
     yield engine
 
 

@@ -140,8 +140,13 @@ class EngineUnderTest:
         """Return the text of tokens, as the engine was told."""
         return decode(tokens)
 
+    def give_first_weights_back(self) -> None:
+        """Undo what a test did, where it gave the engine others."""
+        if self.says is not self.at_first:
+            self.run(self.update(self.at_first))
+
     def own_processes(self) -> list[psutil.Process]:
-        """Return the processes of the engine that live."""
+        """Return the processes of the engine that live; none of an engine that lives in this process."""
         return []
 
     def close(self) -> None:
@@ -236,3 +241,20 @@ def log_probs(model: PreTrainedModel, prompt: list[int], tokens: list[int], samp
 def greatest_difference(model: PreTrainedModel, prompt: list[int], got: Completion, sampling: SamplingParams) -> float:
     """Return how far reported log-probs are from the model's."""
     return (log_probs(model, prompt, got.token_ids, sampling) - torch.tensor(got.logprobs)).abs().max().item()
+
+
+def children_named(mark: str, before: set[int]) -> list[psutil.Process]:
+    """Return the living children of this process that name themselves so, without those that were there before.
+
+    The pools of processes that other tests share are children too.
+    """
+    return [
+        child for child in psutil.Process().children(recursive=True) if child.pid not in before and _is(child, mark)
+    ]
+
+
+def _is(process: psutil.Process, mark: str) -> bool:
+    try:
+        return mark in " ".join(process.cmdline())
+    except psutil.Error:  # it has ended meanwhile
+        return False

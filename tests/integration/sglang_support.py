@@ -10,7 +10,7 @@ from typing import Any
 import psutil
 import pytest
 import torch
-from engines import MAX_LENGTH, EngineUnderTest, HuggingFace, Says, decode, toy_folder
+from engines import MAX_LENGTH, EngineUnderTest, HuggingFace, Says, children_named, decode, toy_folder
 from sglang_double import END_TOKEN, VOCABULARY, install
 
 from roll.generation import SamplingParams
@@ -44,16 +44,7 @@ class RealSglang(EngineUnderTest):
         super().__init__(engine, HuggingFace(load_model("toy")))
 
     def own_processes(self) -> list[psutil.Process]:
-        children = psutil.Process().children(recursive=True)
-        return [child for child in children if child.pid not in self.before and is_sglangs(child)]
-
-
-def is_sglangs(process: psutil.Process) -> bool:
-    """Whether a process that lives is one of SGLang's, which name themselves."""
-    try:
-        return "sglang::" in " ".join(process.cmdline())
-    except psutil.Error:  # it has ended meanwhile
-        return False
+        return children_named("sglang::", self.before)
 
 
 @dataclass

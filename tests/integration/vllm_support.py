@@ -14,6 +14,7 @@ from engines import (
     EngineUnderTest,
     HuggingFace,
     changed_model,
+    children_named,
     decode,
     greatest_difference,
     greedy_tokens,
@@ -98,16 +99,7 @@ class Harness(EngineUnderTest):
 
     def processes(self) -> list[psutil.Process]:
         """Return the engine's processes that are alive."""
-        children = psutil.Process().children(recursive=True)
-        return [child for child in children if child.pid not in self.before and _is_vllms(child)]
-
-
-def _is_vllms(process: psutil.Process) -> bool:
-    """Whether a process that lives is one of vLLM's, which name themselves; the pools of other tests are not."""
-    try:
-        return "VLLM::" in " ".join(process.cmdline())
-    except psutil.Error:  # it has ended meanwhile
-        return False
+        return children_named("VLLM::", self.before)
 
 
 def shared_harness(config: pytest.Config) -> Harness:
@@ -116,8 +108,7 @@ def shared_harness(config: pytest.Config) -> Harness:
         _shared.append(Harness())
         config.add_cleanup(_shared[-1].close)
     engine = _shared[-1]
-    if engine.says is not engine.at_first:
-        engine.run(engine.update(engine.at_first))
+    engine.give_first_weights_back()
     return engine
 
 

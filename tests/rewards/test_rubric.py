@@ -37,7 +37,7 @@ def backtracks(request):
 async def ignores_its_cancellation(request):
     while True:
         try:
-            await asyncio.sleep(0.2)
+            await asyncio.sleep(2.0)
             return 1.0
         except asyncio.CancelledError:
             continue
@@ -102,7 +102,7 @@ def test_a_verifier_that_hangs_is_given_up_and_the_others_are_not_touched(stuck)
             await asyncio.sleep(0.01)
 
     async def run() -> list[Grade]:
-        rubric = Rubric([("a", 1.0, always(1.0)), ("stuck", 1.0, stuck)], timeout=0.1, parallel=8)
+        rubric = Rubric([("a", 1.0, always(1.0)), ("stuck", 1.0, stuck)], timeout=1.5, parallel=8)
         beating = asyncio.create_task(heart())
         results = await asyncio.gather(*(rubric.grade(asked("")) for _ in range(4)))
         beating.cancel()
@@ -110,7 +110,7 @@ def test_a_verifier_that_hangs_is_given_up_and_the_others_are_not_touched(stuck)
 
     results = asyncio.run(asyncio.wait_for(run(), 60))
     assert all(grade.score is None and grade.raw == {"a": 1.0} for grade in results)
-    assert {grade.error for grade in results} == {"stuck: no verdict after 0.1 s"}
+    assert {grade.error for grade in results} == {"stuck: no verdict after 1.5 s"}
     assert max(second - first for first, second in itertools.pairwise(beats)) < 5, "the event loop stood still"
 
 
