@@ -120,6 +120,7 @@ def test_a_call_of_its_own_thread_sees_the_caller_s_context() -> None:
     assert asyncio.run(run()) == 7
 
 
+@pytest.mark.processes
 def test_the_process_ends_although_a_call_hangs() -> None:
     code = (
         "import asyncio, time\n"
