@@ -67,6 +67,7 @@ def environment() -> dict[str, str]:
     return {**os.environ, "OMP_NUM_THREADS": "1", "HF_HUB_OFFLINE": "1"}
 
 
+@pytest.mark.processes
 def test_the_example_is_read_without_torch() -> None:
     code = "import sys, custom_algorithm; assert 'torch' not in sys.modules"
     folder = EXAMPLE.parent
@@ -74,6 +75,7 @@ def test_the_example_is_read_without_torch() -> None:
     assert done.returncode == 0, done.stderr
 
 
+@pytest.mark.processes
 def test_running_the_example_trains_with_both(tmp_path: Path) -> None:
     small = {
         "train_env_manager.env_groups": 2,
