@@ -15,7 +15,8 @@ from docs_support import ROOT
 
 PAGE = ROOT / "docs" / "extending.md"
 
-SMALL = {
+SMALL: dict[str, list[str]] = {
+    "fit": [],
     "agentic": ["train_env_manager.env_groups=2", "train_env_manager.group_size=2", "rollout_batch_size=4"],
     "rlvr": ["rollout_batch_size=2", "num_return_sequences_in_group=2"],
 }
@@ -31,7 +32,13 @@ class Section:
 
     @property
     def program(self) -> str:
+        """The program that starts it; a kind of run of one's own can be started with any."""
         return "rlvr" if "defaults: [rlvr_math" in self.files["mine.yaml"] else "agentic"
+
+    @property
+    def small(self) -> list[str]:
+        """What makes a run short."""
+        return SMALL["fit" if "pipeline: fit" in self.files["mine.yaml"] else self.program]
 
 
 def sections() -> list[Section]:
@@ -56,7 +63,7 @@ def test_what_the_section_shows_runs_and_leaves_what_it_says(section: Section, t
     words = [sys.executable, str(ROOT / "examples" / f"start_{section.program}_pipeline.py")]
     words += ["--config-dir", ".", "--config-name", "mine", "max_steps=1", "eval_steps=0", "output_dir=out"]
     done = subprocess.run(
-        words + SMALL[section.program],
+        words + section.small,
         cwd=tmp_path,
         env={**os.environ, "OMP_NUM_THREADS": "1", "HF_HUB_OFFLINE": "1"},
         capture_output=True,
