@@ -17,10 +17,10 @@ ROWS = [row.split(" | ") for row in re.findall(r"^\| (.+) \|$", PAGE, re.MULTILI
 
 ORDINARY = set(
     """
-    algorithm args call calls client collected concurrency config data dataset decoder deviation died down entry error
-    event exercise fixable found generating has in inputs joint limit limits loads local loop mismatch model name no
-    not options output params processes reason registered registration rows settings shares spec tells threads timeout
-    timeouts train unknown warning
+    algorithm args call calls client collected concurrency config data dataset decoder deviation died down entry
+    error event exercise fixable found generating has in inputs joint keys limit limits loads local loop mismatch
+    model name no not options output params processes reason registered registration rows settings shares spec tells
+    threads timeout timeouts train unknown warning
     composite deep speed frozen lake fsdp hf infer jsonl megatron sglang sokoban tensorboard vllm
     """.split()
 )

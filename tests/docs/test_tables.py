@@ -28,6 +28,7 @@ DECORATORS = {
     "register_loss": "roll.algorithms.registry",
     "register_tracker": "roll.tracking",
     "register_strategy": "roll.strategies",
+    "register_pipeline": "roll.config",
 }
 
 
