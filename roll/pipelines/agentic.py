@@ -9,7 +9,7 @@ from roll.distributed import Cluster
 from roll.pipelines.checks.agentic import check_agentic
 from roll.pipelines.learning.learner import Learner
 from roll.pipelines.reporting.metrics import generation_metrics, rollout_metrics
-from roll.pipelines.rl import RLPipeline, Rollout
+from roll.pipelines.rl import RLPipeline
 from roll.pipelines.roles.core import build_core
 from roll.pipelines.sampling.evaluation import sample_all
 from roll.pipelines.sampling.grading import GradedPlay, graders_by_tag
@@ -58,14 +58,6 @@ class AgenticPipeline(RLPipeline[AgenticConfig]):
             config, sources, self.core.engines, lambda: self.environments.sampled_tokens, self.progress
         )
 
-    async def rollout(self, step: int) -> Rollout:
-        """Play the groups of ``step``: their numbers go on from those of the step before, so levels never repeat.
-
-        With ``dynamic_sampling``, groups whose scores are all equal are replaced by groups of further levels.
-        """
-        got = await self.sampling.next(step)
-        return Rollout(got.groups, got.metrics)
-
     async def measure(self) -> dict[str, float]:
         """Return what engines and workers report of the step; here the workers with environments ask the engines."""
         return {**generation_metrics(await self.environments.generation_reports()), **self.core.cluster_metrics()}
@@ -95,4 +87,5 @@ class AgenticPipeline(RLPipeline[AgenticConfig]):
         self.report_evaluation(groups, step, rollout_metrics(groups))
 
     def _play(self, environments: Environments) -> Play[Level]:
-        return GradedPlay(LevelPlay(environments.play, self.config.seed), self.graders)
+        play = LevelPlay(environments.play, self.config.seed)
+        return GradedPlay(play, self.graders) if self.graders else play

@@ -23,7 +23,7 @@ from roll.pipelines.reporting.review import shown_episodes
 from roll.pipelines.roles.core import build_sampler
 from roll.pipelines.run.command import shown
 from roll.pipelines.run.folders import EVALUATION, TRAJECTORIES, folders, make_room, own_folders
-from roll.pipelines.run.interrupts import run_to_end
+from roll.pipelines.run.interrupts import runner
 from roll.pipelines.run.process import settle_process
 from roll.pipelines.run.record import RunRecord
 from roll.pipelines.run.storage import refusals_end_the_run
@@ -55,7 +55,7 @@ def run_evaluation(config: EvaluationConfig) -> dict[str, float]:
     for note in settle_process(config.system_envs):
         say(config, f"warning: {note}")
     with own_folders(config), quiet_transformers(), refusals_end_the_run(folders(config), str):
-        groups, text = run_to_end(_evaluate(config))
+        groups, text = runner()(_evaluate(config))
         metrics = evaluation_metrics(groups)
         _store(config, groups, metrics, text)
     show_evaluation(config, metrics, config.output_dir / EVALUATION)

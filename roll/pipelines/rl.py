@@ -6,7 +6,7 @@ import asyncio
 from abc import abstractmethod
 from collections.abc import AsyncIterator, Iterator, Sequence
 from contextlib import asynccontextmanager
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, ClassVar, TypeVar
 
@@ -23,6 +23,7 @@ from roll.pipelines.run.folders import TRAJECTORIES
 from roll.pipelines.run.interrupts import to_its_end
 from roll.pipelines.run.life_cycle import Run
 from roll.pipelines.sampling.stream import Sampling
+from roll.schedulers.group_streams import JointStep
 from roll.schedulers.groups import RolloutError
 from roll.tracking import RunSummary
 from roll.trajectories.model import TrajectoryGroup
@@ -31,21 +32,8 @@ from roll.viewer import write_pages
 Config = TypeVar("Config", bound=RLConfig)
 
 
-@dataclass(slots=True)
-class Rollout:
-    """What was sampled for one training step.
-
-    Attributes:
-        groups: The trajectories, in an order that does not depend on who finished first.
-        metrics: Numbers to report.
-    """
-
-    groups: list[TrajectoryGroup]
-    metrics: dict[str, float] = field(default_factory=dict)
-
-
 class RLPipeline(Run[Config]):
-    """A run that learns from what it samples. A pipeline says how (:meth:`rollout`, :meth:`evaluate`)."""
+    """A run that learns from what it samples. A pipeline says what (``sampling``) and how it is evaluated."""
 
     recovers_from = (*Run.recovers_from, WeightSyncError)
     fails_with = (*Run.fails_with, WeightSyncError, RolloutError, GroupMismatchError, WeightCheckError)
@@ -59,12 +47,12 @@ class RLPipeline(Run[Config]):
     """Who reports the metrics of trajectories (see :func:`roll.pipelines.reporting.metrics.rollout_metrics`)."""
 
     @abstractmethod
-    async def rollout(self, step: int) -> Rollout:
-        """Sample the trajectories of training step ``step``."""
-
-    @abstractmethod
     def load_state(self, state: dict[str, Any]) -> None:
         """Restore what :meth:`state` returned."""
+
+    def sampled(self, rollout: JointStep) -> dict[str, float]:
+        """Return what to report of a rollout beside what every pipeline does."""
+        return {}
 
     def complete(self, step: int) -> None:
         """Take note that ``step`` is trained: what was sampled for it is used up."""
@@ -77,7 +65,7 @@ class RLPipeline(Run[Config]):
     async def step(self, step: int) -> None:
         """One step: sample, make a batch, learn from it, publish the new weights, report."""
         with self.progress.stage("rollout"):
-            rollout = await self.rollout(step)
+            rollout = await self.sampling.next(step)
             report_failures(self.progress, rollout.groups, f"step {step}")
             store(self.config, rollout.groups, step, "train")
         batch = self.learner.make_batch(rollout.groups)
@@ -86,7 +74,7 @@ class RLPipeline(Run[Config]):
         named = {"reward/mean": described.get("rollout/reward", 0.0)}
         if self.reporter == "env":
             named["env/success"] = described.get("rollout/success", 0.0)
-        metrics = {**named, **described, **rollout.metrics, **learned, **await self.measure()}
+        metrics = {**named, **described, **rollout.metrics, **self.sampled(rollout), **learned, **await self.measure()}
         self.log.step(step, metrics)
         warning = self.silence.step(metrics)
         if warning is not None:

@@ -10,13 +10,14 @@ from roll.pipelines.checks.rlvr import check_rlvr
 from roll.pipelines.learning.learner import Learner
 from roll.pipelines.reporting.domain_metrics import VERIFIER, domain_metrics, evaluation_metrics
 from roll.pipelines.reporting.metrics import prefixed
-from roll.pipelines.rl import RLPipeline, Rollout
+from roll.pipelines.rl import RLPipeline
 from roll.pipelines.roles.core import build_core
 from roll.pipelines.run.terminal import say
 from roll.pipelines.sampling.evaluation import sample_all
 from roll.pipelines.sampling.prompts import PROMPTS, RlvrParts, build_rlvr, load_data, prompt_source
 from roll.pipelines.sampling.stream import Sampling
 from roll.schedulers.answers import prompt_tasks
+from roll.schedulers.group_streams import JointStep
 from roll.tracking import RunSummary
 from roll.workers.loading import load_text
 
@@ -52,17 +53,14 @@ class RlvrPipeline(RLPipeline[RLVRConfig]):
             self.config, [source], self.core.engines, lambda: self.core.generation.sampled_tokens, self.progress
         )
 
-    async def rollout(self, step: int) -> Rollout:
-        """Answer prompts until ``rollout_batch_size`` groups are worth training on."""
-        got = await self.sampling.next(step)
-        metrics = {
-            **got.metrics,
-            "rollout/prompts_consumed": float(got.consumed),
-            "rollout/prompts_aborted": float(got.aborted),
+    def sampled(self, rollout: JointStep) -> dict[str, float]:
+        """Return how many prompts were used up, and what each domain earned."""
+        return {
+            "rollout/prompts_consumed": float(rollout.consumed),
+            "rollout/prompts_aborted": float(rollout.aborted),
             "data/epoch": self.sampling.streams.position(PROMPTS) / len(self.parts.data.train),
-            **prefixed(domain_metrics(got.groups), "rollout"),
+            **prefixed(domain_metrics(rollout.groups), "rollout"),
         }
-        return Rollout(got.groups, metrics)
 
     async def evaluate(self, step: int) -> None:
         """Answer every validation prompt, with the same sampling noise at every evaluation."""

@@ -4,18 +4,15 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Awaitable, Callable, Sequence
+from functools import partial
 from typing import Generic, TypeVar
 
 from roll.env_managers.groups import check_group
-from roll.schedulers.members import Spares, play_group
+from roll.schedulers.members import OnMember, Spares, play_group
 from roll.schedulers.tasks import Play, Task
 from roll.trajectories.model import Trajectory, TrajectoryGroup
 
 What = TypeVar("What")
-
-OnMember = Callable[[], None]
-"""Called when a member is finished; the greedy one does not count."""
-
 
 GradeGroup = Callable[[Sequence[Trajectory]], Awaitable[None]]
 """Changes the scores of the members of a group."""
@@ -61,14 +58,14 @@ class GroupPlayer(Generic[What]):
         Raises:
             GroupMismatchError: If they started from different observations.
         """
-
-        async def play(episode: int, greedy: bool) -> Trajectory:
-            trajectory = await self._play(task, episode, greedy)
-            if not greedy and self._on_member is not None:
-                self._on_member()
-            return trajectory
-
-        played = await play_group(play, task.size, self._spares, self._with_baselines, self.member_counts)
+        played = await play_group(
+            partial(self._play, task),
+            task.size,
+            self._spares,
+            self._with_baselines,
+            self.member_counts,
+            self._on_member,
+        )
         check_group(member for member in played.members if not member.status.is_error)
         if self._grade is not None:
             await self._grade(played.members)

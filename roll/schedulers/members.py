@@ -6,12 +6,16 @@ import asyncio
 from collections import Counter
 from collections.abc import Awaitable, Callable, Iterable, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 from roll.trajectories.model import Trajectory
 
 PlayMember = Callable[[int, bool], Awaitable[Trajectory]]
 """Plays the member of a number, greedily or not."""
+
+OnMember = Callable[[], None]
+"""Called when a member is finished; the greedy one does not count."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,7 +66,12 @@ class Played:
 
 
 async def play_group(
-    play: PlayMember, size: int, spares: Spares, with_baseline: bool = False, counts: Counter[str] | None = None
+    play: PlayMember,
+    size: int,
+    spares: Spares,
+    with_baseline: bool = False,
+    counts: Counter[str] | None = None,
+    on_member: OnMember | None = None,
 ) -> Played:
     """Play the members of a group at the same time.
 
@@ -73,6 +82,7 @@ async def play_group(
         with_baseline: Whether there is a greedy member; its number comes after all others.
         counts: Is told how many members were ``replaced`` by spares because they broke, and how many ``stragglers``
             were given up.
+        on_member: Told after every member.
 
     Raises:
         Exception: What ``play`` raises first; the other members are cancelled.
@@ -80,6 +90,9 @@ async def play_group(
     last = size + spares.count
     members = [asyncio.ensure_future(play(number, False)) for number in range(last)]
     greedy = [asyncio.ensure_future(play(last, True))] if with_baseline else []
+    if on_member is not None:
+        for member in members:
+            member.add_done_callback(partial(_tell, on_member))
     started: list[asyncio.Future[Any]] = [*members, *greedy]
     try:
         if not spares.count:
@@ -91,6 +104,11 @@ async def play_group(
         return Played(choosing.result(), greedy[0].result() if greedy else None)
     finally:
         await cancel(started)
+
+
+def _tell(on_member: OnMember, member: asyncio.Future[Any]) -> None:
+    if not member.cancelled() and member.exception() is None:
+        on_member()
 
 
 async def cancel(tasks: Iterable[asyncio.Future[Any]]) -> None:

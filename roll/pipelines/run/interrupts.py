@@ -6,7 +6,7 @@ import asyncio
 import contextvars
 import signal
 import threading
-from collections.abc import Coroutine, Iterator
+from collections.abc import Callable, Coroutine, Iterator
 from concurrent.futures import Future
 from contextlib import contextmanager
 from typing import Any, TypeVar
@@ -14,24 +14,25 @@ from typing import Any, TypeVar
 Result = TypeVar("Result")
 
 
-def run_to_end(work: Coroutine[Any, Any, Result]) -> Result:
-    """Run a coroutine to its end, also where this thread has a running event loop, as in a notebook.
-
-    There it runs in a thread of its own, with a loop of its own, while this one waits. An interrupt cancels it, and it
-    may still save what there is; a second interrupt no longer waits for that.
-
-    Raises:
-        asyncio.CancelledError: After an interrupt, if it stopped.
-        KeyboardInterrupt: After an interrupt without a loop here, or after the second one.
-    """
+def runner() -> Callable[[Coroutine[Any, Any, Result]], Result]:
+    """Return what runs a coroutine to its end: ``asyncio.run``, but in a notebook :func:`run_beside`."""
     try:
         asyncio.get_running_loop()
     except RuntimeError:
-        return asyncio.run(work)
-    return _run_beside(work)
+        return asyncio.run
+    return run_beside
 
 
-def _run_beside(work: Coroutine[Any, Any, Result]) -> Result:
+def run_beside(work: Coroutine[Any, Any, Result]) -> Result:
+    """Run a coroutine to its end where this thread has a running event loop.
+
+    It runs in a thread of its own, with a loop of its own, while this one waits. An interrupt cancels it, and it may
+    still save what there is; a second interrupt no longer waits for that.
+
+    Raises:
+        asyncio.CancelledError: After an interrupt, if it stopped.
+        KeyboardInterrupt: After the second interrupt.
+    """
     running: Future[tuple[asyncio.AbstractEventLoop, asyncio.Task[Any]]] = Future()
     result: Future[Result] = Future()
 

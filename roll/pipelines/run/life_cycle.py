@@ -16,7 +16,7 @@ from roll.pipelines.run.checkpoint import folder_of, new_checkpoint
 from roll.pipelines.run.checks import check_run
 from roll.pipelines.run.command import resume_command, shown
 from roll.pipelines.run.folders import folders, make_room, own_folders
-from roll.pipelines.run.interrupts import run_to_end, stopped_by_sigterm, to_its_end
+from roll.pipelines.run.interrupts import runner, stopped_by_sigterm, to_its_end
 from roll.pipelines.run.log import RunLog, summarize
 from roll.pipelines.run.process import settle_process
 from roll.pipelines.run.record import RunRecord
@@ -82,7 +82,7 @@ class Run(ABC, Generic[Config]):
             run = cls(config, progress)
             try:
                 with refusals_end_the_run(folders(config), run.how_to_continue):
-                    return run_to_end(run.run())
+                    return runner()(run.run())
             except (KeyboardInterrupt, asyncio.CancelledError):
                 raise KeyboardInterrupt(f"Stopped. {run.how_to_continue()}") from None
             except cls.fails_with as error:

@@ -10,7 +10,7 @@ import threading
 
 import pytest
 
-from roll.pipelines.run.interrupts import run_to_end
+from roll.pipelines.run.interrupts import runner
 
 pytestmark = pytest.mark.processes
 
@@ -67,12 +67,12 @@ async def _where() -> tuple[str, bool]:
 
 
 def test_without_a_loop_the_run_stays_in_its_thread() -> None:
-    assert run_to_end(_where())[1]
+    assert runner()(_where())[1]
 
 
 def test_inside_a_running_loop_the_run_has_a_thread_of_its_own() -> None:
     async def caller() -> tuple[str, bool]:
-        return run_to_end(_where())
+        return runner()(_where())
 
     assert asyncio.run(caller()) == ("roll-run", False)
 
@@ -82,7 +82,7 @@ def test_what_a_run_raises_reaches_the_caller_inside_a_running_loop() -> None:
         raise ValueError("no")
 
     async def caller() -> None:
-        run_to_end(fails())
+        runner()(fails())
 
     with pytest.raises(ValueError, match="no"):
         asyncio.run(caller())
