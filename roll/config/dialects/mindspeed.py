@@ -81,7 +81,9 @@ def _reference_used(value: Any, look: Look) -> Any:
 
 
 def _of_domain(name: str) -> Any:
-    def convert(value: Any, look: Look) -> Sets:
+    def convert(value: Any, look: Look) -> Sets | Unused:
+        if look.agentic and not look.native("rewards"):
+            return Unused("environments grade their own episodes")
         domains = look.native("rewards") or {"all": {}}
         if not isinstance(domains, Mapping) or len(domains) > 1:
             raise FixableError(

@@ -83,7 +83,7 @@ def _reward_function(value: Any, look: Look) -> Any:
         return Unused()
     written = {"kwargs" if key == "reward_kwargs" else key: item for key, item in value.items() if item is not None}
     # It grades every domain without verifiers; where none is configured, one for all rows.
-    domain: dict[str, Any] = {"rewards.all": {}} if _graded_alike(look) else {}
+    domain: dict[str, Any] = {"rewards.all": {}} if _graded_alike(look) and not look.agentic else {}
     return Sets({"custom_reward_function": {"name": "compute_score", **written}}, domain)
 
 
