@@ -29,6 +29,7 @@ DECORATORS = {
     "register_tracker": "roll.tracking",
     "register_strategy": "roll.strategies",
     "register_pipeline": "roll.config",
+    "register_group_reward": "roll.rewards.groups",
 }
 
 
