@@ -1,201 +1,141 @@
 """A generation engine of your own; ``python examples/custom_engine.py`` trains Sokoban with what it samples.
 
-It runs the model on one request at a time, token by token, and keeps each conversation's keys and values. The
-configuration names this module in ``strategy_modules``, so any other script can use it too. Any key can be changed on
-the command line: ``python examples/custom_engine.py max_steps=20``.
+It reads the whole prompt again for every token, which is slow and simple. The configuration names this module in
+``strategy_modules``, so any other script can use it too. Any key can be changed on the command line:
+``python examples/custom_engine.py max_steps=20``.
 """
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Sequence
-from dataclasses import dataclass, field
+from collections.abc import Iterator, Sequence
+from dataclasses import asdict
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from roll.config import AgenticConfig, launch
 from roll.generation import Completion, GenerationRequest, SamplingParams, fold_seed
 from roll.strategies import EngineJob, StrategyDescription, register_strategy
+from roll.strategies.generation.sampling_limits import Refusal, check_limits
+from roll.strategies.generation.serving import check_prompt, check_sampling
 
 if TYPE_CHECKING:  # a program should not import torch before its configuration is known to be good
-    from torch import Generator, Tensor
+    from torch import Generator
 
     from roll.strategies.base import WeightUpdate
 
-
-def build(job: EngineJob) -> PlainEngine:
-    """Return the engine of a run; ``job`` has all that the configuration says of it, and ways to the model."""
-    return PlainEngine(job)
-
-
-register_strategy(
-    StrategyDescription(name="plain", engine=build, computes_as_trainer=True)  # what others must know of it
-)
-
-
-@dataclass
-class Progress:
-    """A request that runs, and the keys and values of the tokens in ``read``."""
-
-    request: GenerationRequest
-    cache: Any
-    noise: Generator
-    read: list[int] = field(default_factory=list)
-    tokens: list[int] = field(default_factory=list)
-    logprobs: list[float] = field(default_factory=list)
-    reason: str | None = None
+HEEDED = ("max_new_tokens", "temperature", "stop_token_ids")
+"""What it can do of :class:`SamplingParams`; anything else is refused."""
+MEMORY = {"weights", "kv_cache"}
+"""What an engine on a GPU would free when it sleeps."""
 
 
 class PlainEngine:
-    """Samples with a model in this process (see :class:`roll.strategies.base.GenerationStrategy`)."""
+    """Samples with a model in this process; :class:`roll.strategies.GenerationStrategy` says what a method must do."""
 
     def __init__(self, job: EngineJob) -> None:
-        from roll.strategies.generation.stop_strings import StopStrings
-
-        self.model = job.load().eval()
-        self.max_length = job.max_length
-        self.texts = StopStrings(job.decode)
+        self.model, self.max_length = job.load().eval(), job.max_length
         self.version, self.closed = 0, False
-        self.running: dict[str, Progress] = {}
-        self.sessions: dict[str, Progress] = {}
-        self.paused, self.missing, self.may_step = False, set[str](), asyncio.Event()
-        self.may_step.set()
+        self.running: dict[str, Completion] = {}  # by request
+        self.held_by, self.free = set[str](), asyncio.Event()
+        self.free.set()
 
     async def generate(self, request: GenerationRequest) -> Completion:
         """Return the completion of ``request``; cancelling the caller ends it."""
+        import torch
+
         self._check(request)
-        mine, cached = self._begin(request)
-        self.running[request.request_id] = mine
-        first = None
+        answer = self.running[request.request_id] = Completion([], [], "", (self.version, self.version))
+        noise = torch.Generator().manual_seed(fold_seed(request.seed))
         try:
-            while mine.reason is None:
-                await asyncio.sleep(0)  # others take a step now, and may pause or abort this one
-                await self.may_step.wait()
-                if mine.reason is None:
-                    first = self.version if first is None else first
-                    self._step(mine)
+            while not answer.finish_reason:
+                await asyncio.sleep(0)  # others take a step now, and may abort this request or hold the engine
+                await self.free.wait()
+                if not answer.finish_reason:
+                    self._sample_token(request, answer, noise)
         finally:
             del self.running[request.request_id]
-        if request.session is not None:
-            self.sessions[request.session] = mine
-        oldest = self.version if first is None else first
-        return Completion(mine.tokens, mine.logprobs, str(mine.reason), (oldest, self.version), cached)
+        return answer
 
     def _check(self, request: GenerationRequest) -> None:
-        from roll.strategies.generation.serving import check_prompt, check_sampling
-
+        """Refuse what cannot be answered."""
         if self.closed:
             raise RuntimeError("the engine is closed")
         if request.request_id in self.running:
             raise ValueError(f"request {request.request_id!r} is already running; request ids must be unique")
         check_sampling(request.sampling)
+        check_limits(refusals(request.sampling), request.request_id)
         check_prompt(request, self.max_length, self.model.get_input_embeddings().num_embeddings)
-        self.texts.check(request)
 
-    def _begin(self, request: GenerationRequest) -> tuple[Progress, int]:
-        """Return a request's progress, and how much of its prompt an earlier one of the session has read."""
-        import torch
-        from transformers import DynamicCache
-
-        old = self.sessions.pop(request.session, None) if request.session is not None else None
-        noise = torch.Generator().manual_seed(fold_seed(request.seed))
-        if old is None:
-            return Progress(request, DynamicCache(), noise), 0
-        pairs = enumerate(zip(old.read, request.prompt_ids[:-1], strict=False))
-        same = next((at for at, (a, b) in pairs if a != b), min(len(old.read), len(request.prompt_ids) - 1))
-        old.cache.crop(same)
-        return Progress(request, old.cache, noise, old.read[:same]), same
-
-    def _step(self, mine: Progress) -> None:
-        """Sample one token."""
+    def _sample_token(self, request: GenerationRequest, answer: Completion, noise: Generator) -> None:
+        """Add a token to an answer. The log-prob is that of the distribution that it is drawn from."""
         import torch
 
-        everything = mine.request.prompt_ids + mine.tokens
-        new, sampling = everything[len(mine.read) :], mine.request.sampling
-        with torch.no_grad():
-            output = self.model(torch.tensor([new], device=self.model.device), past_key_values=mine.cache)
-            log_probs = _distribution(sampling, everything, output.logits[:, -1].float().cpu())
-        mine.read = everything
-        greedy = sampling.temperature == 0
-        token = int(log_probs.argmax() if greedy else torch.multinomial(log_probs.exp(), 1, generator=mine.noise))
-        mine.tokens.append(token)
-        mine.logprobs.append(float(log_probs[token]))
-        text_ends = self.texts.end(mine.tokens, sampling.stop_strings, len(mine.tokens) - 1) is not None
-        if token in sampling.stop_token_ids or text_ends:
-            mine.reason = "stop"
-        elif len(mine.tokens) == sampling.max_new_tokens or len(everything) + 1 == self.max_length:
-            mine.reason = "length"
+        tokens, sampling = request.prompt_ids + answer.token_ids, request.sampling
+        logits = self.model(torch.tensor([tokens], device=self.model.device)).logits[0, -1].float().cpu()
+        log_probs = (logits / (sampling.temperature or 1)).log_softmax(-1)
+        drawn = torch.multinomial(log_probs.exp(), 1, generator=noise) if sampling.temperature else log_probs.argmax()
+        answer.policy_version = (answer.policy_version[0] if answer.token_ids else self.version, self.version)
+        answer.token_ids.append(int(drawn))
+        answer.logprobs.append(float(log_probs[drawn]))
+        if int(drawn) in sampling.stop_token_ids:
+            answer.finish_reason = "stop"
+        elif len(answer.token_ids) == sampling.max_new_tokens or len(tokens) + 1 == self.max_length:
+            answer.finish_reason = "length"
 
     async def abort(self, request_id: str) -> None:
         """End a request, which is answered with what it has."""
         if request_id in self.running:
-            self.running[request_id].reason = "abort"
+            self.running[request_id].finish_reason = "abort"
 
     async def release(self, session: str) -> None:
-        """Forget a conversation."""
-        self.sessions.pop(session, None)
+        """Forget a conversation; this engine remembers none."""
 
     async def update_weights(self, update: WeightUpdate) -> None:
-        """Take new weights; what was read with the old ones is read again."""
-        import torch
-        from transformers import DynamicCache
-
+        """Take new weights; requests go on with them."""
         own = dict(self.model.named_parameters())
-        with torch.no_grad():
-            for name, tensor in update.named_tensors:
-                own[name].copy_(tensor)
-        self.sessions.clear()
-        for mine in self.running.values():
-            mine.cache, mine.read = DynamicCache(), []
+        for name, tensor in update.named_tensors:
+            own[name].copy_(tensor.detach())
         self.version = update.version
 
+    def _hold(self, by: set[str]) -> None:
+        """Sample nothing while there is a reason not to."""
+        self.held_by = by
+        (self.free.clear if by else self.free.set)()
+
     async def pause(self) -> None:
-        """Take no steps."""
-        self.paused = True
-        self._steps_or_not()
+        """Sample nothing until :meth:`resume`."""
+        self._hold(self.held_by | {"pause"})
 
     async def resume(self) -> None:
-        """Take steps again."""
-        self.paused = False
-        self._steps_or_not()
+        """Sample again."""
+        self._hold(self.held_by - {"pause"})
 
     async def sleep(self) -> None:
-        """Take no steps until :meth:`wake`; an engine on a GPU would free its memory."""
-        self.missing = {"weights", "kv_cache"}
-        self._steps_or_not()
+        """Sample nothing until :meth:`wake`."""
+        self._hold(self.held_by | MEMORY)
 
     async def wake(self, tags: Sequence[str] | None = None) -> None:
-        """Take steps again when everything that is named is back."""
-        self.missing -= self.missing if tags is None else set(tags)
-        self._steps_or_not()
-
-    def _steps_or_not(self) -> None:
-        free = not self.paused and not self.missing
-        (self.may_step.set if free or self.closed else self.may_step.clear)()
+        """Sample again when everything is back."""
+        self._hold(self.held_by - (MEMORY if tags is None else set(tags)))
 
     async def close(self) -> None:
         """End all requests."""
         self.closed = True
-        for mine in self.running.values():
-            mine.reason = "abort"
-        self._steps_or_not()
+        for request_id in self.running:
+            await self.abort(request_id)
+        self._hold(set())
 
 
-def _distribution(sampling: SamplingParams, tokens: list[int], logits: Tensor) -> Tensor:
-    """Return the log-probs of the distribution that a token is drawn from, ``[vocabulary]``."""
-    import torch
-    import transformers
+def refusals(sampling: SamplingParams) -> Iterator[Refusal]:
+    """Yield what the engine cannot do; the configuration is asked too, before a model loads."""
+    for key, default in asdict(SamplingParams()).items():
+        if key not in HEEDED and getattr(sampling, key) != default:
+            yield Refusal(key, f"the plain engine has no {key}", "leave it out, or use strategy hf_infer")
 
-    seen = torch.tensor([tokens])
-    if sampling.repetition_penalty != 1:
-        logits = transformers.RepetitionPenaltyLogitsProcessor(sampling.repetition_penalty)(seen, logits)
-    if sampling.temperature > 0:
-        logits = logits / sampling.temperature
-        if sampling.top_k > 0:
-            logits = transformers.TopKLogitsWarper(sampling.top_k)(seen, logits)
-        if sampling.top_p < 1:
-            logits = transformers.TopPLogitsWarper(sampling.top_p)(seen, logits)
-    return logits[0].log_softmax(-1)
+
+# What the rest of the library must know of it.
+register_strategy(StrategyDescription(name="plain", engine=PlainEngine, refusals=refusals, computes_as_trainer=True))
 
 
 def run(config: AgenticConfig) -> object:

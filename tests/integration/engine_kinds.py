@@ -60,27 +60,32 @@ def _hf_infer(**options: Any) -> EngineUnderTest:
     return EngineUnderTest(strategy, HuggingFace(load_model("toy")))
 
 
-def _of_a_users_own() -> EngineUnderTest:
-    """Return the engine of ``examples/custom_engine.py``, found by the name that it registers."""
-    folder = str(toy_folder())
-    job = EngineJob(
-        folder=lambda: folder,
-        load=lambda: load_model(folder).requires_grad_(False),
-        max_length=MAX_LENGTH,
-        decode=decode,
-    )
-    with pytest.MonkeyPatch.context() as patch, STRATEGIES.restored():
-        patch.syspath_prepend(str(Path(__file__).resolve().parents[2] / "examples"))
-        importlib.import_module("custom_engine")
-        engine = build_engine("plain", job)
-    # It is forgotten again, so that whoever imports it next registers it.
-    del sys.modules["custom_engine"]
-    return EngineUnderTest(engine, HuggingFace(load_model("toy")))
+class OfAUsersOwn(EngineUnderTest):
+    """The engine of ``examples/custom_engine.py``, found by the name that it registers."""
+
+    keeps_prefixes = False
+
+    def __init__(self) -> None:
+        folder = str(toy_folder())
+        job = EngineJob(
+            folder=lambda: folder,
+            load=lambda: load_model(folder).requires_grad_(False),
+            max_length=MAX_LENGTH,
+            decode=decode,
+        )
+        with pytest.MonkeyPatch.context() as patch, STRATEGIES.restored():
+            patch.syspath_prepend(str(Path(__file__).resolve().parents[2] / "examples"))
+            importlib.import_module("custom_engine")
+            self.about = STRATEGIES.get("plain")
+            engine = build_engine("plain", job)
+        # It is forgotten again, so that whoever imports it next registers it.
+        del sys.modules["custom_engine"]
+        super().__init__(engine, HuggingFace(load_model("toy")))
 
 
 _STARTS: dict[str, Callable[[], EngineUnderTest]] = {
     "hf_infer": _hf_infer,
     "hf_infer in a thread": lambda: _hf_infer(in_thread=True),
-    "of a user's own": _of_a_users_own,
+    "of a user's own": OfAUsersOwn,
     "sglang": RealSglang,
 }

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import re
 import shutil
 import tempfile
 from collections.abc import Coroutine, Iterator
@@ -12,13 +13,16 @@ from pathlib import Path
 from typing import Any, Protocol, TypeVar
 
 import psutil
+import pytest
 import torch
 from transformers import PreTrainedModel, PreTrainedTokenizerBase, RepetitionPenaltyLogitsProcessor
 
+from roll.config.strategies import StrategyDescription, named
 from roll.generation import Completion, GenerationRequest, SamplingParams
 from roll.models.loading import load_model, load_tokenizer
 from roll.models.toy import WEIGHTS_DIRECTORY
 from roll.strategies.base import WeightUpdate
+from roll.strategies.generation.hf_infer.description import HF_INFER
 
 T = TypeVar("T")
 
@@ -67,17 +71,17 @@ class EngineUnderTest:
     """An engine, the event loop that it serves, and the model whose weights it has.
 
     Attributes:
+        about: What it says of itself, and so what it refuses.
         keyed_noise: Whether a request's seed decides its tokens.
-        restricts: Whether it samples with top-k and top-p.
-        penalises: Whether it has a repetition penalty.
+        keeps_prefixes: Whether a later request finds what an earlier one has read.
         leads_to_end: A prompt that the first model continues with the model's end token within eight tokens.
         end_token: That token.
         vocabulary: Token ids are below this.
     """
 
+    about: StrategyDescription = HF_INFER
     keyed_noise = True
-    restricts = True
-    penalises = True
+    keeps_prefixes = True
     leads_to_end = LEADS_TO_END
     end_token = END_TOKEN
     vocabulary = 491
@@ -103,6 +107,16 @@ class EngineUnderTest:
     def generate(self, prompt: list[int], seed: int = 0, session: str | None = None, **sampling: Any) -> Completion:
         """Return one completion."""
         return self.run(self.engine.generate(self.request(prompt, seed, session, **sampling)))
+
+    def refuses(self, **sampling: Any) -> bool:
+        """Return whether the description refuses this sampling; of a request, the engine then says the same."""
+        if self.about.refusals is None:
+            return False
+        refused = list(named(self.about.refusals)(SamplingParams(**sampling)))
+        if refused:
+            with pytest.raises(ValueError, match=re.escape(f"{refused[0].message}; {refused[0].fix}")):
+                self.generate([5], **sampling)
+        return bool(refused)
 
     def all_at_once(self, requests: list[GenerationRequest]) -> list[Completion]:
         """Return the completions of requests that run beside each other."""

@@ -15,6 +15,7 @@ from sglang_double import END_TOKEN, VOCABULARY, install
 
 from roll.generation import SamplingParams
 from roll.models.loading import load_model
+from roll.strategies.generation.sglang.description import SGLANG
 
 needs_sglang = pytest.mark.skipif(
     importlib.util.find_spec("sglang") is None, reason="SGLang is not installed here: run `make test-sglang`"
@@ -24,9 +25,8 @@ needs_sglang = pytest.mark.skipif(
 class RealSglang(EngineUnderTest):
     """SGLang's engine on CPUs, where it has no seeds: ``enable_deterministic_inference`` is refused there."""
 
+    about = SGLANG
     keyed_noise = False
-    restricts = False
-    penalises = False
 
     def __init__(self, **strategy_config: Any) -> None:
         from roll.strategies.generation.sglang.strategy import SglangStrategy
@@ -73,9 +73,8 @@ def written(tokens: list[int]) -> str:
 class SglangDouble(EngineUnderTest):
     """The strategy over the fake package: it has no noise."""
 
+    about = SGLANG
     keyed_noise = False
-    restricts = False
-    penalises = False
     leads_to_end = [END_TOKEN - 3]  # noqa: RUF012
     end_token = END_TOKEN
     vocabulary = VOCABULARY

@@ -93,6 +93,12 @@ def test_sampling_without_exact_log_probs_is_refused(case: Case, sampling: dict[
     assert case.run(case.generate("a", [1], temperature=0.0, max_new_tokens=1, **sampling)).token_ids == [2]
 
 
+@pytest.mark.parametrize("temperature", [0.0, 1.0])
+def test_a_repetition_penalty_is_refused_with_the_reason(case: Case, temperature: float) -> None:
+    with pytest.raises(ValueError, match="repetition penalty spares the prompt"):
+        case.run(case.generate("a", [1], temperature=temperature, repetition_penalty=1.5))
+
+
 def test_an_environment_variable_that_falsifies_log_probs_is_refused(
     monkeypatch: pytest.MonkeyPatch, loop: asyncio.AbstractEventLoop
 ) -> None:

@@ -27,6 +27,7 @@ from transformers import PreTrainedModel
 from roll.distributed.weight_sync import Place, WeightOffer, WeightReceiver, WeightSender, WeightSyncSettings, describe
 from roll.generation import SamplingParams
 from roll.models.loading import load_model
+from roll.strategies.generation.vllm.description import VLLM
 
 __all__ = [
     "BLOCK",
@@ -63,6 +64,8 @@ _shared: list[Harness] = []
 
 class Harness(EngineUnderTest):
     """A vLLM engine."""
+
+    about = VLLM
 
     def __init__(self, **strategy_config: Any) -> None:
         from roll.strategies.generation.vllm.strategy import VllmStrategy

@@ -17,10 +17,12 @@ import roll
 from roll.common.registry import DuplicateNameError
 from roll.config import ConfigError, load
 from roll.config.strategies import named
+from roll.generation import SamplingParams
 from roll.pipelines.agentic import run_agentic
 from roll.pipelines.checks.agentic import check_agentic
 from roll.strategies import STRATEGIES, Ability, EngineJob, StrategyDescription, register_strategy
 from roll.strategies.building import build_engine
+from roll.strategies.generation.sampling_limits import Refusal
 
 PACKAGE = Path(roll.__file__).parent
 
@@ -117,6 +119,18 @@ def test_an_engine_cannot_serve_a_role_that_trains() -> None:
     assert load({"actor_infer": {"strategy_args": {"strategy_name": "mine"}}}).actor_infer.strategy_args.about.abilities
     with pytest.raises(ConfigError, match="cannot serve actor_train"):
         load({"actor_train": {"strategy_args": {"strategy_name": "mine"}}})
+
+
+def test_sampling_that_an_engine_of_a_users_own_refuses_is_said_before_a_model_loads() -> None:
+    def refusals(sampling: SamplingParams) -> Iterator[Refusal]:
+        if sampling.top_k:
+            yield Refusal("top_k", "mine has no top_k", "leave it out")
+
+    register_strategy(StrategyDescription(name="mine", engine=object, refusals=refusals))
+    infer = {"strategy_args": {"strategy_name": "mine"}, "generating_args": {"top_k": 5}}
+    with pytest.raises(ConfigError, match="mine has no top_k") as caught:
+        check_agentic(load({"actor_infer": infer}))
+    assert [problem.path for problem in caught.value.problems] == ["actor_infer.generating_args.top_k"]
 
 
 def test_a_builder_that_makes_something_else_is_told_what_it_lacks() -> None:
