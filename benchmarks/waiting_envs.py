@@ -17,7 +17,8 @@ import os
 import time
 from typing import Any
 
-from roll.env_managers import EnvManagerLimits, EnvThreads, EpisodeSpec, TrajectoryEnvManager
+from roll.common.threads import CallThreads
+from roll.env_managers import EnvManagerLimits, EpisodeSpec, TrajectoryEnvManager
 from roll.env_managers.event_loop import EnvEventLoop
 from roll.envs import AsyncTextEnv, Outcome, TextEnv
 from roll.generation import Completion, GenerationRequest
@@ -70,7 +71,7 @@ async def play(kind: type[TextEnv], episodes: int, turns: int, seconds: float) -
     async def generate(request: GenerationRequest) -> Any:
         return answer
 
-    where = EnvEventLoop() if kind is Awaits else EnvThreads()
+    where = EnvEventLoop() if kind is Awaits else CallThreads()
     manager = TrajectoryEnvManager(
         renderer=ChatRenderer(tokenizer),
         generate=generate,

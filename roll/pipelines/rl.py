@@ -66,6 +66,7 @@ class RLPipeline(Run[Config]):
         """One step: sample, make a batch, learn from it, publish the new weights, report."""
         with self.progress.stage("rollout"):
             rollout = await self.sampling.next(step)
+            sampled = {**rollout.metrics, **self.sampled(rollout)}  # now: sampling may go on during the update
             report_failures(self.progress, rollout.groups, f"step {step}")
             store(self.config, rollout.groups, step, "train")
         batch = self.learner.make_batch(rollout.groups)
@@ -74,7 +75,7 @@ class RLPipeline(Run[Config]):
         named = {"reward/mean": described.get("rollout/reward", 0.0)}
         if self.reporter == "env":
             named["env/success"] = described.get("rollout/success", 0.0)
-        metrics = {**named, **described, **rollout.metrics, **self.sampled(rollout), **learned, **await self.measure()}
+        metrics = {**named, **described, **sampled, **learned, **await self.measure()}
         self.log.step(step, metrics)
         warning = self.silence.step(metrics)
         if warning is not None:

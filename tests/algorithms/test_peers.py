@@ -216,6 +216,7 @@ class TestVerl:
         assert float(torch.autograd.grad(kl.kl_penalty(leaf, reference, "k3").sum(), leaf)[0]) < -50
 
 
+@pytest.mark.processes  # importing TRL starts one
 class TestTRL:
     """The loss of TRL's GRPO trainer, called with a stand-in for the trainer that has its log-probs ready."""
 
