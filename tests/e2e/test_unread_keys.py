@@ -53,8 +53,10 @@ ELSEWHERE = {
     "rewards.*.world_size": "roll/config/worker.py",
     "rewards.*.num_gpus_per_worker": "roll/config/worker.py",
     "rewards.*.filter_args": "roll/pipelines/sampling/filters.py",
-    "rewards.*.verifier_function": "roll/config/rlvr_keys.py",
-    "rewards.*.verifier_weight": "roll/config/rlvr_keys.py",
+    "rewards.*.verifier_function": "roll/config/grading_keys.py",
+    "rewards.*.verifier_weight": "roll/config/grading_keys.py",
+    "custom_reward_function": "roll/rewards/build.py",
+    "max_concurrent_rewards": "roll/rewards/build.py",
     "sampler_correction.*": "roll/config/rl_keys.py",
     "*_env_manager.max_traj_per_env": "roll/config/agentic_checks.py",
 }
@@ -89,7 +91,7 @@ BEFORE = {
 HANDED_ON = {
     *("reward_shift", "reward_scale", "use_reward_norm", "overlong_buffer", "sampler_correction"),
     *("rpc_timeout", "enable_ray_timeline", "*.system_envs", "reward"),
-    "actor_infer.model_args.dtype",
+    *("actor_infer.model_args.dtype", "actor_train.data_args.history"),
 }
 """Keys that are copied into a record whatever the run, and that nothing reads from it in a run like these."""
 
