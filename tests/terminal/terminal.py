@@ -62,7 +62,7 @@ class Terminal:
         environment = {name: value for name, value in os.environ.items() if name not in HIDDEN}
         environment |= {"TERM": "xterm-256color", "LC_ALL": "C.UTF-8", "OMP_NUM_THREADS": "1", **variables}
         self._process: programs.WarmProgram | subprocess.Popen[bytes]
-        if cold:
+        if cold or not programs.can_fork(words):
             take = functools.partial(os.login_tty, theirs)
             self._process = subprocess.Popen(
                 words, cwd=cwd, env=environment, start_new_session=True, pass_fds=[theirs], preexec_fn=take
