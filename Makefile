@@ -56,7 +56,7 @@ train: setup  ## Run another agentic configuration: make train CONFIG=frozen_lak
 	$(BIN)/python examples/start_agentic_pipeline.py --config-name $(CONFIG) $(ARGS)
 
 quick: setup  ## Run the tests that start no process
-	$(BIN)/python -m pytest --ring quick
+	$(BIN)/python -m pytest --ring quick -n 2 --dist loadfile
 
 test: setup  ## Run the tests, with one of each: Ray, vLLM where it is installed, DeepSpeed, Megatron, a browser, a terminal
 	$(BIN)/python -m pytest --ring test
