@@ -54,10 +54,6 @@ class RLPipeline(Run[Config]):
         """Return what to report of a rollout beside what every pipeline does."""
         return {}
 
-    def complete(self, step: int) -> None:
-        """Take note that ``step`` is trained: what was sampled for it is used up."""
-        self.sampling.complete()
-
     async def measure(self) -> dict[str, float]:
         """Return what engines and workers report of the step."""
         return {**generation_metrics([self.core.generation.metrics()]), **self.core.cluster_metrics()}
@@ -100,7 +96,7 @@ class RLPipeline(Run[Config]):
                     with self.progress.stage("weight_sync"):
                         learned |= await self.publish(step)
                 await devices.end_weight_sync()
-                self.complete(step)
+                self.sampling.complete()
             if due:
                 with self.progress.stage("weight_sync"):
                     learned |= await check.run(step)

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypeVar
 
 from roll.config.strategies import STRATEGIES, Named, named
 from roll.strategies.base import GenerationStrategy, ScoreStrategy, TrainStrategy
 
 if TYPE_CHECKING:
     from roll.strategies.jobs import EngineJob, ScorerJob, TrainerJob
+
+Built = TypeVar("Built")
 
 
 def build_engine(name: str, job: EngineJob) -> GenerationStrategy:
@@ -17,10 +19,7 @@ def build_engine(name: str, job: EngineJob) -> GenerationStrategy:
     Raises:
         TypeError: What its builder makes is no engine; says what it lacks.
     """
-    engine = _built(name, STRATEGIES.get(name).engine, job)
-    if not isinstance(engine, GenerationStrategy):
-        raise _unfit(name, engine, GenerationStrategy)
-    return engine
+    return _built(name, STRATEGIES.get(name).engine, job, GenerationStrategy)  # type: ignore[type-abstract]
 
 
 def build_trainer(name: str, job: TrainerJob) -> TrainStrategy:
@@ -29,10 +28,7 @@ def build_trainer(name: str, job: TrainerJob) -> TrainStrategy:
     Raises:
         TypeError: What its builder makes is no trainer; says what it lacks.
     """
-    trainer = _built(name, STRATEGIES.get(name).trainer, job)
-    if not isinstance(trainer, TrainStrategy):
-        raise _unfit(name, trainer, TrainStrategy)
-    return trainer
+    return _built(name, STRATEGIES.get(name).trainer, job, TrainStrategy)  # type: ignore[type-abstract]
 
 
 def build_scorer(name: str, job: ScorerJob) -> ScoreStrategy:
@@ -41,20 +37,17 @@ def build_scorer(name: str, job: ScorerJob) -> ScoreStrategy:
     Raises:
         TypeError: What its builder makes is no scorer; says what it lacks.
     """
-    scorer = _built(name, STRATEGIES.get(name).scorer, job)
-    if not isinstance(scorer, ScoreStrategy):
-        raise _unfit(name, scorer, ScoreStrategy)
-    return scorer
+    return _built(name, STRATEGIES.get(name).scorer, job, ScoreStrategy)  # type: ignore[type-abstract]
 
 
-def _built(name: str, builder: Named | None, job: object) -> object:
+def _built(name: str, builder: Named | None, job: object, protocol: type[Built]) -> Built:
     if builder is None:
         raise TypeError(f"strategy {name!r} has nothing that takes a {type(job).__name__}")
     built: object = named(builder)(job)
+    if not isinstance(built, protocol):
+        wanted = [member for member in dir(protocol) if not member.startswith("_")]
+        lacks = ", ".join(member for member in wanted if not hasattr(built, member))
+        raise TypeError(
+            f"strategy {name!r} made a {type(built).__name__}, which is no {protocol.__name__}: add {lacks}"
+        )
     return built
-
-
-def _unfit(name: str, built: object, protocol: type) -> TypeError:
-    wanted = [member for member in dir(protocol) if not member.startswith("_")]
-    lacks = ", ".join(member for member in wanted if not hasattr(built, member))
-    return TypeError(f"strategy {name!r} made a {type(built).__name__}, which is no {protocol.__name__}: add {lacks}")
