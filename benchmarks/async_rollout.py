@@ -34,8 +34,8 @@ from roll.generation import Completion, GenerationRequest, SamplingParams, gener
 from roll.schedulers.generation import GenerationScheduler
 from roll.schedulers.group_stream import GroupStream
 from roll.schedulers.groups import GroupPlayer
-from roll.schedulers.levels import Level, LevelPlay, level_sources
-from roll.schedulers.tasks import Task
+from roll.schedulers.levels import LevelPlay, level_sources
+from roll.schedulers.source_share import GroupSource
 from roll.trajectories.model import Status, Trajectory, Turn
 
 REPLICAS = 4
@@ -239,15 +239,9 @@ async def run(
         for engine in engines:
             engine.freeze(False)
 
-    stream: GroupStream[Task[Level]] = GroupStream(
-        level_sources([("fake", GROUPS)], GROUP_SIZE, seed, "train-")["fake"],
-        player.play_group,
-        groups_per_step=GROUPS,
-        ratio=ratio,
-        pause=freeze,
-        resume=thaw,
-        clock=clock,
-    )
+    tasks = level_sources([("fake", GROUPS)], GROUP_SIZE, seed, "train-")["fake"]
+    source = GroupSource(tasks=tasks, play_group=player.play_group, groups_per_step=GROUPS)
+    stream = GroupStream({"fake": source}, ratio=ratio, pause=freeze, resume=thaw, clock=clock)
     began, work_before, staleness, worst = 0.0, 0.0, 0.0, 0.0
     for step in range(1, steps + 1):
         rollout = await stream.next(step, step - 1)

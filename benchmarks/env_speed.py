@@ -111,7 +111,7 @@ def main() -> None:
     try:
         theirs = peer_work()
     except ImportError as error:
-        print(f"gym-sokoban cannot be imported ({error}); only our rates follow. Install: pip install 'roll[bench]'")
+        print(f"gym-sokoban cannot be imported ({error}); only our rates follow. Install: pip install 'roll-rl[bench]'")
         theirs = {}
     ours = our_work()
     counts = {"reset": (2000, 100), "step": (30000, 100), "step tiny": (30000, 2000)}

@@ -20,7 +20,7 @@ from typing import Any
 from roll.config import AgenticConfig, load
 
 TARGET = 0.01
-CONFIG = Path(__file__).resolve().parents[1] / "examples" / "config"
+CONFIG = Path(__file__).resolve().parents[1] / "roll" / "presets" / "config"
 
 
 def configuration(folder: Path, steps: int, groups: int | None) -> AgenticConfig:

@@ -16,7 +16,8 @@ from typing import Any
 from rich.console import Console
 from rich.terminal_theme import TerminalTheme
 
-from roll.tracking.dashboard_view import RunState, draw
+from roll.tracking.dashboard_state import RunState
+from roll.tracking.dashboard_view import draw
 from roll.tracking.local import read_metrics
 from roll.tracking.progress import stage_seconds
 

@@ -1,4 +1,4 @@
-"""Write the example data sets into examples/data; the same bytes every time."""
+"""Write the example data sets into roll/presets/data; the same bytes every time."""
 
 from __future__ import annotations
 
@@ -7,21 +7,26 @@ import json
 import sys
 from pathlib import Path
 
-from roll.data.problems import GENERATORS, problem_set
+from roll.data.problems import LEVELS, plainly, problem_set
 
-DIRECTORY = Path(__file__).resolve().parent.parent / "examples" / "data"
-SIZES = {"arithmetic": (1024, 256), "word_problems": (512, 128), "multiple_choice": (512, 128)}
-"""Rows for training and for validation."""
+DIRECTORY = Path(__file__).resolve().parent.parent / "roll" / "presets" / "data"
+SIZES = {"arithmetic": (2048, 256), "word_problems": (2048, 128), "multiple_choice": (512, 128), "sums": (512, 128)}
+"""Rows for training and for validation, by the name of the files."""
+SUMS = "sums"
+"""Files with bare arithmetic of the easiest level, posed in one way."""
 
 
 def write_problems(directory: Path, seed: int = 0) -> list[Path]:
-    """Write ``<tag>_train.jsonl`` and ``<tag>_val.jsonl`` for every generator and return their paths."""
+    """Write ``<name>_train.jsonl`` and ``<name>_val.jsonl`` for every name of :data:`SIZES`; return their paths."""
     directory.mkdir(parents=True, exist_ok=True)
     paths = []
-    for tag in GENERATORS:
-        for split, count in zip(("train", "val"), SIZES[tag], strict=True):
-            problems = problem_set(tag, count, seed=seed, validation=split == "val")
-            path = directory / f"{tag}_{split}.jsonl"
+    for name, counts in SIZES.items():
+        tag, levels = ("arithmetic", LEVELS[:1]) if name == SUMS else (name, LEVELS)
+        for split, count in zip(("train", "val"), counts, strict=True):
+            problems = problem_set(tag, count, seed=seed, validation=split == "val", levels=levels)
+            if name == SUMS:
+                problems = [plainly(problem) for problem in problems]
+            path = directory / f"{name}_{split}.jsonl"
             path.write_text("".join(json.dumps(problem.row()) + "\n" for problem in problems), encoding="utf-8")
             paths.append(path)
     return paths
@@ -30,7 +35,7 @@ def write_problems(directory: Path, seed: int = 0) -> list[Path]:
 def main() -> None:
     """Parse the command line and write."""
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--out", type=Path, default=DIRECTORY, help="where to write (default: examples/data)")
+    parser.add_argument("--out", type=Path, default=DIRECTORY, help="where to write (default: roll/presets/data)")
     parser.add_argument("--seed", type=int, default=0)
     arguments = parser.parse_args()
     for path in write_problems(arguments.out, arguments.seed):

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import multiprocessing.process
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -24,6 +24,14 @@ IN_PROCESSES = ("benchmarks", "e2e", "fresh_machine", "integration", "terminal")
 _FREE = {"git", "uname", "ldconfig", "lscpu", "gcc", "cc", "file"}
 _STARTS = {"subprocess.Popen", "os.fork", "os.forkpty", "os.posix_spawn", "os.system", "os.exec"}
 _HERE = Path(__file__).resolve().parent
+
+
+def exhaustive_but(cases: Iterable[Any], *kept: Any) -> list[Any]:
+    """Return the cases as parameters of a test, of which ``make test`` has only those that are kept."""
+    listed = list(cases)
+    assert all(case in listed for case in kept), f"{kept} are not all among {listed}"
+    return [case if case in kept else pytest.param(case, marks=pytest.mark.exhaustive) for case in listed]
+
 
 _watched: list[str] | None = None
 """What the test that runs now started and should not have; ``None`` while it may start what it likes."""

@@ -8,6 +8,7 @@ Only imports happen before the fork: no thread runs, nothing is seeded, no tenso
 from __future__ import annotations
 
 import contextlib
+import gc
 import importlib.util
 import json
 import os
@@ -30,16 +31,26 @@ IMPORTS = (
     "roll.pipelines.evaluation",
     "roll.pipelines.rlvr",
     "roll.models.toy",
+    "roll.rewards.math_answer",
+    "roll.strategies.generation.hf_infer.build",
+    "roll.strategies.training.pytorch.build",
+    "roll.strategies.training.pytorch.checkpoint",
     "roll.tracking.dashboard",
-    "roll.viewer.__main__",
     "transformers.models.auto.modeling_auto",
     "transformers.models.auto.tokenization_auto",
     "transformers.models.qwen2.modeling_qwen2",
+    "transformers.models.qwen3.modeling_qwen3",
     "transformers.tokenization_utils_tokenizers",
 )
 
-# What some of our environments have not.
-MORE_IMPORTS = ("datasets", "pandas", "torch.utils.tensorboard")
+# What some of our environments have not. Accelerate imports DeepSpeed where it is installed to save a model.
+MORE_IMPORTS = (
+    "datasets",
+    "pandas",
+    "torch.utils.tensorboard",
+    "deepspeed",
+    "transformers.models.bloom.modeling_bloom",
+)
 # The allocator of pyarrow: it takes its locks before a fork and gives them back in both processes.
 SAFE_THREADS = {"jemalloc_bg_thd"}
 
@@ -151,6 +162,8 @@ def listen(control: socket.socket) -> tuple[types.CodeType, dict[str, Any]]:
     threads = [(task / "comm").read_text().strip() for task in Path("/proc/self/task").iterdir()][1:]
     if set(threads) - SAFE_THREADS:
         sys.exit(f"threads run after the imports, and a fork may leave their locks held for ever: {threads}")
+    gc.collect()
+    gc.freeze()  # what was imported is no garbage: a fork that looks at it copies its pages
     control.send(b"ready\n")
     return become(serve(control), path)
 

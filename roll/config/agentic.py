@@ -4,42 +4,17 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from roll.config.agentic_checks import agentic_problems
-from roll.config.agentic_keys import AgenticKeys
-from roll.config.batch_plan import BatchPlan, batch_plan, rollout_plan
-from roll.config.env_manager import EnvManagerConfig, RewardNormalization
+from roll.config.checks import group_of_one_problems, responses_problems
+from roll.config.env_manager import RewardNormalization
 from roll.config.errors import Problem
-from roll.config.worker import WorkerConfig
+from roll.config.playing import PlayingConfig
+from roll.config.rl import RLConfig
 
 
-class AgenticConfig(AgenticKeys):
+class AgenticConfig(PlayingConfig, RLConfig):
     """Everything that ``examples/start_agentic_pipeline.py`` reads."""
 
     program = "examples/start_agentic_pipeline.py"
-
-    def plan(self) -> BatchPlan:
-        """Return what training and evaluation play, and how that becomes optimiser steps."""
-        tags = self.tags()
-        limit = self.actor_infer.generating_args.max_new_tokens
-        responses = [
-            min(limit, tags[tag].max_tokens_per_step or limit) if tag in tags else limit
-            for tag in self.train_env_manager.tags
-        ]
-        train = rollout_plan(self.train_env_manager, self.rollout_batch_size, self.dynamic_sampling)
-        val = rollout_plan(self.val_env_manager, self.val_batch_size)
-        return batch_plan(self, train, val, max(responses))
-
-    def worker_roles(self) -> Iterator[tuple[str, WorkerConfig]]:
-        """Yield the roles that have workers of their own: models, and the graders of each domain."""
-        yield from super().worker_roles()
-        for domain, reward in self.rewards.items():
-            yield f"rewards.{domain}", reward
-
-    def environment_roles(self) -> Iterator[tuple[str, EnvManagerConfig]]:
-        """Yield the sections whose environments have workers of their own."""
-        yield "train_env_manager", self.train_env_manager
-        if self.eval_steps:
-            yield "val_env_manager", self.val_env_manager
 
     @property
     def score_normalization(self) -> RewardNormalization:
@@ -54,4 +29,12 @@ class AgenticConfig(AgenticKeys):
     def problems(self) -> Iterator[Problem]:
         """Yield every contradiction between keys that are each valid alone."""
         yield from super().problems()
-        yield from agentic_problems(self)
+        key, size = "train_env_manager.group_size", self.train_env_manager.group_size
+        normalization = self.reward_normalization
+        others = []
+        if normalization.grouping == "state" and normalization.method != "identity":
+            reason = f"reward_normalization {normalization.method!r} over grouping 'state'"
+            others.append((reason, "reward_normalization.grouping: batch"))
+        yield from group_of_one_problems(self, key, size, "the members of a group", others)
+        if self.prompts_per_step:
+            yield from responses_problems(self, self.num_return_sequences_in_group)

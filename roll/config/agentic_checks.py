@@ -6,22 +6,29 @@ from collections.abc import Iterator
 
 from roll.config.agentic_keys import AgenticKeys
 from roll.config.batch_checks import either, multiples_around
-from roll.config.checks import group_of_one_problems
 from roll.config.env_manager import EnvManagerConfig
 from roll.config.errors import Problem
 from roll.config.grading_checks import custom_function_problems, graded_problems
+from roll.config.prompt_checks import prompt_problems
+from roll.config.prompt_keys import PROMPTS
 
 
-def agentic_problems(config: AgenticKeys) -> Iterator[Problem]:
-    """Yield the contradictions that only an agentic pipeline can have."""
-    size = config.train_env_manager.group_size
-    yield from group_of_one_problems(
-        config, "train_env_manager.group_size", size, "the members of a group", _group_normalization(config)
-    )
+def playing_problems(config: AgenticKeys) -> Iterator[Problem]:
+    """Yield the contradictions that only a run with environments can have."""
     yield from _batch_problems(config)
     yield from graded_problems(config)
     yield from custom_function_problems(config)
     yield from _domain_problems(config)
+    if config.prompts_per_step:
+        yield from prompt_problems(config)
+        yield from _mixture_problems(config)
+    elif config.validation is not None:
+        yield Problem(
+            "validation",
+            "it evaluates prompts, and prompts_per_step is 0.",
+            "say how many prompts each step has beside its episodes, such as prompts_per_step: 32. If it is to have "
+            "prompts only, it is a key of examples/start_rlvr_pipeline.py: start that with this file.",
+        )
     for name, tag in config.tags().items():
         limit = tag.max_tokens_per_step
         if limit is not None and limit > config.sequence_length:
@@ -31,13 +38,6 @@ def agentic_problems(config: AgenticKeys) -> Iterator[Problem]:
                 f"set max_tokens_per_step to at most {config.sequence_length}, or raise sequence_length.",
                 limit,
             )
-
-
-def _group_normalization(config: AgenticKeys) -> Iterator[tuple[str, str]]:
-    normalization = config.reward_normalization
-    if normalization.grouping == "state" and normalization.method != "identity":
-        reason = f"reward_normalization {normalization.method!r} over grouping 'state'"
-        yield reason, "reward_normalization.grouping: batch"
 
 
 def _batch_problems(config: AgenticKeys) -> Iterator[Problem]:
@@ -111,14 +111,15 @@ def _shares(groups: int, count: int) -> list[int]:
 
 
 def _domain_problems(config: AgenticKeys) -> Iterator[Problem]:
-    """Yield domains that grade no environment."""
-    played = {*config.train_env_manager.tags, *config.val_env_manager.tags}
+    """Yield domains that grade nothing, and filters of prompts where there are none."""
     for domain, reward in config.rewards.items():
-        if not played & set(reward.tags(domain)):
+        if domain in config.prompt_tags and config.prompts_per_step:
+            continue
+        if not config.played_tags & set(reward.tags(domain)):
             yield Problem(
                 f"rewards.{domain}.tag_included",
-                f"none of the environments ({', '.join(sorted(played))}) belongs to domain {domain}.",
-                "name the tags that it grades.",
+                f"none of the environments ({', '.join(sorted(config.played_tags))}) belongs to domain {domain}.",
+                "name the tags that it grades, or let the steps have prompts too: prompts_per_step: 32.",
                 reward.tags(domain),
             )
         if reward.query_filter_config.type != "no_filter":
@@ -134,4 +135,23 @@ def _domain_problems(config: AgenticKeys) -> Iterator[Problem]:
             "no domain says which episodes it grades.",
             f"add one, such as rewards: {{mine: {{tag_included: [{config.train_env_manager.tags[0]}]}}}}.",
             config.custom_reward_function.name,
+        )
+
+
+def _mixture_problems(config: AgenticKeys) -> Iterator[Problem]:
+    """Yield what only a run with episodes and prompts can get wrong."""
+    if not config.prompt_tags:
+        graded = f": those of rewards ({', '.join(config.rewards)}) grade environments" if config.rewards else ""
+        yield Problem(
+            "rewards",
+            f"prompts_per_step is {config.prompts_per_step}, but no domain says how responses to prompts are "
+            f"graded{graded}.",
+            "add one, such as rewards: {math_rule: {tag_included: [arithmetic]}}, or set prompts_per_step: 0.",
+        )
+    if PROMPTS in config.train_env_manager.tags:
+        yield Problem(
+            "train_env_manager.tags",
+            f"{PROMPTS!r} is the name of the prompts in checkpoints, so no environment can have it beside them.",
+            "give the tag another name, or set prompts_per_step: 0.",
+            PROMPTS,
         )

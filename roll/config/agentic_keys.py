@@ -1,4 +1,4 @@
-"""The keys that the agentic pipeline adds: environments."""
+"""The keys that the agentic pipeline adds: environments, and prompts beside them."""
 
 from __future__ import annotations
 
@@ -9,11 +9,11 @@ from pydantic import Field, model_validator
 
 from roll.config.base import NameList
 from roll.config.env_manager import CustomEnvConfig, EnvManagerConfig, RewardNormalization, ValEnvManagerConfig
-from roll.config.grading_keys import GradedKeys
-from roll.config.worker import Positive
+from roll.config.prompt_keys import PromptKeys
+from roll.config.worker import NonNegative, Positive
 
 
-class AgenticKeys(GradedKeys):
+class AgenticKeys(PromptKeys):
     """The keys of environments; :class:`roll.config.agentic.AgenticConfig` adds what they mean together."""
 
     reward_normalization: RewardNormalization = Field(
@@ -24,6 +24,11 @@ class AgenticKeys(GradedKeys):
     )
     val_env_manager: ValEnvManagerConfig = Field(
         default_factory=ValEnvManagerConfig, description="Environments of evaluation."
+    )
+    prompts_per_step: NonNegative = Field(
+        0,
+        description="Prompts of each training step beside its episodes, from `actor_train.data_args` and with "
+        "`num_return_sequences_in_group` responses each; `rewards` says how they are graded.",
     )
     custom_envs: dict[str, CustomEnvConfig] = Field(
         default_factory=dict, description="Tags by name, added to those that are registered in Python."
@@ -60,6 +65,31 @@ class AgenticKeys(GradedKeys):
         _fill_batch_size(filled, "rollout_batch_size", "train_env_manager", EnvManagerConfig)
         _fill_batch_size(filled, "val_batch_size", "val_env_manager", ValEnvManagerConfig)
         return filled
+
+    @property
+    def samples_per_step(self) -> int:
+        """Trajectories of a training step: episodes, and responses to prompts."""
+        if not self.prompts_per_step:
+            return self.rollout_batch_size
+        return self.rollout_batch_size + self.prompts_per_step * self.num_return_sequences_in_group
+
+    def samples_in_words(self) -> str:
+        """Return the keys that make :attr:`samples_per_step`, with their values."""
+        if not self.prompts_per_step:
+            return super().samples_in_words()
+        prompts = f"prompts_per_step {self.prompts_per_step}"
+        responses = f"num_return_sequences_in_group {self.num_return_sequences_in_group}"
+        return f"{super().samples_in_words()} + {prompts} × {responses} = {self.samples_per_step} trajectories"
+
+    @property
+    def played_tags(self) -> set[str]:
+        """The tags of training and evaluation."""
+        return {*self.train_env_manager.tags, *self.val_env_manager.tags}
+
+    @property
+    def prompt_tags(self) -> dict[str, list[str]]:
+        """The domains that prompts may belong to, with their tags: those that do not grade environments only."""
+        return {domain: tags for domain, tags in super().prompt_tags.items() if not self.played_tags >= set(tags)}
 
     def tags(self) -> dict[str, CustomEnvConfig]:
         """Return every tag of the configuration; ``custom_envs`` wins over the library ``custom_env``."""

@@ -27,6 +27,7 @@ ADVANTAGE_ESTIMATORS: Final[Mapping[str, str]] = {
     "agentic_reinforce": "discounted return per turn",
     "step_reinforce": "discounted return per turn minus the group's mean at that turn",
     "opmd": "score minus the group's mean or soft maximum",
+    "asymre": "score minus a baseline below the group's mean",
 }
 """Names of ``adv_estimator`` and what they mean."""
 
@@ -42,6 +43,7 @@ GROUP_ESTIMATORS: Final = frozenset(
         "step_wise_grpo",
         "step_reinforce",
         "opmd",
+        "asymre",
     }
 )
 """Estimators that compare the members of a group: with a group of one every advantage is 0."""
@@ -60,14 +62,20 @@ POLICY_LOSSES: Final[tuple[str, ...]] = (
     "sapo",
     "gmpo",
     "opmd",
+    "opmd_kimi",
+    "opmd_pairwise",
+    "sppo",
+    "rec",
     "sft",
     "mix",
+    "chord",
+    "luffy",
 )
 """Names of ``policy_loss``."""
 
 LOSS_AGGREGATIONS = Literal["token-mean", "seq-mean-token-sum", "seq-mean-token-mean", "seq-mean-token-sum-norm"]
 
-ALGORITHM_TYPES = Literal["ppo", "grpo", "opmd", "dpo", "sft", "mix"]
+ALGORITHM_TYPES = Literal["ppo", "grpo", "opmd", "asymre", "sppo", "rec", "dpo", "sft", "mix", "mix_chord", "luffy"]
 
 KL_ALIASES: Final[Mapping[str, str]] = {
     "k1": "kl",
@@ -134,13 +142,6 @@ class AlgorithmConfig(ConfigModel):
 
     # PPO
     ppo_epochs: Positive = Field(1, description="Passes over each rollout batch.")
-    mini_batches: Positive | None = Field(
-        None,
-        description="Optimiser steps per pass over the rollout batch. null: rollout batch / "
-        "(`per_device_train_batch_size` · `gradient_accumulation_steps` · data-parallel width).",
-    )
-    max_grad_norm: NonNegativeFloat = Field(1.0, description="Gradient norm is clipped to this; 0 is off.")
-    l2: NonNegativeFloat = Field(0.0, description="L2 penalty on the weights, as a loss term.")
     lambd: Annotated[float, Field(ge=0, le=1)] = Field(0.95, description="Lambda of `gae`.")
     gamma: Annotated[float, Field(ge=0, le=1)] = Field(
         1.0, description="Discount per token (`gae`, `reinforce`), or per turn (`agentic_reinforce`)."

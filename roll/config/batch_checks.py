@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from math import gcd
 
 from roll.config.batch_plan import global_train_batch
 from roll.config.errors import Problem
-from roll.config.rl_keys import RLKeys
+from roll.config.sampling_keys import SamplingKeys
 
 
-def mini_batch_problems(config: RLKeys) -> Iterator[Problem]:
+def mini_batch_problems(config: SamplingKeys) -> Iterator[Problem]:
     """Yield what does not fit between the rollout batch and the optimiser steps that share it."""
     batch = config.samples_per_step
     by_role = global_train_batch(config)
@@ -18,7 +17,7 @@ def mini_batch_problems(config: RLKeys) -> Iterator[Problem]:
         if batch % config.mini_batches:
             yield Problem(
                 "mini_batches",
-                f"{_rollout(config)} cannot be cut into {config.mini_batches} equal optimiser steps.",
+                f"{config.samples_in_words()} cannot be cut into {config.mini_batches} equal optimiser steps.",
                 f"use mini_batches: {either(divisors_around(batch, config.mini_batches))}.",
                 config.mini_batches,
             )
@@ -34,26 +33,24 @@ def mini_batch_problems(config: RLKeys) -> Iterator[Problem]:
         fits = either(divisors_around(batch // unit, accumulation))
         fix = f"use actor_train.training_args.gradient_accumulation_steps: {fits}"
     else:
-        responses = batch // config.rollout_batch_size
-        step = by_role // gcd(by_role, responses)
-        fix = f"use rollout_batch_size: {either(multiples_around(step, config.rollout_batch_size))}"
+        fix = f"use rollout_batch_size: {either(_batches_around(config, by_role))}"
     yield Problem(
         "actor_train.training_args.gradient_accumulation_steps",
-        f"{_rollout(config)} is not a multiple of the {by_role} trajectories of one optimiser step "
+        f"{config.samples_in_words()} is not a multiple of the {by_role} trajectories of one optimiser step "
         f"({_product(config)}).",
         f"{fix}, or leave it null and set mini_batches.",
         accumulation,
     )
 
 
-def oversized_batch_caution(config: RLKeys) -> Iterator[str]:
+def oversized_batch_caution(config: SamplingKeys) -> Iterator[str]:
     """Yield a caution where an optimiser step asks for more than a rollout has."""
     by_role = global_train_batch(config)
     if config.mini_batches is None and by_role is not None and by_role > config.samples_per_step:
         yield (
             f"actor_train.training_args.gradient_accumulation_steps: one optimiser step asks for {by_role} "
-            f"trajectories ({_product(config)}), but a step has {_rollout(config)}. Each rollout is one optimiser step "
-            "over all of it; set gradient_accumulation_steps: null to say so."
+            f"trajectories ({_product(config)}), but a step has {config.samples_in_words()}. Each rollout is one "
+            "optimiser step over all of it; set gradient_accumulation_steps: null to say so."
         )
 
 
@@ -71,7 +68,7 @@ def multiples_around(unit: int, wanted: int) -> list[int]:
     return [size for size in (below, below + unit) if size > 0]
 
 
-def _contradicting_steps(config: RLKeys, by_role: int) -> Problem:
+def _contradicting_steps(config: SamplingKeys, by_role: int) -> Problem:
     worker = config.actor_train
     unit = worker.training_args.per_device_train_batch_size * worker.data_parallel_size
     wanted = config.samples_per_step // (config.mini_batches or 1)
@@ -86,24 +83,26 @@ def _contradicting_steps(config: RLKeys, by_role: int) -> Problem:
     )
 
 
-def _rollout(config: RLKeys) -> str:
-    """Return the size of a rollout with the keys that make it."""
-    responses = config.samples_per_step // config.rollout_batch_size
-    if responses == 1:
-        return f"rollout_batch_size {config.rollout_batch_size}"
-    return (
-        f"rollout_batch_size {config.rollout_batch_size} × num_return_sequences_in_group {responses} = "
-        f"{config.samples_per_step} trajectories"
-    )
-
-
-def _product(config: RLKeys) -> str:
+def _product(config: SamplingKeys) -> str:
     worker = config.actor_train
     training = worker.training_args
     return (
         f"per_device_train_batch_size {training.per_device_train_batch_size} × gradient_accumulation_steps "
         f"{training.gradient_accumulation_steps} × data-parallel width {worker.data_parallel_size}"
     )
+
+
+def _batches_around(config: SamplingKeys, by_role: int) -> list[int]:
+    """Return values of ``rollout_batch_size`` next to its own that whole optimiser steps of ``by_role`` cover."""
+    own = config.rollout_batch_size
+
+    def fits(size: int) -> bool:
+        return config.model_copy(update={"rollout_batch_size": size}).samples_per_step % by_role == 0
+
+    return [
+        *[size for size in range(own, 0, -1) if fits(size)][:1],
+        *[size for size in range(own + 1, own + by_role + 1) if fits(size)][:1],
+    ]
 
 
 def either(values: list[int]) -> str:

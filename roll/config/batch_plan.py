@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from roll.config.env_manager import EnvManagerConfig
-from roll.config.rl_keys import DynamicSampling, RLKeys
+from roll.config.sampling_keys import DynamicSampling, SamplingKeys
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,7 +46,7 @@ class RolloutPlan:
 
 @dataclass(frozen=True, slots=True)
 class PromptPlan:
-    """The responses of one training step or evaluation of the RLVR pipeline.
+    """The responses to prompts of one training step or evaluation.
 
     Attributes:
         prompts: Prompts; ``None`` for all that the files hold.
@@ -76,6 +76,34 @@ class PromptPlan:
 
 
 @dataclass(frozen=True, slots=True)
+class MixedPlan:
+    """A training step or evaluation that has both.
+
+    Attributes:
+        parts: Episodes, and responses to prompts.
+    """
+
+    parts: tuple[RolloutPlan, PromptPlan]
+
+    @property
+    def trajectories(self) -> int | None:
+        """Episodes and responses, where the number of prompts is known."""
+        episodes, prompts = self.parts
+        return None if prompts.trajectories is None else episodes.trajectories + prompts.trajectories
+
+    def short(self) -> str:
+        """Return a few words, for a headline."""
+        return " + ".join(part.short() for part in self.parts)
+
+    def describe(self) -> str:
+        """Return one line, for people."""
+        return "; ".join(part.describe() for part in self.parts)
+
+
+Sampled = RolloutPlan | PromptPlan | MixedPlan
+
+
+@dataclass(frozen=True, slots=True)
 class UpdatePlan:
     """How the trajectories of a step become optimiser steps.
 
@@ -86,6 +114,7 @@ class UpdatePlan:
         data_parallel: Model replicas that share a mini-batch.
         per_device_batch: Most samples of one forward/backward pass, unless a token budget limits it.
         max_tokens_per_microbatch: Token budget of one pass, if there is one.
+        expert_rows: Rows that experts wrote, of one optimiser step.
     """
 
     trajectories: int
@@ -94,6 +123,7 @@ class UpdatePlan:
     data_parallel: int
     per_device_batch: int
     max_tokens_per_microbatch: int | None
+    expert_rows: int = 0
 
     @property
     def trajectories_per_optimizer_step(self) -> int:
@@ -108,7 +138,8 @@ class UpdatePlan:
     @property
     def micro_batches(self) -> int:
         """Forward/backward passes per optimiser step on one device, where one trajectory is one sample."""
-        return -(-self.trajectories_per_optimizer_step // (self.per_device_batch * self.data_parallel))
+        rows = self.trajectories_per_optimizer_step + self.expert_rows
+        return -(-rows // (self.per_device_batch * self.data_parallel))
 
     def describe(self) -> str:
         """Return one line, for people."""
@@ -117,9 +148,10 @@ class UpdatePlan:
         else:
             micro = f"{self.micro_batches} micro-batches of at most {self.per_device_batch} samples"
         replicas = f" on each of {self.data_parallel} replicas" if self.data_parallel > 1 else ""
+        experts = f" and {self.expert_rows} expert rows" if self.expert_rows else ""
         return (
             f"{self.trajectories} trajectories → {self.epochs} × {self.mini_batches} optimiser steps of "
-            f"{self.trajectories_per_optimizer_step} → {micro}{replicas}"
+            f"{self.trajectories_per_optimizer_step}{experts} → {micro}{replicas}"
         )
 
 
@@ -136,8 +168,8 @@ class BatchPlan:
         max_new_tokens: Most tokens of a response.
     """
 
-    train: RolloutPlan | PromptPlan
-    val: RolloutPlan | PromptPlan | None
+    train: Sampled
+    val: Sampled | None
     update: UpdatePlan
     max_steps: int
     sequence_length: int
@@ -167,9 +199,7 @@ class BatchPlan:
         )
 
 
-def batch_plan(
-    config: RLKeys, train: RolloutPlan | PromptPlan, val: RolloutPlan | PromptPlan | None, max_new_tokens: int
-) -> BatchPlan:
+def batch_plan(config: SamplingKeys, train: Sampled, val: Sampled | None, max_new_tokens: int) -> BatchPlan:
     """Return the batch plan of a run.
 
     Args:
@@ -188,7 +218,7 @@ def batch_plan(
     )
 
 
-def global_train_batch(config: RLKeys) -> int | None:
+def global_train_batch(config: SamplingKeys) -> int | None:
     """Return the trajectories of one optimiser step as the role's own keys give them, ``None`` where they do not.
 
     The guide's formula: per-device batch · accumulation · devices / (tensor · pipeline · context parallel size).
@@ -200,7 +230,7 @@ def global_train_batch(config: RLKeys) -> int | None:
     return worker.training_args.per_device_train_batch_size * accumulation * worker.data_parallel_size
 
 
-def update_plan(config: RLKeys) -> UpdatePlan:
+def update_plan(config: SamplingKeys) -> UpdatePlan:
     """Return how a rollout batch is cut into optimiser steps."""
     by_role = global_train_batch(config)
     if config.mini_batches is not None:
@@ -209,11 +239,12 @@ def update_plan(config: RLKeys) -> UpdatePlan:
         mini_batches = 1 if by_role is None else max(1, config.samples_per_step // by_role)
     return UpdatePlan(
         trajectories=config.samples_per_step,
-        epochs=config.ppo_epochs,
+        epochs=config.epochs_per_rollout,
         mini_batches=mini_batches,
         data_parallel=config.actor_train.data_parallel_size,
         per_device_batch=config.actor_train.training_args.per_device_train_batch_size,
         max_tokens_per_microbatch=config.actor_train.training_args.max_tokens_per_microbatch,
+        expert_rows=config.expert_rows_beside(config.samples_per_step // mini_batches),
     )
 
 

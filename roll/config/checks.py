@@ -6,25 +6,21 @@ from collections.abc import Iterable, Iterator
 from typing import Any
 
 from roll.config.algorithm import ADVANTAGE_ESTIMATORS, GROUP_ESTIMATORS, POLICY_LOSSES, UNBIASED_BY_RATIO
-from roll.config.batch_checks import (
-    divisors_around,
-    mini_batch_problems,
-    oversized_batch_caution,
-)
 from roll.config.errors import Problem, choose_from
 from roll.config.rl_keys import RLKeys
-from roll.config.strategies import ROLE_ABILITY, STRATEGIES, strategies_for
-from roll.config.worker import WorkerConfig
+from roll.config.sampling_keys import SamplingKeys
 
 
 def rl_problems(config: RLKeys) -> Iterator[Problem]:
     """Yield the contradictions that any run of reinforcement learning can have."""
     yield from _name_problems(config)
-    for role, worker in config.roles():
-        yield from _role_problems(config, role, worker)
-    yield from _length_problems(config)
     yield from _helper_model_problems(config)
-    yield from mini_batch_problems(config)
+    if config.expert is not None:
+        yield from config.expert.problems()
+        if config.expert.join == "groups" and config.adv_estimator not in GROUP_ESTIMATORS:
+            message = "an expert's answer is compared with those of its group, which the estimator does not do."
+            fix = f"use one that does ({', '.join(sorted(GROUP_ESTIMATORS))}), or expert.join: batch."
+            yield Problem("adv_estimator", message, fix, config.adv_estimator)
 
 
 def rl_cautions(config: RLKeys) -> Iterator[str]:
@@ -47,7 +43,6 @@ def rl_cautions(config: RLKeys) -> Iterator[str]:
         yield "kl_loss_coef: has no effect. Set use_kl_loss: true."
     if config.add_token_level_kl and config.init_kl_coef == 0:
         yield "add_token_level_kl: has no effect. Set init_kl_coef above 0."
-    yield from oversized_batch_caution(config)
 
 
 def _name_problems(config: RLKeys) -> Iterator[Problem]:
@@ -64,76 +59,8 @@ def _name_problems(config: RLKeys) -> Iterator[Problem]:
             yield Problem(path, "nothing is registered under this name.", fix, name)
 
 
-def name_problems(config: RLKeys, path: str, name: str) -> Iterator[Problem]:
-    """Yield a strategy that nobody knows, unless a module that is yet to be found may register it."""
-    if name not in STRATEGIES and not config.strategy_modules:
-        fix = f"{choose_from(name, STRATEGIES)} One of your own needs its module in strategy_modules."
-        yield Problem(path, "no strategy has this name.", fix, name)
-
-
-def _role_problems(config: RLKeys, role: str, worker: WorkerConfig) -> Iterator[Problem]:
-    name = worker.strategy_args.strategy_name
-    yield from name_problems(config, f"{role}.strategy_args.strategy_name", name)
-    if name in STRATEGIES and ROLE_ABILITY[role] not in worker.strategy_args.about.abilities:
-        yield Problem(
-            f"{role}.strategy_args.strategy_name",
-            f"this strategy cannot serve {role}.",
-            f"use one of {', '.join(strategies_for(role))}.",
-            name,
-        )
-    if worker.data_args.prompt is not None and worker.data_args.messages is not None:
-        yield Problem(
-            f"{role}.data_args.messages",
-            f"prompt ({worker.data_args.prompt!r}) and messages are both set, but a sample has only one of them.",
-            f"remove {role}.data_args.prompt or {role}.data_args.messages (set it to null).",
-            worker.data_args.messages,
-        )
-    yield from _device_problems(config, role, worker)
-
-
-def _device_problems(config: RLKeys, role: str, worker: WorkerConfig) -> Iterator[Problem]:
-    devices = worker.device_mapping
-    if not devices:
-        return
-    path = f"{role}.device_mapping"
-    if config.num_nodes is not None and max(devices) >= config.num_nodes * config.num_gpus_per_node:
-        total = config.num_nodes * config.num_gpus_per_node
-        yield Problem(
-            path,
-            f"device {max(devices)} does not exist: num_nodes {config.num_nodes} × num_gpus_per_node "
-            f"{config.num_gpus_per_node} = {total} devices.",
-            f"use ids below {total}, or raise num_nodes (null counts them itself).",
-            devices,
-        )
-    if len(devices) % worker.num_gpus_per_worker:
-        yield Problem(
-            f"{role}.num_gpus_per_worker",
-            f"{len(devices)} devices cannot be shared by workers of {worker.num_gpus_per_worker}.",
-            f"use {' or '.join(map(str, divisors_around(len(devices), worker.num_gpus_per_worker)))}, "
-            f"or change {path}.",
-            worker.num_gpus_per_worker,
-        )
-    elif worker.world_size not in (None, len(devices) // worker.num_gpus_per_worker):
-        count = len(devices) // worker.num_gpus_per_worker
-        yield Problem(
-            f"{role}.world_size",
-            f"{len(devices)} devices with {worker.num_gpus_per_worker} per worker make {count} workers.",
-            f"remove {role}.world_size, or set it to {count}.",
-            worker.world_size,
-        )
-    split = worker.strategy_args.parallel_size(
-        "tensor_model_parallel_size", "pipeline_model_parallel_size", "context_parallel_size"
-    )
-    if len(devices) % split:
-        yield Problem(
-            f"{role}.strategy_args.strategy_config",
-            f"tensor × pipeline × context parallel size = {split} does not divide {len(devices)} devices.",
-            f"choose sizes whose product is {' or '.join(map(str, divisors_around(len(devices), split)))}.",
-            worker.strategy_args.strategy_config,
-        )
-
-
-def _length_problems(config: RLKeys) -> Iterator[Problem]:
+def length_problems(config: SamplingKeys) -> Iterator[Problem]:
+    """Yield lengths that do not fit in each other."""
     length = config.sequence_length
     sampling: list[tuple[str, Any]] = [
         ("actor_infer.generating_args", config.actor_infer.generating_args),
@@ -184,6 +111,11 @@ def _helper_model_problems(config: RLKeys) -> Iterator[Problem]:
             "such as grpo.",
             "gae",
         )
+
+
+def responses_problems(config: RLKeys, size: int) -> Iterator[Problem]:
+    """Yield every choice that compares the responses to a prompt, where each has one."""
+    yield from group_of_one_problems(config, "num_return_sequences_in_group", size, "the responses to one prompt")
 
 
 def group_of_one_problems(

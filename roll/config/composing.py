@@ -4,15 +4,16 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, Final
 
-from omegaconf import DictConfig, OmegaConf
+from omegaconf import DictConfig, ListConfig, OmegaConf
 
 from roll.common.spelling import nearest
 from roll.config.errors import ConfigError, Problem, choose_from
 from roll.config.shipped import shipped_configs
-from roll.config.sources import shown_path
+from roll.config.sources import listed_stages, shown_path
 from roll.config.yaml_files import require_sound_files
 
 _EXTENSIONS: Final = (".yaml", ".yml")
@@ -32,19 +33,40 @@ def compose(name: str | Path, overrides: Sequence[str] = ()) -> tuple[DictConfig
     # Hydra takes a quarter of a second to import; a mapping needs none of it.
     import hydra
 
-    path = _find(name)
+    path = find(name)
     folders = [path.parent, shipped_configs()]
     require_sound_files(path, folders)
     require_sound_overrides(overrides, folders)
-    changes = [upsert(override, folders) for override in overrides]
-    changes += [f"hydra.searchpath=[{quoted(f'file://{shipped_configs()}')}]"]
+    changes = [upsert(override, folders, listed_stages(path)) for override in overrides]
+    changes.append(search_path(path, [shipped_configs()]))
     try:
-        with hydra.initialize_config_dir(str(path.parent), version_base="1.3"), warnings.catch_warnings():
+        initialized = hydra.initialize_config_dir
+        with _own_hydra(), initialized(str(path.parent), version_base="1.3"), warnings.catch_warnings():
             # A file without _self_ overrides its defaults, which is what the guide's own files rely on.
             warnings.filterwarnings("ignore", message=".*Defaults list is missing `_self_`.*")
             return hydra.compose(path.name, changes), path
     except Exception as error:
         raise composition_error(error, shown_path(path)) from error
+
+
+@contextmanager
+def _own_hydra() -> Iterator[None]:
+    """Let Hydra compose where it is at work already: in a run that it started."""
+    from hydra.core.global_hydra import GlobalHydra
+
+    held = GlobalHydra.instance().hydra
+    GlobalHydra.instance().clear()
+    try:
+        yield
+    finally:
+        GlobalHydra.instance().hydra = held
+
+
+def search_path(primary: Path | None, folders: Iterable[Path]) -> str:
+    """Return the override that lets Hydra look into ``folders``, behind those that ``primary`` names itself."""
+    own = None if primary is None else OmegaConf.select(OmegaConf.load(primary), "hydra.searchpath")
+    places = [*(own or ()), *(f"file://{folder}" for folder in folders)]
+    return f"hydra.searchpath=[{','.join(quoted(str(place)) for place in places)}]"
 
 
 def composition_error(error: Exception, source: str | None) -> ConfigError:
@@ -142,8 +164,18 @@ def _first_line(error: Exception) -> str:
 
 def change(composed: DictConfig, changes: Mapping[str, Any]) -> None:
     """Set keys of a composed configuration; dots go into sections, and keys may be new. A mapping is merged."""
+    listed = composed.get("stages") if isinstance(composed.get("stages"), ListConfig) else ()
+    stages = [str(each.get("name")) if isinstance(each, DictConfig) else "" for each in listed]
     for key, value in changes.items():
-        OmegaConf.update(composed, key, plain(value), merge=True, force_add=True)
+        OmegaConf.update(composed, _numbered(key, stages), plain(value), merge=True, force_add=True)
+
+
+def _numbered(key: str, stages: Sequence[str]) -> str:
+    """Return the path of a key in a listed stage that is named, by the number by which OmegaConf knows it."""
+    head, *below = key.split(".")
+    if head.lstrip("+~") != "stages" or not below or below[0] not in stages:
+        return key
+    return ".".join([head, str(stages.index(below[0])), *below[1:]])
 
 
 def plain(value: Any) -> Any:
@@ -155,9 +187,17 @@ def plain(value: Any) -> Any:
     return str(value) if isinstance(value, Path) else value
 
 
-def upsert(override: str, folders: Iterable[Path]) -> str:
-    """Let a key be set that the YAML file leaves at its default: the models know which keys exist, not Hydra."""
+def upsert(override: str, folders: Iterable[Path], stages: Sequence[str] = ()) -> str:
+    """Let a key be set that the YAML file leaves at its default: the models know which keys exist, not Hydra.
+
+    Args:
+        override: As it was written.
+        folders: Those of configurations.
+        stages: Names of stages that the file lists, for Hydra knows the items of a list by their numbers.
+    """
     key, equals, value = override.partition("=")
+    key = _numbered(key, stages)
+    override = f"{key}{equals}{value}"
     if "=" in value and value[0] not in "'\"[{":
         # A path such as checkpoints/step=000020, which Hydra's grammar takes only in quotes.
         override = f"{key}={quoted(value)}"
@@ -183,7 +223,12 @@ def is_primary(path: Path) -> bool:
     return any(line.startswith("defaults:") for line in path.read_text(encoding="utf-8", errors="replace").splitlines())
 
 
-def _find(name: str | Path) -> Path:
+def find(name: str | Path) -> Path:
+    """Return the file of a configuration, see :func:`compose`.
+
+    Raises:
+        ConfigError: There is none; names those that there are.
+    """
     folders = [Path.cwd(), Path.cwd() / "config", shipped_configs()]
     file = str(name) if str(name).endswith(_EXTENSIONS) else f"{name}.yaml"
     for folder in folders:

@@ -7,9 +7,9 @@ from collections.abc import Iterator
 from typing import Final
 
 from roll.common.spelling import nearest
-from roll.config.checks import name_problems
 from roll.config.errors import Problem
 from roll.config.grading_keys import DOMAIN_VERIFIERS, GradedKeys, RewardConfig
+from roll.config.role_checks import name_problems
 
 FILTER_ARGUMENTS: Final = {
     "no_filter": (),

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Annotated, Any, Final, Literal
+from typing import Annotated, Any, ClassVar, Final, Literal
 
 from pydantic import Field, FiniteFloat, model_validator
 
 from roll.config.base import ConfigModel, NameList
-from roll.config.rl import RLConfig
+from roll.config.sampling import SamplingConfig
 from roll.config.worker import CustomClass, NonNegative, Positive, WorkerConfig
 
 DOMAIN_VERIFIERS: Final[Mapping[str, str]] = {
@@ -92,8 +92,11 @@ class RewardConfig(WorkerConfig):
         return list(self.tag_included) or [domain]
 
 
-class GradedKeys(RLConfig):
+class GradedKeys(SamplingConfig):
     """The keys of pipelines whose trajectories verifiers may grade."""
+
+    needs_rewards: ClassVar[bool] = False
+    """Whether there is no other score than that of verifiers."""
 
     rewards: dict[str, RewardConfig] = Field(
         default_factory=dict,

@@ -11,11 +11,22 @@ from omegaconf import DictConfig, ListConfig
 
 from roll.common.registry import Registry, UnknownNameError
 from roll.config.agentic import AgenticConfig
+from roll.config.distill import DistillConfig
+from roll.config.dpo import DPOConfig
 from roll.config.errors import ConfigError, Problem
 from roll.config.evaluation import EvaluationConfig
+from roll.config.reward_model import RewardModelConfig
 from roll.config.rlvr import RLVRConfig
 from roll.config.run import RunConfig
+from roll.config.sample import SampleConfig
+from roll.config.sft import SFTConfig
+from roll.config.staged import StagedConfig
 from roll.config.user_modules import import_problems
+
+STAGES: Final = "stages"
+"""The key that makes a configuration one of several stages; ``pipeline`` is then that of its stages."""
+STAGED: Final = "multi_stage"
+"""The kind of run that it then is."""
 
 Runner = Callable[[Any], Any] | str
 """Called with a checked configuration; or ``module:function``, which is imported when a configuration is good."""
@@ -69,7 +80,8 @@ def named_kind(composed: DictConfig) -> PipelineKind | None:
     Raises:
         ConfigError: There is no such kind, or a module cannot be imported.
     """
-    name = composed.get("pipeline")
+    stages = composed.get(STAGES)
+    name = STAGED if stages and not isinstance(stages, str) else composed.get("pipeline")
     if name is None:
         return None
     modules = composed.get("pipeline_modules") or ()
@@ -97,6 +109,17 @@ def kind_to_run(composed: DictConfig, own: PipelineKind) -> PipelineKind:
     return own if named is None or issubclass(own.config, named.config) else named
 
 
+def kind_with(config: type[RunConfig]) -> PipelineKind:
+    """Return the kind of run whose keys a model has."""
+    return next(kind for kind in map(PIPELINES.get, PIPELINES) if kind.config is config)
+
+
 register_pipeline("agentic", config=AgenticConfig, run="roll.pipelines.agentic:AgenticPipeline.start")
 register_pipeline("rlvr", config=RLVRConfig, run="roll.pipelines.rlvr:RlvrPipeline.start")
 register_pipeline("evaluation", config=EvaluationConfig, run="roll.pipelines.evaluation:run_evaluation")
+register_pipeline("sft", config=SFTConfig, run="roll.pipelines.sft:SFTPipeline.start")
+register_pipeline("dpo", config=DPOConfig, run="roll.pipelines.dpo:DPOPipeline.start")
+register_pipeline("reward_model", config=RewardModelConfig, run="roll.pipelines.reward_model:RewardModelPipeline.start")
+register_pipeline("distill", config=DistillConfig, run="roll.pipelines.distill:DistillPipeline.start")
+register_pipeline("sample", config=SampleConfig, run="roll.pipelines.sample:SamplePipeline.start")
+register_pipeline(STAGED, config=StagedConfig, run="roll.pipelines.staged:run_stages")

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import warnings
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, TypeVar, overload
@@ -12,19 +12,21 @@ from omegaconf import DictConfig, OmegaConf
 from pydantic import ValidationError
 
 from roll.config.agentic import AgenticConfig
+from roll.config.base import OUTPUT
 from roll.config.composing import change, compose, from_mapping
 from roll.config.dialects import translate
 from roll.config.errors import ConfigError, ConfigWarning, Problem
 from roll.config.evaluation import EvaluationConfig
-from roll.config.grading_keys import GradedKeys
-from roll.config.kinds import PIPELINES, PipelineKind, named_kind
+from roll.config.kinds import PIPELINES, STAGES, PipelineKind, named_kind
 from roll.config.origins import Origins
 from roll.config.resolving import resolve
 from roll.config.rl import RLConfig
 from roll.config.rlvr import RLVRConfig
 from roll.config.run import RunConfig
 from roll.config.sources import Sources
-from roll.config.validation import validation_problems
+from roll.config.staged import Stage, StagedConfig, StageKeys
+from roll.config.staging import overlay, without_effect
+from roll.config.validation import valid_keys, validation_problems
 
 Config = TypeVar("Config", bound=RunConfig)
 
@@ -40,6 +42,8 @@ def load(
     kind: type[Config],
     overrides: Sequence[str] | Mapping[str, Any] = (),
     source: str | None = None,
+    command: Sequence[str] | None = None,
+    program: Sequence[str] = (),
     **changes: Any,
 ) -> Config: ...
 
@@ -51,6 +55,8 @@ def load(
     *,
     overrides: Sequence[str] | Mapping[str, Any] = (),
     source: str | None = None,
+    command: Sequence[str] | None = None,
+    program: Sequence[str] = (),
     **changes: Any,
 ) -> Any: ...
 
@@ -62,6 +68,8 @@ def load(
     kind: type[Config] | None = None,
     overrides: Sequence[str] | Mapping[str, Any] = (),
     source: str | None = None,
+    command: Sequence[str] | None = None,
+    program: Sequence[str] = (),
     **changes: Any,
 ) -> Any:
     """Return a checked configuration, from a name, a file or a mapping. Loads no model.
@@ -79,6 +87,8 @@ def load(
             file uses, and for a mapping ``AgenticConfig``.
         overrides: Further keys: texts as on the command line, or a mapping whose keys may have dots.
         source: Path of the primary YAML file of a mapping, so that a problem can name file and line.
+        command: See :func:`check`.
+        program: See there.
         changes: Further keys at the top level, ``max_steps=5``.
 
     Returns:
@@ -103,8 +113,10 @@ def load(
     written = [*texts, *(f"{key}={value}" for key, value in values.items())]
     if kind is None:
         named = named_kind(composed)
-        return check(composed, kind=named.config if named else AgenticConfig, source=source, overrides=written)
-    return check(composed, kind=kind, source=source, overrides=written)
+        found: type[Any] = named.config if named else AgenticConfig
+    else:
+        found = kind
+    return check(composed, kind=found, source=source, overrides=written, command=command, program=program)
 
 
 def kind_of(composed: DictConfig) -> type[RunConfig]:
@@ -119,12 +131,24 @@ def kind_of(composed: DictConfig) -> type[RunConfig]:
     data = OmegaConf.to_container(composed, resolve=False)
     assert isinstance(data, dict)
     named = {str(key): value for key, value in data.items()}
-    if named.keys() & (AgenticConfig.model_fields.keys() - GradedKeys.model_fields.keys()):
+    if named.keys() & (AgenticConfig.model_fields.keys() - EvaluationConfig.model_fields.keys()):
         return AgenticConfig
     native = translate(named, EvaluationConfig).data
     if not native.keys() & (EvaluationConfig.model_fields.keys() - RLConfig.model_fields.keys()):
         return RLVRConfig if _trains_on_files(native) else AgenticConfig
     return RLVRConfig if _trains_on_files(native) and native.get("recorded") is None else EvaluationConfig
+
+
+def kind_to_measure(
+    config: str | Path | Mapping[str, Any],
+) -> type[AgenticConfig] | type[EvaluationConfig]:
+    """Return the model by which a policy is measured on what a configuration validates with.
+
+    Raises:
+        ConfigError: There is no such configuration, or it names a kind that there is not.
+    """
+    composed = from_mapping(config) if isinstance(config, Mapping) else compose(config)[0]
+    return AgenticConfig if issubclass(kind_of(composed), AgenticConfig) else EvaluationConfig
 
 
 def _trains_on_files(native: Mapping[str, Any]) -> bool:
@@ -141,6 +165,7 @@ def check(
     source: str | None = None,
     overrides: Sequence[str] = (),
     command: Sequence[str] | None = None,
+    program: Sequence[str] = (),
 ) -> Config:
     """Resolve interpolations, validate every key, and check that the keys fit together.
 
@@ -152,6 +177,7 @@ def check(
         source: Path of the primary YAML file, so that a problem can name file and line.
         overrides: Overrides that were applied, for the same reason.
         command: The command line of the process that they were given on, ``None`` where they come from Python.
+        program: The words of it that start the same configuration without overrides, see :class:`Origins`.
 
     Raises:
         ConfigError: See :func:`load`.
@@ -160,15 +186,33 @@ def check(
         ConfigWarning: See :func:`load`.
     """
     sources = Sources.of(source, overrides, "command line" if command is not None else "from Python")
-    problems: list[Problem] = []
-    data = resolve(config, problems, leave_out=_COMPOSITION_KEYS)
-    if problems:
-        raise _error(problems, sources, source)
     named = named_kind(config)
     if named is not None and not issubclass(kind, named.config):
         raise _error([_of_another_kind(named, kind)], sources, source)
+    origins = Origins(sources, {}, command, program)
+    if issubclass(kind, StagedConfig):
+        return _check_stages(config, kind, source, overrides, origins)
+    return _checked(config, kind, source, overrides, origins)
+
+
+def _checked(
+    config: DictConfig,
+    kind: type[Config],
+    source: str | None,
+    overrides: Sequence[str],
+    origins: Origins,
+    leave_out: Collection[str] = (),
+    **more: Any,
+) -> Config:
+    """Return what :func:`check` does of one kind, without the keys of ``leave_out`` and with those of ``more``."""
+    sources = origins.sources
+    problems: list[Problem] = []
+    data = resolve(config, problems, leave_out=(*_COMPOSITION_KEYS, *leave_out))
+    if problems:
+        raise _error(problems, sources, source)
     given = [override.lstrip("+~").partition("=")[0] for override in overrides]
     native = translate(data, kind, given)
+    native.data.update(more)
     if source is not None and Path(source).is_file():
         native.data.setdefault("exp_name", Path(source).stem)
     if native.problems:
@@ -185,10 +229,45 @@ def check(
     cautions = [native.caution_as_written(caution) for caution in loaded.cautions()]
     for key, caution in [*native.cautions(), *((text.partition(":")[0], text) for text in cautions)]:
         place = sources.locate(key.split("."))
-        warnings.warn(f"{caution}{f' [{place}]' if place else ''}", ConfigWarning, stacklevel=2)
-    return loaded.from_origins(
-        Origins(sources, {native: origin.path for native, origin in native.origins.items()}, command)
-    )
+        warnings.warn(f"{caution}{f' [{place}]' if place else ''}", ConfigWarning, stacklevel=3)
+    written = {native: origin.path for native, origin in native.origins.items()}
+    return loaded.from_origins(replace(origins, written=written))
+
+
+def _check_stages(
+    config: DictConfig, kind: type[Config], source: str | None, overrides: Sequence[str], origins: Origins
+) -> Config:
+    """Check every stage, and then what is for all of them.
+
+    Raises:
+        ConfigError: Lists the problems of all stages.
+    """
+    try:
+        overlaid = overlay(config, exp_name=config.get("exp_name") or (Path(source).stem if source else "roll"))
+    except ConfigError as error:
+        raise _error(error.problems, origins.sources, source) from None
+    stages, problems = {}, []
+    for each in overlaid:
+        given, its = each.overrides(overrides), each.sources(origins.sources)
+        origin = replace(origins, sources=its, output_dir=Path(str(config.get("output_dir") or OUTPUT)))
+        try:
+            with warnings.catch_warnings(record=True) as caught:
+                warnings.simplefilter("always")
+                checked = _checked(each.composed, each.kind.config, None, given, origin, each.leave_out)
+            stages[each.name] = Stage.of(checked, **each.keys)
+        except ValidationError as error:
+            found = validation_problems(error, dict(each.keys), StageKeys)
+            problems += [replace(problem, path=f"{each.path}.{problem.path}") for problem in found]
+        except ConfigError as error:
+            problems += [each.at_home(problem) for problem in error.problems]
+        for item in caught:
+            warnings.warn(f"{each.path}: {item.message}", ConfigWarning, stacklevel=3)
+    if problems:
+        raise ConfigError(list({(each.path, each.message): each for each in problems}.values()), source=source)
+    for caution in without_effect(overlaid, overrides):
+        warnings.warn(caution, ConfigWarning, stacklevel=3)
+    of_stages = {key for name in PIPELINES for key in valid_keys(PIPELINES.get(name).config)} - {*valid_keys(kind)}
+    return _checked(config, kind, source, overrides, origins, of_stages | {STAGES}, stages=stages)
 
 
 def _of_another_kind(named: PipelineKind, kind: type[RunConfig]) -> Problem:
@@ -206,7 +285,7 @@ def _for_another_program(problem: Problem, kind: type[RunConfig]) -> Problem:
     known = [other for other in others if other is not kind and other.program and problem.path in other.model_fields]
     if not known or problem.path in kind.model_fields:
         return problem
-    program = min(known, key=lambda other: len(other.__mro__)).program
+    program = known[0].program
     return replace(problem, fix=f"it is a key of {program}: start that with this file, or remove the key.")
 
 

@@ -15,7 +15,10 @@ from pydantic_core import PydanticUndefined
 from roll.config.agentic_keys import AgenticKeys
 from roll.config.algorithm import AlgorithmConfig, OverlongBuffer, SamplerCorrection
 from roll.config.base import ConfigModel, as_list
+from roll.config.demonstration_columns import DemonstrationColumns
 from roll.config.device_mapping import parse_device_mapping
+from roll.config.distill_keys import DistillKeys, TeacherConfig
+from roll.config.dpo_keys import DPOKeys
 from roll.config.env_manager import (
     CustomEnvConfig,
     EnvManagerConfig,
@@ -24,10 +27,18 @@ from roll.config.env_manager import (
     ValEnvManagerConfig,
 )
 from roll.config.evaluation import EvaluationConfig
+from roll.config.expert import ExpertConfig
 from roll.config.grading_keys import GradedKeys, QueryFilterConfig, RewardConfig, VerifierConfig
-from roll.config.rl_keys import DynamicSampling, RLKeys
-from roll.config.rlvr_keys import RLVRKeys, ValidationConfig
+from roll.config.pair_keys import PairKeys
+from roll.config.policy_evaluation import PolicyEvaluationKeys
+from roll.config.prompt_keys import PromptKeys, ValidationConfig
+from roll.config.reward_model_keys import RewardModelKeys
+from roll.config.rl_keys import RLKeys
+from roll.config.row_steps import HeldOutConfig, RowSteps
 from roll.config.run import CheckpointConfig, RunConfig
+from roll.config.sampling_keys import DynamicSampling, SamplingKeys
+from roll.config.staged import StagedConfig, StageKeys
+from roll.config.trainer_keys import TrainerKeys
 from roll.config.weight_sync import WeightSyncConfig
 from roll.config.worker import (
     CustomClass,
@@ -46,7 +57,10 @@ START, END = "<!-- reference:start -->", "<!-- reference:end -->"
 _TITLES: dict[type[ConfigModel], str] = {
     RunConfig: "Every run (top level)",
     CheckpointConfig: "`checkpoint_config`",
+    TrainerKeys: "Every run that trains (top level)",
+    SamplingKeys: "Every run that samples (top level)",
     RLKeys: "Reinforcement learning (top level)",
+    ExpertConfig: "`expert`",
     WeightSyncConfig: "`weight_sync`",
     AlgorithmConfig: "Algorithm (top level)",
     OverlongBuffer: "`overlong_buffer`",
@@ -56,7 +70,7 @@ _TITLES: dict[type[ConfigModel], str] = {
     EnvManagerConfig: "`train_env_manager`, `val_env_manager`",
     Timeouts: "`timeouts` of an env manager",
     CustomEnvConfig: "A tag in `custom_envs` or `custom_env`",
-    RLVRKeys: "RLVR (top level)",
+    PromptKeys: "Prompts (top level)",
     GradedKeys: "Rewards (top level)",
     RewardConfig: "A domain in `rewards`",
     VerifierConfig: "A verifier in `verifiers`",
@@ -64,7 +78,18 @@ _TITLES: dict[type[ConfigModel], str] = {
     DynamicSampling: "`dynamic_sampling`",
     ValidationConfig: "`validation`",
     EvaluationConfig: "Evaluation alone (top level)",
-    WorkerConfig: "A role: `actor_train`, `actor_infer`, `reference`, `critic`, `reward`",
+    PolicyEvaluationKeys: "What a policy that imitates plays and answers (top level)",
+    RowSteps: "Supervised fine-tuning, preferences, reward models (top level)",
+    HeldOutConfig: "`validation` of supervised fine-tuning, preferences, reward models",
+    DemonstrationColumns: "Columns of demonstrations: supervised fine-tuning (top level), `expert`",
+    PairKeys: "Pairs of answers: preferences, reward models (top level)",
+    DPOKeys: "Preferences (top level)",
+    RewardModelKeys: "Reward models (top level)",
+    DistillKeys: "Distillation (top level)",
+    TeacherConfig: "A teacher in `teachers`",
+    StagedConfig: "Several stages (top level)",
+    StageKeys: "A stage in `stages`, beside the keys of its kind of run",
+    WorkerConfig: "A role: `actor_train`, `actor_infer`, `reference`, `teacher`, `critic`, `reward`",
     ModelArgs: "`model_args`",
     TrainingArgs: "`training_args`",
     DataArgs: "`data_args`",
@@ -103,9 +128,14 @@ def write_reference(path: Path) -> bool:
 def _table(model: type[ConfigModel], title: str) -> str:
     rows = []
     for name, field in _own_fields(model):
-        cells = (_names(model, name), _type(field), _default(model, name, field), _meaning(field))
+        cells = (_names(model, name), *describe(model, name, field))
         rows.append(f"| {' | '.join(cells)} |")
     return "\n".join([f"### {title}", "", "| Key | Type | Default | Meaning |", "| --- | --- | --- | --- |", *rows])
+
+
+def describe(model: type[ConfigModel], name: str, field: FieldInfo) -> tuple[str, str, str]:
+    """Return type, default and meaning of a key of ``model`` as cells of a table."""
+    return _type(field), _default(model, name, field), _meaning(field)
 
 
 def _own_fields(model: type[ConfigModel]) -> Iterator[tuple[str, FieldInfo]]:

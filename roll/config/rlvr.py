@@ -3,27 +3,28 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from typing import ClassVar
 
-from roll.config.batch_plan import BatchPlan, PromptPlan, batch_plan
+from roll.config.batch_plan import BatchPlan, batch_plan
+from roll.config.checks import responses_problems
 from roll.config.errors import Problem
 from roll.config.grading_keys import RewardConfig
+from roll.config.rl import RLConfig
 from roll.config.rlvr_checks import rlvr_cautions, rlvr_problems
 from roll.config.rlvr_keys import RLVRKeys
 from roll.config.worker import WorkerConfig
 
 
-class RLVRConfig(RLVRKeys):
+class RLVRConfig(RLVRKeys, RLConfig):
     """Everything that ``examples/start_rlvr_pipeline.py`` reads."""
 
     program = "examples/start_rlvr_pipeline.py"
+    needs_rewards: ClassVar[bool] = True
 
     def plan(self) -> BatchPlan:
         """Return what training and evaluation answer, and how that becomes optimiser steps."""
-        sampling = self.dynamic_sampling
-        refill = self.rollout_batch_size * sampling.max_batches if sampling.enable else None
-        train = PromptPlan(self.rollout_batch_size, self.num_return_sequences_in_group, refill)
-        val = PromptPlan(None, self.val_generating.num_return_sequences) if self.validation else None
-        return batch_plan(self, train, val, self.actor_infer.generating_args.max_new_tokens)
+        train = self.prompt_plan(self.rollout_batch_size)
+        return batch_plan(self, train, self.validation_plan(), self.actor_infer.generating_args.max_new_tokens)
 
     def worker_roles(self) -> Iterator[tuple[str, WorkerConfig]]:
         """Yield the roles that have workers of their own: models, and the graders of each domain."""
@@ -35,6 +36,7 @@ class RLVRConfig(RLVRKeys):
         """Yield every contradiction between keys that are each valid alone."""
         yield from super().problems()
         yield from rlvr_problems(self)
+        yield from responses_problems(self, self.num_return_sequences_in_group)
 
     def cautions(self) -> Iterator[str]:
         """Yield what has no effect or probably not the one that was meant."""

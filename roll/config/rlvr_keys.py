@@ -1,32 +1,19 @@
-"""The keys that the RLVR pipeline adds: prompts from files."""
+"""What the RLVR pipeline reads differently: a step is prompts and nothing else."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from typing import Any
 
-from pydantic import Field, model_validator
+from pydantic import model_validator
 
 from roll.config.base import ConfigModel
-from roll.config.grading_keys import GradedKeys
-from roll.config.worker import DataArgs, GeneratingArgs
+from roll.config.prompt_keys import PromptKeys
+from roll.config.worker import GeneratingArgs
 
 
-class ValidationConfig(ConfigModel):
-    """Evaluation of the RLVR pipeline."""
-
-    data_args: DataArgs = Field(default_factory=DataArgs, description="Validation files; metrics are per tag.")
-    generating_args: GeneratingArgs | None = Field(
-        None,
-        description="Sampling of evaluations; unset keys are those of training. `num_return_sequences` responses per "
-        "prompt give mean@k and pass@k.",
-    )
-
-
-class RLVRKeys(GradedKeys):
-    """The keys of prompts; :class:`roll.config.rlvr.RLVRConfig` adds what they mean together."""
-
-    validation: ValidationConfig | None = Field(None, description="Evaluation. null: none.")
+class RLVRKeys(PromptKeys):
+    """The keys of an RLVR run; :class:`roll.config.rlvr.RLVRConfig` adds what they mean together."""
 
     @model_validator(mode="before")
     @classmethod
@@ -46,22 +33,18 @@ class RLVRKeys(GradedKeys):
         """Responses of a training step: ``rollout_batch_size`` prompts with so many responses each."""
         return self.rollout_batch_size * self.num_return_sequences_in_group
 
+    def samples_in_words(self) -> str:
+        """Return the keys that make :attr:`samples_per_step`, with their values."""
+        responses = self.num_return_sequences_in_group
+        if responses == 1:
+            return super().samples_in_words()
+        product = f"{super().samples_in_words()} × num_return_sequences_in_group {responses}"
+        return f"{product} = {self.samples_per_step} trajectories"
+
     @property
     def val_generating(self) -> GeneratingArgs:
         """Sampling of evaluations: ``validation.generating_args`` before ``val_generating_args`` before training's."""
-        changes = self.validation.generating_args if self.validation is not None else None
-        base = super().val_generating
-        return base if changes is None else base.model_copy(update=changes.model_dump(exclude_unset=True))
-
-    @property
-    def val_data_args(self) -> DataArgs:
-        """The validation data; how rows are read is as in training where ``validation.data_args`` does not say."""
-        own = self.validation.data_args if self.validation is not None else DataArgs()
-        given = own.model_fields_set
-        keys = {"ground_truth", "tag", "system_prompt", "template", "enable_thinking"} - given
-        if not given & {"prompt", "messages"}:
-            keys |= {"prompt", "messages"}
-        return own.model_copy(update={key: getattr(self.actor_train.data_args, key) for key in keys})
+        return self.validation_generating
 
 
 def _as_mapping(section: Any) -> Mapping[str, Any] | None:

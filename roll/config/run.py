@@ -11,8 +11,9 @@ from pydantic import AfterValidator, Field, PrivateAttr
 
 from roll.config.base import OUTPUT, ConfigModel, EnvironmentVariables, NameList
 from roll.config.env_manager import EnvManagerConfig
-from roll.config.errors import Problem, choose_from
+from roll.config.errors import FixableError, Problem, choose_from
 from roll.config.origins import Origins
+from roll.config.ranges import read_range
 from roll.config.trackers import TRACKERS
 from roll.config.user_modules import imported
 from roll.config.worker import NonNegative, Positive, WorkerConfig
@@ -56,7 +57,8 @@ class RunConfig(ConfigModel):
     # The run
     pipeline: str | None = Field(
         None,
-        description="Kind of run: `agentic`, `rlvr`, `evaluation`, or one of your own. null: what the program runs.",
+        description="Kind of run: `agentic`, `rlvr`, `sft`, `dpo`, `reward_model`, `distill`, `sample`, `evaluation`, "
+        "or one of your own. null: what the program runs. Beside `stages`: that of stages that do not say theirs.",
     )
     pipeline_modules: NameList = Field(
         default_factory=list, description="Python modules to import that register kinds of run of your own."
@@ -70,7 +72,9 @@ class RunConfig(ConfigModel):
     deterministic: bool = Field(True, description="The same seed gives the same run, bit for bit.")
     output_dir: ConfigPath = Field(OUTPUT, description="Folder of everything that a run writes.")
     logging_dir: ConfigPath | None = Field(None, description="Folder of logs. null: `output_dir`/logs.")
-    render_save_dir: ConfigPath | None = Field(None, description="Folder of review pages. null: `output_dir`/render.")
+    render_save_dir: ConfigPath | None = Field(
+        None, description="Folder of the review of evaluations. null: `output_dir`/render."
+    )
     system_envs: EnvironmentVariables = Field(default_factory=dict, description="Environment of every process.")
     rpc_timeout: Annotated[float, Field(gt=0)] = Field(3600, description="Seconds a call to another process may take.")
 
@@ -86,8 +90,10 @@ class RunConfig(ConfigModel):
     strategy_modules: Annotated[NameList, AfterValidator(imported)] = Field(
         default_factory=list, description="Python modules to import that register engines and trainers of your own."
     )
-    progress: Literal["auto", "live", "lines", "none"] = Field(
-        "auto", description="What the terminal shows; auto: a live dashboard on a terminal, else one line per step."
+    progress: Literal["auto", "live", "lines", "notebook", "none"] = Field(
+        "auto",
+        description="What the terminal shows; auto: a live dashboard on a terminal, else one line per step. "
+        "notebook: a few lines below the cell, drawn anew while the run works; what `roll.train` shows in a notebook.",
     )
 
     # Schedule
@@ -116,6 +122,12 @@ class RunConfig(ConfigModel):
 
     variables: dict[str, Any] = Field(
         default_factory=dict, description="Values of your own, to interpolate as `${variables.name}`."
+    )
+
+    tune: dict[str, Any] = Field(
+        default_factory=dict,
+        description="What `roll tune` may set: the path of a key to `{low: 1e-5, high: 1e-3, log: true}`, to a list of "
+        "values, or to a word such as `loguniform(1e-5, 1e-3)`. Training does not look at it.",
     )
 
     _origins: Origins = PrivateAttr(default_factory=Origins)
@@ -162,6 +174,11 @@ class RunConfig(ConfigModel):
                 path = "track_with" if len(self.track_with) == 1 else f"track_with.{index}"
                 fix = f"{choose_from(tracker, TRACKERS)} One of your own needs its module in tracker_modules."
                 yield Problem(path, "no tracker has this name.", fix, tracker)
+        for key, value in self.tune.items():
+            try:
+                read_range(value)
+            except FixableError as error:
+                yield Problem(f"tune.{key}", error.message, error.fix, value)
 
     def cautions(self) -> Iterator[str]:
         """Yield what has no effect or probably not the one that was meant."""
@@ -174,7 +191,7 @@ class RunConfig(ConfigModel):
 
     @property
     def render_path(self) -> Path:
-        """Folder of the review pages."""
+        """Folder of the review of evaluations."""
         return self.render_save_dir or self.output_dir / "render"
 
     @property

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import replace
 from importlib.util import find_spec
 
 from roll.config.errors import ConfigError, Problem
 from roll.config.run import RunConfig
+from roll.config.staged import StagedConfig
 from roll.config.strategies import availability_problem
 from roll.config.user_modules import import_problems
 
@@ -27,6 +29,9 @@ def require_runnable(config: RunConfig) -> None:
 
 
 def _missing(config: RunConfig) -> Iterator[Problem]:
+    if isinstance(config, StagedConfig):
+        for name, stage in config.stages.items():
+            yield from (replace(problem, path=f"stages.{name}.{problem.path}") for problem in _missing(stage.config))
     yield from import_problems("strategy_modules", config.strategy_modules)
     for role, worker in config.roles():
         problem = availability_problem(
@@ -36,7 +41,7 @@ def _missing(config: RunConfig) -> Iterator[Problem]:
             yield problem
     if config.cluster == "ray" and find_spec("ray") is None:
         message = "the Python package ray is not installed."
-        yield Problem("cluster", message, "pip install 'roll[ray]', or set cluster=local.", config.cluster)
+        yield Problem("cluster", message, "pip install 'roll-rl[ray]', or set cluster=local.", config.cluster)
     for name in config.track_with:
         package = _TRACKER_PACKAGES.get(name)
         if package is not None and find_spec(package) is None:

@@ -5,13 +5,13 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Final
 
-SHIPPED: Final = Path(__file__).parents[1] / "presets"
-"""Configurations and exercises that come with the package: those of ``examples/``."""
+SHIPPED: Final = Path(__file__).resolve().parents[1] / "presets"
+"""Configurations and exercises that come with the package."""
 
 
 def shipped_configs() -> Path:
     """Return the folder of the configurations that come with the package."""
-    return (SHIPPED / "config").resolve()
+    return SHIPPED / "config"
 
 
 def shipped_data(path: Path) -> Path:

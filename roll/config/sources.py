@@ -6,7 +6,7 @@ out where a faulty key stands.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 
 import yaml
@@ -57,14 +57,40 @@ class Sources:
     def locate(self, path: Sequence[str]) -> str | None:
         """Return where the key at ``path`` was written, or where the closest part above it was."""
         for depth in range(len(path), 0, -1):
-            key = tuple(path[:depth])
-            for override in reversed(self._overrides):
-                if tuple(override.lstrip("+~").partition("=")[0].split(".")) == key:
-                    return f"{self._by}: {override.removeprefix('++')}"
-            for name, lines in self._files:
-                if key in lines:
-                    return f"{name}:{lines[key]}"
+            place = self._at(tuple(path[:depth]))
+            if place is not None:
+                return place
         return self._label or None
+
+    def within(self, sections: Iterable[tuple[str, ...]]) -> Sources:
+        """Return the same for what is a configuration by itself: a section laid over what is beside it.
+
+        Args:
+            sections: The paths by which the section may be named.
+        """
+        return _Within(self, tuple(sections))
+
+    def _at(self, key: tuple[str, ...]) -> str | None:
+        """Return where this very key was written."""
+        for override in reversed(self._overrides):
+            if tuple(override.lstrip("+~").partition("=")[0].split(".")) == key:
+                return f"{self._by}: {override.removeprefix('++')}"
+        for name, lines in self._files:
+            if key in lines:
+                return f"{name}:{lines[key]}"
+        return None
+
+
+class _Within(Sources):
+    """The origins of a section that is laid over its surroundings."""
+
+    def __init__(self, whole: Sources, sections: tuple[tuple[str, ...], ...]) -> None:
+        super().__init__(whole._files, whole._overrides, whole._label, whole._by)
+        self._sections = sections
+
+    def _at(self, key: tuple[str, ...]) -> str | None:
+        places = (super(_Within, self)._at((*section, *key)) for section in self._sections)
+        return next((place for place in places if place is not None), None) or super()._at(key)
 
 
 def shown_path(path: Path) -> str:
@@ -83,6 +109,18 @@ def composed_files(primary: Path, seen: frozenset[Path] = frozenset()) -> Iterat
         path = next((path for folder in _folders(primary) if (path := folder / file).is_file()), None)
         if path is not None and path.resolve() not in seen:
             yield from composed_files(path, seen | {path.resolve()})
+
+
+def listed_stages(primary: Path) -> list[str]:
+    """Return the names of the stages of a configuration that lists them; none where they are a mapping."""
+    for path in composed_files(primary):
+        content = _load(path)
+        for key, value in [] if content is None else content.value:
+            if key.value == "stages":
+                sections = value.value if isinstance(value, yaml.SequenceNode) else []
+                pairs = [section.value if isinstance(section, yaml.MappingNode) else [] for section in sections]
+                return [next((str(its.value) for name, its in each if name.value == "name"), "") for each in pairs]
+    return []
 
 
 def _defaults(path: Path) -> list[str]:

@@ -51,11 +51,16 @@ class StrategyDescription:
         takes_fp16: Whether it scores with weights in fp16.
         trains_critics: A trainer: whether it takes a model that predicts values.
         adapts: A trainer: whether it trains LoRA adapters.
+        takes_optimizer_state: A trainer: whether it can begin with the optimiser of another run.
+        saves_reward_models: A trainer: whether what it saves of a model that predicts values scores elsewhere.
+        distils: A trainer: whether it measures every divergence from any number of teachers.
         packs: A trainer or scorer: whether it lays sequences end to end (``use_sequence_packing``).
         shares_model: An engine: whether it can sample from a model of its own process. A trainer: whether it keeps its
             model whole in one, so that such an engine can.
         computes_as_trainer: An engine: whether it computes in the number format and with the attention of the trainer.
         parallel_sizes: An engine: the options with the parts of each matrix, and then of the stack of layers.
+        answers_text: An engine: whether it takes messages and answers text, without token ids and log-probs. It can be
+            measured, and nothing can be trained on what it says.
         random_weights: An engine: the option, and its value, that leaves it without weights until the first update.
     """
 
@@ -75,10 +80,14 @@ class StrategyDescription:
     takes_fp16: bool = True
     trains_critics: bool = False
     adapts: bool = False
+    takes_optimizer_state: bool = False
+    saves_reward_models: bool = False
+    distils: bool = False
     packs: bool = False
     shares_model: bool = False
     computes_as_trainer: bool = False
     parallel_sizes: tuple[str, ...] = ()
+    answers_text: bool = False
     random_weights: tuple[str, object] | None = None
 
     def __post_init__(self) -> None:
@@ -119,6 +128,7 @@ STRATEGIES: Final[Registry[StrategyDescription]] = Registry(
         "hf_infer": f"{_GENERATION}.hf_infer.description:HF_INFER",
         "vllm": f"{_GENERATION}.vllm.description:VLLM",
         "sglang": f"{_GENERATION}.sglang.description:SGLANG",
+        "openai_endpoint": f"{_GENERATION}.openai_endpoint.description:OPENAI_ENDPOINT",
         "fsdp_train": f"{_TRAINING}.pytorch.description:FSDP_TRAIN",
         "fsdp_infer": f"{_TRAINING}.pytorch.description:FSDP_INFER",
         "deepspeed_train": f"{_TRAINING}.deepspeed.description:DEEPSPEED_TRAIN",
@@ -161,14 +171,25 @@ ROLE_ABILITY: Mapping[str, Ability] = {
     "critic": Ability.TRAIN,
     "actor_infer": Ability.GENERATE,
     "reference": Ability.SCORE,
+    "teacher": Ability.SCORE,
+    "teachers": Ability.SCORE,
     "reward": Ability.SCORE,
 }
 """What the strategy of a role must be able to do."""
 
 
+FROZEN: Final = ("reference", "teacher", "teachers")
+"""How the key paths of roles begin whose models score and are not trained."""
+
+
+def ability_for(role: str) -> Ability:
+    """Return what the strategy of a role, by its key path, must be able to do."""
+    return ROLE_ABILITY[role.partition(".")[0]]
+
+
 def strategies_for(role: str) -> list[str]:
     """Return the strategy names that can serve ``role``."""
-    return [name for name in STRATEGIES if ROLE_ABILITY[role] in STRATEGIES.get(name).abilities]
+    return [name for name in STRATEGIES if ability_for(role) in STRATEGIES.get(name).abilities]
 
 
 def availability_problem(name: str, *, role: str, world_size: int = 1, cluster: str = "ray") -> Problem | None:
@@ -176,7 +197,7 @@ def availability_problem(name: str, *, role: str, world_size: int = 1, cluster: 
 
     Args:
         name: A strategy name.
-        role: ``actor_train``, ``actor_infer``, ``reference``, ``critic`` or ``reward``.
+        role: Key path of the role: ``actor_train``, ``reference``, ``teachers.math``.
         world_size: Number of workers of the role.
         cluster: ``local`` or ``ray``.
     """
@@ -184,13 +205,13 @@ def availability_problem(name: str, *, role: str, world_size: int = 1, cluster: 
     if name not in STRATEGIES:
         return Problem(path, "no strategy has this name.", choose_from(name, STRATEGIES), name)
     about = STRATEGIES.get(name)
-    if ROLE_ABILITY[role] not in about.abilities:
+    if ability_for(role) not in about.abilities:
         usable = strategies_for(role)
         return Problem(path, f"this strategy cannot serve {role}.", f"use one of {', '.join(usable)}.", name)
     if about.package and not _is_installed(about.package):
         fix = f"{about.install}{f', or set {path}={about.instead}' if about.instead else ''}."
         return Problem(path, f"it needs the Python package {about.package}, which is not installed.", fix, name)
-    if cluster == "local" and world_size > 1 and (about.spans_processes or role == "reference"):
+    if cluster == "local" and world_size > 1 and (about.spans_processes or role.partition(".")[0] in FROZEN):
         message = f"{role} has {world_size} workers, which need a process each, and cluster: local is one process."
         fix = f"set cluster=ray, or {role}.world_size=1 and one device at most."
         return Problem(f"{role}.world_size", message, fix, world_size)

@@ -63,8 +63,18 @@ class TrainingArgs(ConfigModel):
     warmup_ratio: Annotated[float, Field(ge=0, le=1)] = Field(
         0.0, description="Warm-up as a share of all steps, used where `warmup_steps` is 0."
     )
-    lr_scheduler_type: Literal["constant", "constant_with_warmup", "linear", "cosine"] = Field(
-        "constant_with_warmup", description="Learning-rate schedule after the warm-up."
+    num_train_epochs: Annotated[float, Field(gt=0)] | None = Field(
+        None, description="SFT: passes over the rows, where `max_steps` is not set. null: 1."
+    )
+    lr_scheduler_type: Literal["constant", "constant_with_warmup", "linear", "cosine", "wsd"] = Field(
+        "constant_with_warmup",
+        description="Learning-rate schedule after the warm-up; `wsd` stays at the peak and decays at the end.",
+    )
+    min_lr_ratio: Annotated[float, Field(ge=0, le=1)] = Field(
+        0.0, description="Where `linear`, `cosine` and `wsd` end, over `learning_rate`."
+    )
+    lr_decay_ratio: Annotated[float, Field(ge=0, le=1)] = Field(
+        0.1, description="Share of all steps at the end in which `wsd` decays."
     )
 
 
@@ -106,9 +116,13 @@ class DataArgs(ConfigModel):
     shuffle: bool = Field(True, description="Draw rows in an order of their own in each epoch; false keeps the file's.")
     max_samples: Positive | None = Field(None, description="Use only the first rows of each file.")
     truncation: Literal["error", "left", "right"] = Field(
-        "error", description="Prompts longer than `prompt_length`: refuse the data, or cut their content at one end."
+        "error",
+        description="Prompts longer than `prompt_length`: refuse the data, or cut their content at one end. SFT: "
+        "sequences longer than `sequence_length`; `right` cuts off their last tokens.",
     )
-    filter_overlong_prompts: bool = Field(False, description="Leave out prompts longer than `prompt_length`.")
+    filter_overlong_prompts: bool = Field(
+        False, description="Leave out prompts longer than `prompt_length` (SFT: rows longer than `sequence_length`)."
+    )
     on_bad_row: Literal["error", "skip"] = Field(
         "error", description="Rows that cannot be used (no prompt, broken JSON): stop, or count them and go on."
     )

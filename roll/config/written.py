@@ -12,6 +12,7 @@ import yaml
 
 from roll.config.base import ConfigModel
 from roll.config.run import RunConfig
+from roll.config.staged import Stage
 
 HIDDEN: Final = "***"
 
@@ -21,7 +22,7 @@ _SECRET: Final = re.compile(
 _NO_SECRET: Final = re.compile(r"(^|_)(bos|eos|pad|unk|sep|cls|mask|image|stop|chat)_token$", re.IGNORECASE)
 _CREDENTIALS: Final = re.compile(r"://[^/\s:@]*:[^/\s@]+@")
 
-_OF_THE_SITTING: Final = ("output_dir", "progress", "resume_from_checkpoint")
+OF_THE_SITTING: Final = ("output_dir", "progress", "resume_from_checkpoint")
 """Keys that say where and how to continue, not what the run is."""
 
 
@@ -47,7 +48,7 @@ def to_yaml(config: RunConfig) -> str:
 
 def to_mapping(config: RunConfig) -> dict[str, Any]:
     """Return every key of ``config``, defaults too, as plain values; secrets are hidden."""
-    return {name: _plain(name, getattr(config, name)) for name in type(config).model_fields}
+    return {name: _plain(name, value) for name, value, _ in _keys(config)}
 
 
 def flat(data: Mapping[str, Any]) -> dict[str, Any]:
@@ -64,7 +65,7 @@ def flat(data: Mapping[str, Any]) -> dict[str, Any]:
 def differences(before: Mapping[str, Any], after: Mapping[str, Any]) -> list[str]:
     """Return how two configurations differ, both as :func:`to_mapping` gives them: ``key: old → new``."""
     old, new = flat(before), flat(after)
-    keys = [key for key in dict.fromkeys((*new, *old)) if key.split(".")[0] not in _OF_THE_SITTING]
+    keys = [key for key in dict.fromkeys((*new, *old)) if key.split(".")[0] not in OF_THE_SITTING]
     nothing = object()
     return [
         f"{key}: {_or_none(old, key)} → {_or_none(new, key)}"
@@ -84,26 +85,43 @@ def without_secrets(words: Sequence[str], config: RunConfig) -> list[str]:
     return hidden
 
 
-def _section(model: ConfigModel, path: tuple[str, ...], config: RunConfig, *, live: bool) -> Iterator[_Line]:
+def _keys(model: ConfigModel) -> Iterator[tuple[str, Any, bool]]:
+    """Yield the keys of a section, their values, and whether they were set; of a stage, those of its run too."""
     for name in type(model).model_fields:
         # Unset, the name would be that of the file.
-        is_set = (live and name in model.model_fields_set) or (*path, name) == ("exp_name",)
-        yield from _entry(name, getattr(model, name), (*path, name), config, live=is_set)
+        is_set = name in model.model_fields_set or (name == "exp_name" and isinstance(model, RunConfig))
+        yield name, getattr(model, name), is_set
+    if isinstance(model, Stage):
+        yield from (each for each in _keys(model.config) if each[0] not in model.of_the_whole)
 
 
-def _entry(key: Any, value: Any, path: tuple[str, ...], config: RunConfig, *, live: bool) -> Iterator[_Line]:
-    origin, depth = config.origins.of(path) if live else "default", len(path) - 1
-    name = _scalar(key)
+def _section(
+    model: ConfigModel, path: tuple[str, ...], config: RunConfig, *, live: bool, depth: int = 0
+) -> Iterator[_Line]:
+    for name, value, is_set in _keys(model):
+        yield from _entry(name, value, (*path, name), config, live=live and is_set, depth=depth)
+
+
+def _entry(
+    key: Any, value: Any, path: tuple[str, ...], config: RunConfig, *, live: bool, depth: int = 0
+) -> Iterator[_Line]:
+    origin = config.origins.of(path) if live else "default"
+    name = scalar(key)
     if _is_secret(str(key), value):
         place = origin.partition(" ")[0] if live and ".yaml" in origin else ""
-        yield _Line(f"{name}: {_scalar(HIDDEN)}", f"hidden{f', {place}' if place else ''}", False, depth)
+        yield _Line(f"{name}: {scalar(HIDDEN)}", f"hidden{f', {place}' if place else ''}", False, depth)
         return
-    if isinstance(value, ConfigModel):
-        below = list(_section(value, path, config, live=live))
+    if isinstance(value, Stage):
+        # Its keys are those of a configuration by itself, which knows where they came from.
+        below = list(_section(value, (), value.config, live=live, depth=depth + 1))
+    elif isinstance(value, ConfigModel):
+        below = list(_section(value, path, config, live=live, depth=depth + 1))
     elif isinstance(value, Mapping):
-        below = [line for k, v in value.items() for line in _entry(k, v, (*path, str(k)), config, live=live)]
+        below = [
+            line for k, v in value.items() for line in _entry(k, v, (*path, str(k)), config, live=live, depth=depth + 1)
+        ]
     else:
-        yield _Line(f"{name}: {_scalar(value)}", origin, live, depth)
+        yield _Line(f"{name}: {scalar(value)}", origin, live, depth)
         return
     holds = any(line.live for line in below)
     yield _Line(f"{name}:" if below and (holds or not live) else f"{name}: {{}}", "" if holds else origin, live, depth)
@@ -120,7 +138,7 @@ def _plain(name: str, value: Any) -> Any:
     if _is_secret(name, value):
         return HIDDEN
     if isinstance(value, ConfigModel):
-        return {key: _plain(key, getattr(value, key)) for key in type(value).model_fields}
+        return {key: _plain(key, item) for key, item, _ in _keys(value)}
     if isinstance(value, Mapping):
         return {str(key): _plain(str(key), item) for key, item in value.items()}
     if isinstance(value, list | tuple):
@@ -136,8 +154,8 @@ def _is_secret(name: str, value: Any) -> bool:
 
 def _secrets(value: Any, name: str = "") -> Iterator[str]:
     if isinstance(value, ConfigModel):
-        for key in type(value).model_fields:
-            yield from _secrets(getattr(value, key), key)
+        for key, item, _ in _keys(value):
+            yield from _secrets(item, key)
     elif isinstance(value, Mapping):
         for key, item in value.items():
             yield from _secrets(item, str(key))
@@ -148,12 +166,12 @@ def _secrets(value: Any, name: str = "") -> Iterator[str]:
         yield value
 
 
-def _scalar(value: Any) -> str:
+def scalar(value: Any) -> str:
     """Return a value as YAML on one line, as OmegaConf reads it."""
     if isinstance(value, Mapping):
-        return "{" + ", ".join(f"{_scalar(key)}: {_scalar(item)}" for key, item in value.items()) + "}"
+        return "{" + ", ".join(f"{scalar(key)}: {scalar(item)}" for key, item in value.items()) + "}"
     if isinstance(value, list | tuple):
-        return "[" + ", ".join(_scalar(item) for item in value) + "]"
+        return "[" + ", ".join(scalar(item) for item in value) + "]"
     plain = str(value) if isinstance(value, Path) else value
     if isinstance(plain, str):
         # What interpolates was filled in when the configuration was loaded: what is left is meant literally.
@@ -174,4 +192,4 @@ def _is_number(text: str) -> bool:
 
 
 def _or_none(data: Mapping[str, Any], key: str) -> str:
-    return _scalar(data[key]) if key in data else "(none)"
+    return scalar(data[key]) if key in data else "(none)"

@@ -87,14 +87,19 @@ def load_table(args: DataArgs, domains: Mapping[str, Sequence[str]], limit: Leng
         tag_domains.setdefault(only, only)
     check = _Check(tag_domains, limit, report, filter_overlong=args.filter_overlong_prompts)
     sources: list[ReadSource] = []
-    for rows in _open(args, report):
+    for rows in open_sources(args, report):
         reader = RowReader(args, rows.columns, file=rows.name, only_domain=only)
         check.read(len(sources), rows, reader)
         sources.append(ReadSource(rows, reader))
     return check.finish(sources)
 
 
-def _open(args: DataArgs, report: LoadReport) -> Iterable[Source]:
+def open_sources(args: DataArgs, report: LoadReport) -> Iterable[Source]:
+    """Open the files of a section one after the other; rows that cannot be parsed go to ``report``.
+
+    Raises:
+        DataError: There are none, or one cannot be read.
+    """
     if args.custom_cls is not None:
         return [open_custom(args, report)]
     if not args.file_name:
@@ -158,7 +163,7 @@ class _Check:
                 self._report.bad_row(error.message, error.fix, file=rows.name, line=rows.place(index), unit=rows.unit)
 
     def _row(self, place: tuple[int, int], rows: Source, reader: RowReader, row: Mapping[str, Any]) -> None:
-        canonical = _canonical(row)
+        written = canonical(row)
         parsed = reader.read(row)
         domain = self._tag_domains.get(parsed.tag)
         if domain is None:
@@ -181,7 +186,7 @@ class _Check:
         counts.kept += 1
         self._members[domain].append(len(self._places))
         self._places.append(place)
-        self._digests[domain].update(canonical)
+        self._digests[domain].update(written)
 
     def finish(self, sources: Sequence[ReadSource]) -> PromptTable:
         """Return the usable prompts.
@@ -215,7 +220,7 @@ class _Check:
         )
 
 
-def _canonical(row: Mapping[str, Any]) -> bytes:
+def canonical(row: Mapping[str, Any]) -> bytes:
     """Return the row as bytes that depend on its values alone.
 
     Raises:

@@ -7,8 +7,8 @@ list: training files, the toy policy's demonstrations and validation files never
 from __future__ import annotations
 
 import zlib
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
 from random import Random
 from typing import Any, Final
 
@@ -16,6 +16,8 @@ LEVELS: Final = (1, 2, 3, 4)
 HELD_OUT_SHARE: Final = 8
 """One exercise in so many is for validation only."""
 LETTERS: Final = "ABCD"
+_IN_VAIN: Final = 20_000
+"""So many draws without a new exercise mean that there is none."""
 
 QUESTIONS: Final = (
     "What is {expression}?",
@@ -151,6 +153,11 @@ def arithmetic(level: int, random: Random) -> Problem:
     return Problem(prompt, str(exercise.answer), "arithmetic", level, exercise)
 
 
+def plainly(problem: Problem) -> Problem:
+    """Pose a problem's exercise in the shortest way, always the same: ``47 + 8 = ?``."""
+    return replace(problem, prompt=f"{problem.exercise.expression} = ?")
+
+
 def word_problem(level: int, random: Random) -> Problem:
     """Pose an exercise as a short story that states its numbers in order."""
     exercise = make_exercise(level, random)
@@ -196,7 +203,9 @@ def draw(tag: str, level: int, random: Random, *, validation: bool = False) -> P
             return problem
 
 
-def problem_set(tag: str, count: int, *, seed: int, validation: bool = False) -> list[Problem]:
+def problem_set(
+    tag: str, count: int, *, seed: int, validation: bool = False, levels: Sequence[int] = LEVELS
+) -> list[Problem]:
     """Return ``count`` problems on different exercises, the levels in turn.
 
     Args:
@@ -204,13 +213,24 @@ def problem_set(tag: str, count: int, *, seed: int, validation: bool = False) ->
         count: How many; a level has several hundred different ones at least (fifty of those held out).
         seed: Fixes the problems.
         validation: Whether to pose the exercises that are held out, or the others.
+        levels: Which levels.
+
+    Raises:
+        ValueError: A level has not so many.
     """
     random = Random(f"{seed}/{tag}/{validation}")
     seen: set[Exercise] = set()
     problems: list[Problem] = []
     while len(problems) < count:
-        problem = draw(tag, LEVELS[len(problems) % len(LEVELS)], random, validation=validation)
-        if problem.exercise not in seen:
-            seen.add(problem.exercise)
-            problems.append(problem)
+        level = levels[len(problems) % len(levels)]
+        for _ in range(_IN_VAIN):
+            problem = draw(tag, level, random, validation=validation)
+            if problem.exercise not in seen:
+                break
+        else:
+            raise ValueError(
+                f"level {level} of {tag} has no exercise that is not among the first {len(problems)}: ask for fewer"
+            )
+        seen.add(problem.exercise)
+        problems.append(problem)
     return problems

@@ -98,5 +98,7 @@ async def _connect(config: RunConfig) -> Cluster:
     except ModuleNotFoundError as error:
         if error.name != "ray":
             raise
-        raise RunError("cluster: ray needs the package ray. Fix: pip install 'roll[ray]', or cluster=local.") from error
+        raise RunError(
+            "cluster: ray needs the package ray. Fix: pip install 'roll-rl[ray]', or cluster=local."
+        ) from error
     return await RayCluster.connect(config)

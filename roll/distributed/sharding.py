@@ -31,7 +31,7 @@ def shard(batch: TensorDict, lengths: torch.Tensor | Sequence[int], ranks: int) 
     split.
 
     Args:
-        batch: Batch size ``[batch]``.
+        batch: Batch size ``[batch]``. Rows with the same number in the column ``pair``, if it is there, stay together.
         lengths: Tokens of each row, ``[batch]``, at least 0.
         ranks: Number of parts.
 
@@ -44,8 +44,19 @@ def shard(batch: TensorDict, lengths: torch.Tensor | Sequence[int], ranks: int) 
     tokens = torch.as_tensor(lengths).tolist()
     if len(tokens) != len(batch):
         raise ValueError(f"{len(tokens)} lengths for {len(batch)} rows; give one for each.")
-    parts = (torch.tensor(rows, dtype=torch.int64) for rows in balanced_rows(tokens, ranks))
+    units = _units(batch)
+    dealt = balanced_rows([sum(tokens[row] for row in unit) for unit in units], ranks)
+    parts = (torch.tensor(sorted(row for one in part for row in units[one]), dtype=torch.int64) for part in dealt)
     return [Shard(batch[rows], rows) for rows in parts]
+
+
+def _units(batch: TensorDict) -> list[list[int]]:
+    """Return the rows that stay together: single ones, or the pairs of a batch of pairs."""
+    pairs = batch.get("pair", None)
+    found: dict[int, list[int]] = {}
+    for row, pair in enumerate(range(len(batch)) if pairs is None else pairs.tolist()):
+        found.setdefault(pair, []).append(row)
+    return list(found.values())
 
 
 def balanced_rows(lengths: Sequence[int], ranks: int) -> list[list[int]]:

@@ -30,7 +30,7 @@ from roll.generation import (
     SamplingParams,
     generation_seed,
 )
-from roll.rendering import ConversationError, Renderer
+from roll.rendering import ConversationError, Renderer, spoken
 from roll.trajectories.model import Status, Trajectory, Turn
 
 T = TypeVar("T")
@@ -99,8 +99,17 @@ class TrajectoryEnvManager:
             TokenInvariantError: If a prompt does not extend the previous one.
             ValueError: If ``generate`` returns no tokens, or not one log-probability per token.
         """
+        episode = _Episode(self, spec, make_env)
         with self.activity.outside_engine():
-            return await _Episode(self, spec, make_env).play()
+            try:
+                await episode.start()
+                while episode.is_running:
+                    await episode.turn()
+            except (EnvFailure, ConversationError) as failure:
+                episode.fail(Status.ERROR_ENV, str(failure))
+            finally:
+                episode.leave()
+            return episode.result()
 
 
 class _Episode:
@@ -122,17 +131,16 @@ class _Episode:
         self._metrics_agg: dict[str, str] = {}
         self._response = ""
 
-    async def play(self) -> Trajectory:
+    @property
+    def is_running(self) -> bool:
+        return self._trajectory.status is Status.RUNNING
+
+    def leave(self) -> None:
+        """Close the environment, if a failure, a time-out or a cancellation left it open."""
+        self._session.abandon((self._manager.threads or _IN_PLACE).detach)
+
+    def result(self) -> Trajectory:
         trajectory = self._trajectory
-        try:
-            await self._start()
-            while trajectory.status is Status.RUNNING:
-                await self._turn()
-        except (EnvFailure, ConversationError) as failure:
-            self._fail(Status.ERROR_ENV, str(failure))
-        finally:
-            # A no-op for an environment that was closed; after a failure, a time-out or a cancellation it closes it.
-            self._session.abandon(self._detach)
         trajectory.final_observation = self._observation
         trajectory.final_frame = self._frame
         trajectory.metrics = aggregate_metrics([turn.metrics for turn in trajectory.turns], self._metrics_agg)
@@ -140,7 +148,7 @@ class _Episode:
             trajectory.score = sum(turn.reward for turn in trajectory.turns)
         return trajectory
 
-    async def _start(self) -> None:
+    async def start(self) -> None:
         called = await self._call("reset", self._session.start, self._manager.timeouts.reset)
         if called is None:
             return
@@ -155,7 +163,7 @@ class _Episode:
         self._added = self._manager.renderer.render_ids(self._messages)
         self._prompt = list(self._added)
 
-    async def _turn(self) -> None:
+    async def turn(self) -> None:
         index = len(self._trajectory.turns)
         if not self._fits():
             await self._stop_for_length(index)
@@ -165,7 +173,7 @@ class _Episode:
         if completion is None:
             return
         generated = time.perf_counter()
-        self._response = self._manager.renderer.decode(completion.token_ids)
+        self._response = spoken(completion, self._manager.renderer)
         last = index + 1 >= self._manager.limits.max_steps
         # Not a closure: a step that hangs would keep the whole episode.
         step = partial(self._session.step, self._response, last)
@@ -207,6 +215,7 @@ class _Episode:
             seed=generation_seed(spec.run_seed, spec.group_id, spec.episode, index),
             session=spec.trajectory_id,
             priority=spec.priority,
+            messages=[dict(message) for message in self._messages] if manager.renderer.text_only else None,
         )
         limit = asyncio.timeout(manager.timeouts.generate)
         manager.activity.leave_env()
@@ -216,14 +225,18 @@ class _Episode:
         except TimeoutError:
             if not limit.expired():
                 raise
-            self._fail(Status.ERROR_TIMEOUT, f"generate took longer than {manager.timeouts.generate:g} s")
+            self.fail(Status.ERROR_TIMEOUT, f"generate took longer than {manager.timeouts.generate:g} s")
             return None
         finally:
             manager.activity.enter_env()
         if completion.finish_reason == "abort":
-            self._fail(Status.ABORTED, "the run aborted this turn's generation")
+            self.fail(Status.ABORTED, completion.problem or "the run aborted this turn's generation")
             return None
-        if not completion.token_ids or len(completion.token_ids) != len(completion.logprobs):
+        if (
+            completion.text is None
+            and not completion.token_ids
+            or len(completion.token_ids) != len(completion.logprobs)
+        ):
             raise ValueError(
                 self._place(
                     f"generate returned {len(completion.token_ids)} tokens and {len(completion.logprobs)} "
@@ -315,17 +328,14 @@ class _Episode:
                 return await to_its_end_within(result, timeout), queued
             return result, queued
         except CallTimeoutError:
-            self._fail(
+            self.fail(
                 Status.ERROR_TIMEOUT,
                 f"{phase} took longer than timeouts.{'reset' if phase == 'reset' else 'step'}={timeout:g} s; the "
                 "environment was given up",
             )
             return None
 
-    def _detach(self, function: Callable[[], object]) -> None:
-        (self._manager.threads or _IN_PLACE).detach(function)
-
-    def _fail(self, status: Status, reason: str) -> None:
+    def fail(self, status: Status, reason: str) -> None:
         self._trajectory.status = status
         # What an environment says may hold halves of surrogate pairs, which no file can.
         self._trajectory.error = self._place(reason).encode(errors="backslashreplace").decode()

@@ -138,6 +138,14 @@ class TextEnv(gymnasium.Env[str, str]):
         """Return further metrics that depend on the state alone; reported after every step, valid or not."""
         return {}
 
+    def solution(self) -> Sequence[str] | None:
+        """Return actions that solve the running episode from where it stands; ``None`` where that is not known.
+
+        Training never asks. A certificate does, to tell a hard environment from one that nobody can solve, and
+        ``roll envs play`` shows it as a hint.
+        """
+        return None
+
     def describe(self) -> str:
         """Return the rules and the legend; :attr:`instruction` adds the actions and the answer format."""
         return (type(self).__doc__ or "").strip().split("\n\n")[0]
@@ -274,6 +282,15 @@ class TextEnv(gymnasium.Env[str, str]):
         if self._names is None:
             return text or None
         return self._names.get(text.lower())
+
+    def response_with(self, action: str) -> str | None:
+        """Return a response in which :meth:`parse_action` finds ``action``, or ``None`` if none could be made up."""
+        if not self._pattern:
+            return action
+        for response in (_example_of(self.action_pattern, action), f"<answer>{action}</answer>", action):
+            if response is not None and self.parse_action(response) == action:
+                return response
+        return None
 
     @property
     def instruction(self) -> str:

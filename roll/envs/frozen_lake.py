@@ -127,6 +127,11 @@ class FrozenLakeEnv(TextEnv):
         """Return the step penalty: saying nothing valid must not be cheaper than moving."""
         return {"step": self.step_penalty}
 
+    def solution(self) -> list[str] | None:
+        """Return the fewest moves to the goal; ``None`` on slippery ice, where no moves are certain."""
+        path = None if self.is_slippery else shortest_path(self.lake, self.position)
+        return None if path is None else [(self.actions or ())[direction] for direction in path]
+
     def describe(self) -> str:
         """Return the rules and the legend."""
         slip = (

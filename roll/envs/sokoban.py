@@ -212,6 +212,10 @@ class SokobanEnv(TextEnv):
         """Return the number of boxes on targets."""
         return {"boxes_on_target": float(self._total_boxes - self._off_target)}
 
+    def solution(self) -> list[str] | None:
+        """Return the fewest moves (one box) or moves with the fewest pushes; ``None`` if the level is lost."""
+        return solve(self.state(), names=self.actions or ())
+
     def describe(self) -> str:
         """Return the rules and the legend."""
         return (

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Iterable
+from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 
@@ -51,6 +51,7 @@ class GenerationRequest:
             whatever the request runs.
         session: Requests of one trajectory share it, so that an engine keeps their prefix; ``None`` for none.
         priority: Smaller runs earlier when slots are scarce.
+        messages: The conversation, for engines that take it instead of tokens; ``None`` for all others.
     """
 
     request_id: str
@@ -59,6 +60,7 @@ class GenerationRequest:
     seed: int = 0
     session: str | None = None
     priority: int = 0
+    messages: Sequence[Mapping[str, str]] | None = None
 
 
 @dataclass(slots=True)
@@ -71,6 +73,8 @@ class Completion:
         finish_reason: ``"stop"``, ``"length"`` or ``"abort"``.
         policy_version: Oldest and newest weights used.
         cached_tokens: Prompt tokens whose keys and values were reused.
+        text: What was said, by an engine that answers text and has no tokens; ``None`` from all others.
+        problem: Why it was aborted, where that is known.
     """
 
     token_ids: list[int]
@@ -78,6 +82,8 @@ class Completion:
     finish_reason: str
     policy_version: tuple[int, int] = (0, 0)
     cached_tokens: int = 0
+    text: str | None = None
+    problem: str = ""
 
 
 Generate = Callable[[GenerationRequest], Awaitable[Completion]]

@@ -2,16 +2,9 @@
 
 from __future__ import annotations
 
-from typing import Any
+from transformers import AutoModelForTokenClassification, PreTrainedModel
 
-import torch
-from torch import nn
-from transformers import AutoConfig, AutoModelForTokenClassification, PreTrainedModel
-
-from roll.models.errors import ModelNotFoundError
-from roll.models.finding import resolve_pretrain
-from roll.models.loading import DTYPES
-from roll.strategies.training.values import HEADS, value_head
+from roll.models.value_heads import load_with_value_head
 
 
 def load_critic(
@@ -32,37 +25,11 @@ def load_critic(
     Raises:
         ModelNotFoundError: If nothing is there that a critic can be made of.
     """
-    options: dict[str, Any] = {"dtype": "auto" if dtype is None else DTYPES[dtype]}
-    if attn_implementation is not None:
-        options["attn_implementation"] = attn_implementation
-    path = resolve_pretrain(pretrain)
-    # The library draws a new head before it is set to zero here; that must not move the generator of the run.
-    with torch.random.fork_rng(devices=[]):
-        try:
-            config = AutoConfig.from_pretrained(path)
-            config.num_labels, config.classifier_dropout = 1, 0.0
-            model, report = AutoModelForTokenClassification.from_pretrained(
-                path, config=config, output_loading_info=True, ignore_mismatched_sizes=True, **options
-            )
-        except (OSError, ValueError) as error:
-            raise _no_critic(pretrain, (str(error).splitlines() or [type(error).__name__])[0]) from error
-    new = {*report["missing_keys"], *(name for name, *_ in report["mismatched_keys"])}
-    lost = sorted(name for name in new if name.split(".")[0] not in HEADS)
-    if lost:
-        raise _no_critic(pretrain, f"it lacks {len(lost)} weights of the model, {lost[0]} among them")
-    _zero(value_head(model), {name.split(".")[-1] for name in new})
-    return model.to(device=torch.device(device)).eval()
-
-
-@torch.no_grad()
-def _zero(head: nn.Linear, names: set[str]) -> None:
-    for name, parameter in head.named_parameters():
-        if name in names:
-            parameter.zero_()
-
-
-def _no_critic(pretrain: str, reason: str) -> ModelNotFoundError:
-    return ModelNotFoundError(
-        f"{pretrain!r}: no critic can be loaded from it ({reason}).",
-        "use a model whose architecture has a token classification model in transformers, with all of its weights.",
+    return load_with_value_head(
+        AutoModelForTokenClassification,
+        pretrain,
+        "critic",
+        dtype=dtype,
+        device=device,
+        attn_implementation=attn_implementation,
     )

@@ -20,8 +20,10 @@ from roll.models.errors import ModelNotFoundError
 from roll.models.smollm2 import NAME as SMOLLM2
 from roll.models.smollm2 import smollm2_folder
 from roll.models.toy import TOYS
+from roll.models.toy.shallow import NAME as SHALLOW
+from roll.models.toy.shallow import shallow_folder
 
-BUILT_IN = (*TOYS, SMOLLM2)
+BUILT_IN = (*TOYS, SHALLOW, SMOLLM2)
 """What ``pretrain`` calls the models that need no hub."""
 
 PATIENCE = 4.0
@@ -42,6 +44,8 @@ def resolve_pretrain(pretrain: str) -> str:
     """
     if pretrain in TOYS:
         return str(TOYS[pretrain])
+    if pretrain == SHALLOW:
+        return str(shallow_folder())
     if pretrain == SMOLLM2:
         return str(smollm2_folder())
     path = Path(pretrain).expanduser()
@@ -160,7 +164,7 @@ def _nearest_name(name: str) -> str | None:
 
 def _fix(meant: str | None) -> str:
     ways = (
-        f"use pretrain=toy, toy_math or {SMOLLM2} for a built-in model, the path of a folder saved with "
+        f"use pretrain=toy, toy_math, toy_sokoban or {SMOLLM2} for a built-in model, the path of a folder saved with "
         "save_pretrained, or a Hugging Face name on a machine that can reach the hub."
     )
     return ways if meant is None else f"did you mean {meant}? Otherwise {ways}"

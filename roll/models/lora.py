@@ -16,6 +16,9 @@ from roll.strategies.training.values import HEADS
 
 ALL_LINEAR = "all-linear"
 
+_TASKS = {"TokenClassification": "TOKEN_CLS", "SequenceClassification": "SEQ_CLS"}
+"""What peft calls what a model is for, by the end of the name of its class."""
+
 _NAMES_OF_EXPERTS = {"gate_proj", "up_proj", "down_proj"}
 """Where a model keeps its experts in one tensor, peft takes these names for that tensor, also when it reads files."""
 
@@ -52,7 +55,7 @@ def add_adapters(
     try:
         from peft import LoraConfig, inject_adapter_in_model
     except ModuleNotFoundError as error:
-        raise ModuleNotFoundError("lora_rank needs peft: pip install 'roll[lora]'") from error
+        raise ModuleNotFoundError("lora_rank needs peft: pip install 'roll-rl[lora]'") from error
     if adapted_layers(model):
         raise ValueError(f"{type(model).__name__} has LoRA adapters already.")
     names = _targets(model, [target] if isinstance(target, str) else target)
@@ -64,7 +67,7 @@ def add_adapters(
         lora_dropout=0.0,
         bias="none",
         base_model_name_or_path=model.name_or_path,
-        task_type="TOKEN_CLS" if heads else "CAUSAL_LM",
+        task_type=_TASKS.get(type(model).__name__.rpartition("For")[2], "CAUSAL_LM"),
         inference_mode=False,
     )
     device = next(model.parameters()).device

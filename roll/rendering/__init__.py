@@ -7,7 +7,8 @@ re-tokenising what a model sampled.
 from roll.rendering.chat import ChatRenderer
 from roll.rendering.encoding import PromptEncoder
 from roll.rendering.errors import ChatTemplateError, ConversationError
-from roll.rendering.protocols import Decoder, Renderer
+from roll.rendering.message_renderer import MessageRenderer
+from roll.rendering.protocols import Decoder, Renderer, spoken
 from roll.rendering.templates import with_template
 
 __all__ = [
@@ -15,7 +16,9 @@ __all__ = [
     "ChatTemplateError",
     "ConversationError",
     "Decoder",
+    "MessageRenderer",
     "PromptEncoder",
     "Renderer",
+    "spoken",
     "with_template",
 ]

@@ -35,6 +35,8 @@ class ChatRenderer:
             (a single turn may still need a new rendering, see :meth:`next_ids`).
     """
 
+    text_only = False
+
     def __init__(
         self,
         tokenizer: Any,
@@ -175,7 +177,27 @@ class ChatRenderer:
             ids = ids[:-1]
         return self._encoder.decode(ids)
 
-    def _render(self, messages: Sequence[Message], generate: bool = True) -> str:
+    def render_text(
+        self, messages: Sequence[Mapping[str, Any]], *, generate: bool, tools: Sequence[Any] | None = None
+    ) -> str:
+        """Return the template's text of messages whose texts were guarded (:attr:`encoder`).
+
+        Args:
+            messages: A conversation; messages may have further keys that the template reads (``tool_calls``).
+            generate: Whether the generation prompt follows.
+            tools: Descriptions of functions that may be called.
+
+        Raises:
+            ConversationError: If the template refuses the messages, or breaks on them.
+        """
+        return self._render(messages, generate, tools)
+
+    @property
+    def encoder(self) -> PromptEncoder:
+        """What makes tokens of the template's text."""
+        return self._encoder
+
+    def _render(self, messages: Sequence[Message], generate: bool = True, tools: Sequence[Any] | None = None) -> str:
         """Return the template's text.
 
         Raises:
@@ -183,9 +205,10 @@ class ChatRenderer:
         """
         if self.folds_system:
             messages = folded(messages)
+        with_tools = {} if tools is None else {"tools": list(tools)}
         try:
             text = self._tokenizer.apply_chat_template(
-                messages, tokenize=False, add_generation_prompt=generate, **self._kwargs
+                messages, tokenize=False, add_generation_prompt=generate, **self._kwargs, **with_tools
             )
         except Exception as error:  # a template is a program that comes with a model
             raise ConversationError.of(messages, error) from error

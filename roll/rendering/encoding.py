@@ -13,7 +13,9 @@ import functools
 import json
 import os
 import re
+from bisect import bisect_right
 from collections.abc import Iterable, Mapping, Sequence
+from itertools import accumulate
 from typing import Any
 
 from roll.rendering.errors import ConversationError
@@ -133,6 +135,34 @@ class PromptEncoder:
         if position < len(text):
             ids += self._encode_chunk(text[position:])
         return ids
+
+    def encode_parts(self, parts: Sequence[str]) -> list[list[int]]:
+        """Return the ids of each part of a rendered text, so that no token lies in two of them.
+
+        Where pieces may not be encoded on their own (:meth:`check_piecewise`), the text is encoded as a whole, and a
+        token belongs to the part in which it begins.
+
+        Raises:
+            ConversationError: The text holds half of a surrogate pair, or it must be encoded as a whole and the
+                tokenizer does not say where its tokens begin.
+        """
+        if self._piecewise:
+            return [self.encode(part) for part in parts]
+        if self._backend is None:
+            message = "the tokenizer does not say where its tokens begin, so they cannot be dealt to messages."
+            raise ConversationError(message, "use a model with a fast tokenizer.")
+        found = self._tokenizer("".join(parts), add_special_tokens=False, return_offsets_mapping=True)
+        ids: list[list[int]] = [[] for _ in parts]
+        ends = list(accumulate(map(len, parts)))
+        for token, (start, end) in zip(found["input_ids"], found["offset_mapping"], strict=True):
+            # What marks the start of a word takes in the space before it.
+            ids[min(bisect_right(ends, min(start, max(end - 1, 0))), len(parts) - 1)].append(token)
+        return ids
+
+    def end_of_control(self, text: str, chosen: Sequence[int]) -> int | None:
+        """Return where the first control token of ``text`` ends whose id is in ``chosen``; ``None`` without one."""
+        matches = self._control_pattern.finditer(text)
+        return next((match.end() for match in matches if self.control_ids[match.group().strip()] in chosen), None)
 
     def decode(self, ids: Sequence[int]) -> str:
         """Return the text of ``ids``, control tokens included."""

@@ -5,11 +5,15 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Protocol
 
+from roll.generation import Completion
+
 
 class Decoder(Protocol):
     """Tokens back to text."""
 
     stop_token_ids: tuple[int, ...]
+    text_only: bool
+    """Whether there are no tokens: completions are asked for by messages, and answered by text."""
 
     def decode(self, ids: Sequence[int]) -> str:
         """Return the text of sampled tokens without their stop token."""
@@ -34,3 +38,8 @@ class Renderer(Decoder, Protocol):
         ``history`` is the conversation before; it is given once a conversation was rendered anew.
         """
         ...
+
+
+def spoken(completion: Completion, decoder: Decoder) -> str:
+    """Return what a completion says: its text, or that of its tokens."""
+    return decoder.decode(completion.token_ids) if completion.text is None else completion.text

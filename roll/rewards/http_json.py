@@ -1,4 +1,4 @@
-"""Posting JSON to a grading server: retries where they can help, readable errors where they cannot."""
+"""Posting JSON to a server: retries where they can help, readable errors where they cannot."""
 
 from __future__ import annotations
 
@@ -18,8 +18,16 @@ _PASSING: Final = frozenset({408, 409, 425, 429, 500, 502, 503, 504})
 _LONGEST_WAIT: Final = 30.0
 
 
-class GradingServerError(RuntimeError):
-    """A server gave no usable answer."""
+class ServerError(RuntimeError):
+    """A server gave no usable answer.
+
+    Attributes:
+        status: The HTTP status of the last answer, ``None`` where there was none at all.
+    """
+
+    def __init__(self, message: str, *, status: int | None = None) -> None:
+        super().__init__(message)
+        self.status = status
 
 
 class JsonClient:
@@ -63,6 +71,7 @@ class JsonClient:
         self._timeout = timeout
         self._retries = retries
         self._backoff = backoff
+        self._concurrency = concurrency
         self._limit = ConcurrencyLimit(concurrency)
         self._client: PerLoop[httpx.AsyncClient] = PerLoop(self._connect)
 
@@ -70,27 +79,30 @@ class JsonClient:
         """Return the JSON that the server answers.
 
         Raises:
-            GradingServerError: No answer after all attempts, a refusal, or something that is no JSON.
+            ServerError: No answer after all attempts, a refusal, or something that is no JSON.
         """
         import httpx
 
         content = json.dumps(payload, default=str).encode()
-        problem = ""
+        problem, status = "", None
         async with self._limit.slot():
             for attempt in range(self._retries + 1):
                 wait = min(_LONGEST_WAIT, self._backoff * 2**attempt)
                 try:
                     answer = await self._client.get().post(self.url, content=content)
                 except httpx.TransportError as error:
-                    problem = f"{type(error).__name__} {error}".strip()
+                    problem, status = f"{type(error).__name__} {error}".strip(), None
                 else:
                     if answer.status_code not in _PASSING:
                         return self._read(answer)
-                    problem = f"status {answer.status_code} {_shortened(answer.text)}".strip()
+                    problem, status = (
+                        f"status {answer.status_code} {_shortened(answer.text)}".strip(),
+                        answer.status_code,
+                    )
                     wait = _retry_after(answer.headers.get("retry-after"), wait)
                 if attempt < self._retries:
                     await asyncio.sleep(wait)
-        raise GradingServerError(f"{self.url} gave no answer in {self._retries + 1} attempts: {problem}")
+        raise ServerError(f"{self.url} gave no answer in {self._retries + 1} attempts: {problem}", status=status)
 
     async def close(self) -> None:
         """Close the connections of the running loop."""
@@ -105,25 +117,29 @@ class JsonClient:
         if self._api_key_env is not None:
             key = os.environ.get(self._api_key_env)
             if not key:
-                raise GradingServerError(
+                raise ServerError(
                     f"the environment variable {self._api_key_env} is not set: export it with the key for {self.url}"
                 )
             headers["authorization"] = f"Bearer {key}"
-        return httpx.AsyncClient(headers=headers, timeout=self._timeout)
+        limits = httpx.Limits(max_connections=None, max_keepalive_connections=self._concurrency)
+        return httpx.AsyncClient(headers=headers, timeout=self._timeout, limits=limits)
 
     def _read(self, answer: httpx.Response) -> Any:
         if answer.status_code in (401, 403):
             source = f"the key in {self._api_key_env}" if self._api_key_env else "a request without key"
             hint = "check it" if self._api_key_env else "name its environment variable in api_key_env"
-            raise GradingServerError(
-                f"{self.url} refused {source} (status {answer.status_code} {_shortened(answer.text)}): {hint}"
+            raise ServerError(
+                f"{self.url} refused {source} (status {answer.status_code} {_shortened(answer.text)}): {hint}",
+                status=answer.status_code,
             )
         if not answer.is_success:
-            raise GradingServerError(f"{self.url} answered status {answer.status_code}: {_shortened(answer.text)}")
+            message = f"{self.url} answered status {answer.status_code}: {_shortened(answer.text)}"
+            raise ServerError(message, status=answer.status_code)
         try:
             return answer.json()
         except ValueError as error:
-            raise GradingServerError(f"{self.url} answered no JSON: {_shortened(answer.text)}") from error
+            message = f"{self.url} answered no JSON: {_shortened(answer.text)}"
+            raise ServerError(message, status=answer.status_code) from error
 
 
 def _retry_after(header: str | None, otherwise: float) -> float:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping, Sequence
+from importlib.util import find_spec
 from typing import Any, Final
 
 from roll.rewards.answers import after_thinking
@@ -13,6 +14,7 @@ from roll.rewards.instructions import ConstraintError, satisfied
 from roll.rewards.registry import register_verifier, row_name
 from roll.rewards.worker_processes import WorkerCallError, WorkerDiedError, WorkerProcesses
 
+_PACKAGES: Final = ("langdetect", "punkt")
 _AT_ONCE: Final = 4000
 """Characters up to which a response is checked in the event loop.
 
@@ -29,9 +31,17 @@ class Ifeval:
         column: Column with the constraints, ``[{"type": "word_count", "max": 50}, …]``, also as JSON text. A row
             without it may have ``instruction_id_list`` and ``kwargs`` as the IFEval data set.
         keep_thinking: Check the whole response, not only what follows ``</think>``.
+
+    Raises:
+        ValueError: The packages of the extra ``ifeval`` are not installed.
     """
 
     def __init__(self, strict: bool = False, column: str = "constraints", keep_thinking: bool = False) -> None:
+        missing = [package for package in _PACKAGES if find_spec(package) is None]
+        if missing:
+            raise ValueError(
+                f"it needs the packages of an extra ({', '.join(missing)}): pip install 'roll-rl[ifeval]'."
+            )
         self._strict = strict
         self._column = column
         self._keep_thinking = keep_thinking

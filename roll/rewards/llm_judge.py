@@ -8,7 +8,7 @@ from typing import Any, Final, Literal
 
 from roll.rewards.answers import after_thinking
 from roll.rewards.base import RewardRequest, Verdict
-from roll.rewards.http_json import GradingServerError, JsonClient
+from roll.rewards.http_json import JsonClient, ServerError
 from roll.rewards.registry import register_verifier
 
 Judge = Callable[[str], Awaitable[str]]
@@ -135,7 +135,7 @@ class LlmJudge:
         try:
             return str(answer["choices"][0]["message"]["content"] or "")
         except (KeyError, IndexError, TypeError) as error:
-            raise GradingServerError(f"{self._client.url} answered no chat completion: {str(answer)[:200]}") from error
+            raise ServerError(f"{self._client.url} answered no chat completion: {str(answer)[:200]}") from error
 
 
 def filled_prompt(template: str, request: RewardRequest) -> str:

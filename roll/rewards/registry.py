@@ -28,6 +28,7 @@ _BUILT_IN: Final[Mapping[str, str]] = {
     "llm_judge": "roll.rewards.llm_judge",
     "remote": "roll.rewards.remote",
     "reward_model": "roll.rewards.reward_model",
+    "process_reward_model": "roll.rewards.process_reward_model",
 }
 """The module that registers each built-in verifier; it is imported when the name is first used."""
 

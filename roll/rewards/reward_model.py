@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
 
-from roll.common.threads import run_in_thread
 from roll.rewards.base import RewardRequest, Verdict
+from roll.rewards.batching import Batches
 from roll.rewards.registry import register_verifier
 
 Score = Callable[[list[str]], Sequence[float]]
@@ -15,12 +13,6 @@ Score = Callable[[list[str]], Sequence[float]]
 
 Render = Callable[[list[dict[str, str]]], str]
 """Makes the text of a conversation, its last message being the response, as the reward model was trained on it."""
-
-
-@dataclass(slots=True)
-class _Waiting:
-    text: str
-    score: asyncio.Future[float]
 
 
 @register_verifier("reward_model", uses=("score", "render", "infer_batch_size"))
@@ -53,51 +45,21 @@ class RewardModel:
     ) -> None:
         if score is None or render is None:
             raise ValueError("the pipeline gave no reward model; name one in reward_pretrain")
-        if infer_batch_size < 1:
-            raise ValueError(f"infer_batch_size={infer_batch_size}: must be at least 1")
-        self._score = score
+        self._batches: Batches[str, float] = Batches(
+            lambda texts: [float(one) for one in score(texts)], infer_batch_size
+        )
         self._render = render
-        self._batch_size = infer_batch_size
         self._strip_thinking = strip_thinking
         self._scale, self._offset = scale, offset
-        self._waiting: list[_Waiting] = []
-        self._worker: asyncio.Task[None] | None = None
 
     async def __call__(self, request: RewardRequest) -> Verdict:
         """Wait for the batch that holds this response."""
-        response = request.response
-        if self._strip_thinking and "</think>" in response:
-            response = response.rpartition("</think>")[2].lstrip()
+        response = without_thinking(request.response) if self._strip_thinking else request.response
         conversation: list[Mapping[str, str]] = [*request.messages, {"role": "assistant", "content": response}]
-        text = self._render([dict(message) for message in conversation])
-        loop = asyncio.get_running_loop()
-        if self._worker is not None and self._worker.get_loop() is not loop:
-            self._waiting, self._worker = [], None
-        entry = _Waiting(text, loop.create_future())
-        self._waiting.append(entry)
-        if self._worker is None or self._worker.done():
-            self._worker = loop.create_task(self._work())
-        score = await entry.score
+        score = await self._batches(self._render([dict(message) for message in conversation]))
         return Verdict((score + self._offset) * self._scale, {"score": score})
 
-    async def _work(self) -> None:
-        """Score batches until nobody waits."""
-        await asyncio.sleep(0)  # whoever else is ready to ask joins the first batch
-        while self._waiting:
-            batch = [entry for entry in self._waiting[: self._batch_size] if not entry.score.done()]
-            del self._waiting[: self._batch_size]
-            if not batch:
-                continue
-            texts = [entry.text for entry in batch]
-            try:
-                scores = [float(score) for score in await run_in_thread(lambda texts=texts: self._score(texts))]  # type: ignore[misc]
-                if len(scores) != len(texts):
-                    raise ValueError(f"the reward model returned {len(scores)} scores for {len(texts)} texts")
-            except Exception as error:  # everyone in the batch learns of it
-                for entry in batch:
-                    if not entry.score.done():
-                        entry.score.set_exception(error)
-                continue
-            for entry, score in zip(batch, scores, strict=True):
-                if not entry.score.done():
-                    entry.score.set_result(score)
+
+def without_thinking(response: str) -> str:
+    """Return what stands behind ``</think>``; all of a response without one."""
+    return response.rpartition("</think>")[2].lstrip() if "</think>" in response else response

@@ -18,7 +18,7 @@ from roll.generation import (
     SamplingParams,
     generation_seed,
 )
-from roll.rendering import Decoder
+from roll.rendering import Decoder, spoken
 from roll.rewards.base import Grade, RewardRequest
 from roll.schedulers.tasks import Task, TaskSource
 from roll.trajectories.model import Status, Trajectory, Turn
@@ -96,11 +96,12 @@ class PromptPlay:
                 sampling=sampling.within(min(self._limits.max_new_tokens, room), self._decoder.stop_token_ids),
                 seed=generation_seed(self._run_seed, group_id, episode, 0),
                 priority=task.number,
+                messages=prompt.messages if self._decoder.text_only else None,
             )
         )
         completion = await (generating if self._together is None else self._together.wait_for(generating))
         seconds = time.perf_counter() - begun
-        response = self._decoder.decode(completion.token_ids)
+        response = spoken(completion, self._decoder)
         with self._activity.outside_engine():
             return await self._grade(prompt, group_id, episode, completion, response, seconds)
 
@@ -132,11 +133,18 @@ class PromptPlay:
         return trajectory
 
 
-def prompt_source(prompts: PromptSource, size: int) -> TaskSource[Prompt]:
-    """Return the training prompts as tasks without end, in the order of the data."""
+def prompt_source(prompts: PromptSource, size: int, prefix: str = "train-", pace: float = 1.0) -> TaskSource[Prompt]:
+    """Return the training prompts as tasks without end, in the order of the data.
+
+    Args:
+        prompts: The prompts.
+        size: Responses to each.
+        prefix: Start of every group id; with the position it is unique within the run.
+        pace: Groups of the run per prompt: numbers, by which engines serve, keep step with those of other sources.
+    """
 
     def task(position: int) -> Task[Prompt]:
-        return _task(prompts.at(position), f"train-{position:07d}", size, position)
+        return _task(prompts.at(position), f"{prefix}{position:07d}", size, int(position * pace))
 
     return task
 
@@ -159,6 +167,7 @@ def _trajectory(
         status = Status.ABORTED
     elif grade.score is None:
         status = Status.ERROR_REWARD
+    problem = completion.problem or (grade.error if grade.score is None else "")
     turn = Turn(
         prompt_ids=list(prompt.prompt_ids),
         completion_ids=list(completion.token_ids),
@@ -180,7 +189,7 @@ def _trajectory(
         turns=[turn],
         status=status,
         score=grade.score,
-        error=None if grade.score is not None else f"{prompt.key}: {grade.error}",
+        error=f"{prompt.key}: {problem}" if problem else None,
         final_observation="" if prompt.ground_truth is None else f"right answer: {prompt.ground_truth}",
         metrics={**grade.raw, **grade.metrics, "success": float(grade.correct)},
         messages=[dict(message) for message in prompt.messages],

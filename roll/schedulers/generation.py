@@ -7,7 +7,7 @@ import time
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 
-from roll.config import RLConfig
+from roll.config import SamplingConfig
 from roll.generation import Completion, GenerationRequest
 from roll.schedulers.generation_metrics import GenerationMeter
 from roll.schedulers.replicas import GenerationClient, Replica, ReplicaDown, ReplicaPool
@@ -60,7 +60,7 @@ class GenerationScheduler:
     @classmethod
     def for_run(
         cls,
-        config: RLConfig,
+        config: SamplingConfig,
         replicas: GenerationClient | Sequence[GenerationClient],
         *,
         prefix: str = "",
@@ -192,7 +192,7 @@ class GenerationScheduler:
         )
 
 
-def waits_for_quiet(config: RLConfig) -> bool:
+def waits_for_quiet(config: SamplingConfig) -> bool:
     """Whether engines form batches only when no episode is at work outside them, so that runs are equal bit for bit."""
     return config.deterministic and config.cluster == "local"
 

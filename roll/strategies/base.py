@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     from tensordict import TensorDict
     from transformers import PreTrainedModel
 
+    from roll.algorithms.distillation import Divergence
     from roll.strategies.fingerprints import Fingerprints
 
 Answer = TypeVar("Answer")
@@ -184,8 +185,13 @@ class TrainStrategy(Protocol):
         """Return the divergence from the reference over the vocabulary, ``[batch, sequence]``; reads ``ref_states``."""
         ...
 
-    def measure_from(self, head: torch.nn.Module) -> None:
-        """Let batches with ``ref_states`` have a divergence from the reference that has this output layer."""
+    def measure_from(self, *heads: torch.nn.Module, divergence: Divergence = ...) -> None:
+        """Let batches say what their divergence is measured from (:mod:`roll.strategies.training.comparing`).
+
+        Args:
+            heads: Output layers of the frozen models whose states batches have.
+            divergence: Which one.
+        """
         ...
 
     def train_step(self, batch: TensorDict, loss: Loss, totals: BatchTotals | None = None) -> dict[str, float]:
@@ -259,6 +265,24 @@ class SharesRows(Protocol):
     @property
     def speaks(self) -> bool:
         """Whether this rank's outputs count: true on one of the ranks that share rows."""
+        ...
+
+
+@runtime_checkable
+class HasAdapters(Protocol):
+    """A trainer of LoRA adapters that can compute without them."""
+
+    def adapters_disabled(self) -> AbstractContextManager[None]:
+        """Score with the base model inside this context."""
+        ...
+
+
+@runtime_checkable
+class HasOptimizer(Protocol):
+    """A trainer that can begin with the optimiser of another run."""
+
+    def load_optimizer(self, directory: Path) -> None:
+        """Load weights and moments of a checkpoint of the same strategy; the schedule stays that of this run."""
         ...
 
 

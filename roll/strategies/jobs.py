@@ -57,11 +57,13 @@ class TrainOptions:
         betas: AdamW moments.
         epsilon: AdamW epsilon.
         max_grad_norm: Global gradient norm is clipped to this; 0 switches clipping off.
-        lr_scheduler_type: A schedule name of ``transformers.get_scheduler``.
+        lr_scheduler_type: A kind of :func:`roll.strategies.training.schedules.learning_rate_factor`.
+        min_lr_ratio: Where a decay ends, over the peak.
+        decay_steps: Steps in which ``wsd`` decays.
         warmup_steps: Optimiser steps of linear warm-up.
         total_steps: Optimiser steps of the whole run; the schedule advances once per optimiser step.
         max_tokens_per_microbatch: Hard cap on tokens per forward, padding included; ``None`` for none.
-        max_samples_per_microbatch: Hard cap on sequences per forward; ``None`` for none.
+        max_samples_per_microbatch: Hard cap on sequences per forward, or on pairs; ``None`` for none.
         max_samples_per_scoring: The same where nothing is trained; ``None`` takes ``max_samples_per_microbatch``.
         mixed_precision: Compute in bf16, with fp32 weights and optimiser states.
         gradient_checkpointing: Recompute activations in the backward pass.
@@ -78,6 +80,8 @@ class TrainOptions:
     epsilon: float = 1e-8
     max_grad_norm: float = 1.0
     lr_scheduler_type: str = "constant_with_warmup"
+    min_lr_ratio: float = 0.0
+    decay_steps: int = 0
     warmup_steps: int = 0
     total_steps: int = 1
     max_tokens_per_microbatch: int | None = 8192

@@ -2,7 +2,7 @@
 
 from roll.tracking.dashboard import LiveDashboard, make_progress
 from roll.tracking.local import read_metrics
-from roll.tracking.progress import LineProgress, NullProgress, Progress
+from roll.tracking.progress import LineProgress, NullProgress, Progress, Sample
 from roll.tracking.summary import RunSummary
 from roll.tracking.tracker import CompositeTracker, Tracker, make_trackers, register_tracker
 
@@ -13,6 +13,7 @@ __all__ = [
     "NullProgress",
     "Progress",
     "RunSummary",
+    "Sample",
     "Tracker",
     "make_progress",
     "make_trackers",

@@ -15,11 +15,13 @@ from rich.live import Live
 
 from roll.config.plain_text import plain_text
 from roll.tracking.captured_output import CapturedOutput
-from roll.tracking.dashboard_view import DashboardView, RunState, draw
-from roll.tracking.progress import LineProgress, NullProgress, Progress
+from roll.tracking.dashboard_state import RunState
+from roll.tracking.dashboard_view import DashboardView, draw
+from roll.tracking.notebook import NotebookProgress
+from roll.tracking.progress import LineProgress, NullProgress, Progress, Sample
 from roll.tracking.summary import RunSummary, print_summary
 
-ProgressMode = Literal["auto", "live", "lines", "none"]
+ProgressMode = Literal["auto", "live", "lines", "notebook", "none"]
 
 _REFRESH_PER_SECOND = 2.0
 
@@ -38,6 +40,7 @@ def make_progress(mode: ProgressMode = "auto") -> Progress:
     makers: dict[str, Callable[[], Progress]] = {
         "live": LiveDashboard,
         "lines": LineProgress,
+        "notebook": NotebookProgress,
         "none": NullProgress,
     }
     if mode not in makers:
@@ -68,12 +71,16 @@ class LiveDashboard(Progress):
         self._live: Live | None = None
         self._captured = CapturedOutput(self.warning)
         self._breakpoint_hook: Callable[..., Any] | None = None
+        self._sampled = False
 
-    def start(self, total_steps: int, title: str, config_summary: str = "", *, first_step: int = 0) -> None:
+    def start(
+        self, total_steps: int, title: str, config_summary: str = "", *, first_step: int = 0, review: str = ""
+    ) -> None:
         """Take the terminal."""
         self.close()
+        begun = self.clock()
         self.state = RunState(
-            title, config_summary, total_steps, first_step=first_step, step=first_step, begun=self.clock()
+            title, config_summary, total_steps, first_step=first_step, step=first_step, begun=begun, review=review
         )
         self._live = Live(
             get_renderable=self._view,
@@ -94,7 +101,16 @@ class LiveDashboard(Progress):
 
     def rollout_progress(self, done: int, total: int, tokens: int) -> None:
         """Show it beside the stage that runs."""
-        self.state.rollout = (done, total, tokens)
+        self.state.rollout, self.state.heard = (done, total, tokens), self.clock()
+
+    def sample(self, make: Callable[[], Sample]) -> None:
+        """Show the first of each rollout and each evaluation: long enough to be read."""
+        if self._sampled:
+            return
+        self._sampled = True
+        evaluates = self.state.stage is not None and self.state.stage[0] == "eval"
+        when = f"evaluation after step {self.state.step}" if evaluates else f"step {self.state.step + 1}"
+        self.state.sample = (when if self.state.total_steps else "", make())
 
     def step_done(self, step: int, metrics: Mapping[str, float]) -> None:
         """Add a point to the curves."""
@@ -115,7 +131,7 @@ class LiveDashboard(Progress):
     def finish(self, summary: RunSummary) -> None:
         """Give the terminal back, leave the last picture on it and print the summary."""
         shown = self._live is not None
-        self.state.stage = None
+        self.state.stage, self.state.review = None, ""  # the summary says how to open everything
         self.close()
         if shown:
             for line in draw(self.state, min(self._console.width, 120), 24, self.clock()):
@@ -142,6 +158,7 @@ class LiveDashboard(Progress):
     def _stage_begins(self, name: str) -> None:
         """Show it as running."""
         self.state.rollout = None
+        self._sampled = self._sampled and name not in ("rollout", "eval")
         self.state.stage = (name, self.clock())
 
     def _stage_ends(self, name: str) -> None:

@@ -22,6 +22,7 @@ import sys
 import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
+from dataclasses import dataclass
 from types import TracebackType
 from typing import Self, TextIO
 
@@ -35,10 +36,27 @@ STAGES = ("rollout", "log_probs", "advantages", "update", "eval", "checkpoint")
 """Stages every display knows, in the order of a step. Others are shown after them."""
 
 
+@dataclass(frozen=True, slots=True)
+class Sample:
+    """An episode to look at, while it is new.
+
+    Attributes:
+        title: Environment or domain.
+        turns: What the policy was asked and what it answered, turn by turn.
+        score: Its score, ``None`` where it has none.
+        outcome: How it ended, in a word or two.
+    """
+
+    title: str
+    turns: tuple[tuple[str, str], ...]
+    score: float | None = None
+    outcome: str = ""
+
+
 class Progress:
     """Shows nothing; the base of those that do. Times the stages, so a pipeline need not.
 
-    All methods are to be called from one thread, :meth:`rollout_progress` and :meth:`warning` from any.
+    All methods are to be called from one thread, :meth:`rollout_progress`, :meth:`sample` and :meth:`warning` from any.
     """
 
     def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
@@ -46,7 +64,9 @@ class Progress:
         self._stage_seconds: dict[str, float] = {}
         self._step_seconds: dict[str, float] = {}  # the same for the display, which starts anew at each step
 
-    def start(self, total_steps: int, title: str, config_summary: str = "", *, first_step: int = 0) -> None:
+    def start(
+        self, total_steps: int, title: str, config_summary: str = "", *, first_step: int = 0, review: str = ""
+    ) -> None:
         """Begin.
 
         Args:
@@ -54,6 +74,7 @@ class Progress:
             title: Name of the run.
             config_summary: A few words on model, algorithm and batch.
             first_step: Steps complete already, for a run that resumes.
+            review: Command that opens the review of the run, where there is one.
         """
 
     @contextmanager
@@ -76,6 +97,9 @@ class Progress:
 
     def rollout_progress(self, done: int, total: int, tokens: int) -> None:
         """Say that ``done`` of ``total`` trajectories are complete and ``tokens`` were sampled in this rollout."""
+
+    def sample(self, make: Callable[[], Sample]) -> None:
+        """Offer an episode to look at; ``make`` is called by a display that wants it."""
 
     def step_done(self, step: int, metrics: Mapping[str, float]) -> None:
         """Show the metrics of training step ``step``."""
@@ -129,7 +153,9 @@ class LineProgress(Progress):
         self._first_step = 0
         self._begun = self.clock()
 
-    def start(self, total_steps: int, title: str, config_summary: str = "", *, first_step: int = 0) -> None:
+    def start(
+        self, total_steps: int, title: str, config_summary: str = "", *, first_step: int = 0, review: str = ""
+    ) -> None:
         """Write the title."""
         self._total_steps, self._first_step, self._begun = total_steps, first_step, self.clock()
         resumed = f"resumed after step {first_step}" if first_step else ""
@@ -141,6 +167,7 @@ class LineProgress(Progress):
         parts = [f"step {step:>{len(str(self._total_steps))}}/{self._total_steps}"]
         parts += _shown(metrics, "reward/mean", "reward", "{:.3f}")
         parts += _shown(metrics, "rollout/success", "success", "{:.1%}")
+        parts += [] if "reward/mean" in metrics else _shown(metrics, "train/loss", "loss", "{:.4f}")
         parts += _shown(metrics, "throughput/tokens_per_second", "tokens/s", "{:,.0f}")
         parts += [f"{name} {value:.1f}s" for name, value in self._seconds_of_step(metrics).items()]
         done = step - self._first_step
@@ -154,6 +181,7 @@ class LineProgress(Progress):
         parts = [f"eval after step {step}"]
         parts += _shown(metrics, "val/success", "success", "{:.1%}")
         parts += _shown(metrics, "val/reward", "reward", "{:.3f}")
+        parts += _shown(metrics, "val/loss", "loss", "{:.4f}")
         parts += [f"{name} {value:.1f}s" for name, value in self._seconds_of_step(metrics).items()]
         self._write("  ".join(parts))
 

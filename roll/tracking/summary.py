@@ -19,6 +19,8 @@ from roll.tracking.wording import count_steps, format_duration
 _ROWS = (
     ("val/success", "validation success", True),
     ("val/reward", "validation reward", False),
+    ("val/accuracy", "validation accuracy", True),
+    ("val/loss", "validation loss", False),
     ("val/turns", "turns per episode", False),
 )
 """Metric, label, and whether it is a share (shown in per cent; its change in percentage points)."""
@@ -38,7 +40,7 @@ class RunSummary:
         checkpoint_command: Command that uses it (resumes the run, evaluates it, …).
         tensorboard: Directory of the TensorBoard log.
         trajectories: Directory of the parquet files.
-        pages: Directory of the review pages.
+        pages: Directory of the review of evaluations.
         metrics: The JSON lines file.
         notes: Lines shown at the end.
         python: How to call the interpreter that has everything installed, where ``python`` is another one.
@@ -69,10 +71,10 @@ class RunSummary:
             program = "tensorboard" if self.python == "python" else f"{self.python} -m tensorboard.main"
             found.append(("TensorBoard log", self.tensorboard, f"{program} --logdir {_quoted(self.tensorboard)}"))
         if self.trajectories is not None:
-            command = f"{self.python} -m roll.viewer {_quoted(self.trajectories)}"
+            command = f"{self.python} -m roll view {_quoted(self.trajectories)}"
             found.append(("trajectories", self.trajectories, command))
         if self.pages is not None:
-            found.append(("review pages", self.pages, f"{opener} {_quoted(self.pages / 'index.html')}"))
+            found.append(("review", self.pages, f"{opener} {_quoted(self.pages / 'index.html')}"))
         if self.metrics is not None:
             found.append(("metrics", self.metrics, f"tail -n 3 {_quoted(self.metrics)}"))
         return found

@@ -114,6 +114,16 @@ class Trajectory:
         return self.metrics.get("success", 0.0) > 0.0
 
     @property
+    def conversation(self) -> list[dict[str, str]]:
+        """The first messages and what was said since: responses, and observations between them as the user's."""
+        said = [dict(message) for message in self.messages]
+        for number, turn in enumerate(self.turns):
+            if number:
+                said.append({"role": "user", "content": turn.observation})
+            said.append({"role": "assistant", "content": turn.response})
+        return said
+
+    @property
     def completion_tokens(self) -> int:
         """Number of sampled tokens over all turns."""
         return sum(len(turn.completion_ids) for turn in self.turns)
@@ -141,6 +151,11 @@ class TrajectoryGroup:
     trajectories: list[Trajectory] = field(default_factory=list)
     domain: str = ""
     baseline: float | None = None
+
+    @property
+    def is_answers(self) -> bool:
+        """Whether the members are responses to a prompt of a domain, and not episodes of an environment."""
+        return bool(self.domain)
 
     @property
     def scores(self) -> list[float]:

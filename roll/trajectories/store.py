@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
@@ -26,6 +26,7 @@ Phase = Literal["train", "val"]
 
 _VERSION_KEY = b"roll.schema_version"
 _ORIGIN_KEY = b"roll.origin"
+_TOKENS_KEY = b"roll.tokens"
 
 _NUMBERS = pa.list_(pa.struct([("name", pa.string()), ("value", pa.float64())]))
 _TEXTS = pa.list_(pa.struct([("name", pa.string()), ("value", pa.string())]))
@@ -101,7 +102,13 @@ def trajectory_path(output_dir: str | Path, step: int, phase: Phase) -> Path:
 
 
 def write_trajectories(
-    path: str | Path, trajectories: Sequence[Trajectory], *, step: int, phase: Phase, run: str
+    path: str | Path,
+    trajectories: Sequence[Trajectory],
+    *,
+    step: int,
+    phase: Phase,
+    run: str,
+    token_text: Callable[[int], str] | None = None,
 ) -> Path:
     """Write one parquet file, whole or not at all: readers never see half a file, also after a kill.
 
@@ -111,6 +118,8 @@ def write_trajectories(
         step: Training step they belong to.
         phase: ``"train"`` or ``"val"``.
         run: Name of the run.
+        token_text: Gives the text of a token. That of every token in the file is kept with it, so that it can be
+            looked at where the model is not.
 
     Returns:
         The path written.
@@ -121,6 +130,9 @@ def write_trajectories(
     path = Path(path)
     origin = {"step": step, "phase": phase, "run": run}
     metadata = {_VERSION_KEY: str(SCHEMA_VERSION).encode(), _ORIGIN_KEY: json.dumps(origin).encode()}
+    if token_text is not None:
+        texts = {token: _text(token_text(token)) for token in sorted(_tokens(trajectories))}
+        metadata[_TOKENS_KEY] = json.dumps(texts, ensure_ascii=False).encode()
     try:
         rows = [_row(trajectory) | origin for trajectory in trajectories]
         table = pa.Table.from_pylist(rows, schema=SCHEMA).replace_schema_metadata(metadata)
@@ -147,7 +159,7 @@ def read_trajectories(path: str | Path) -> list[Trajectory]:
         FileNotFoundError: There is no such file.
         ValueError: The file is not a trajectory file of a version this code knows.
     """
-    with _open(path) as file:
+    with open_trajectories(path) as file:
         return [_trajectory(row) for row in file.read().to_pylist()]
 
 
@@ -158,8 +170,31 @@ def read_origin(path: str | Path) -> Origin:
         FileNotFoundError: There is no such file.
         ValueError: The file is not a trajectory file of a version this code knows.
     """
-    with _open(path) as file:
+    with open_trajectories(path) as file:
         return Origin(**json.loads(file.schema_arrow.metadata[_ORIGIN_KEY]))
+
+
+def read_trajectory(path: str | Path, row: int) -> tuple[Trajectory, dict[int, str]]:
+    """Return one trajectory of a file, and the texts of tokens that were kept with it.
+
+    Args:
+        path: The file.
+        row: Which of its trajectories, from 0.
+
+    Raises:
+        FileNotFoundError: There is no such file.
+        IndexError: It has no such row.
+        ValueError: The file is not a trajectory file of a version this code knows.
+    """
+    with open_trajectories(path) as file:
+        group = 0
+        while group < file.num_row_groups and row >= (rows := file.metadata.row_group(group).num_rows):
+            row, group = row - rows, group + 1
+        if row < 0 or group >= file.num_row_groups:
+            raise IndexError(f"{path} has {file.metadata.num_rows} trajectories, none at row {row}")
+        texts = json.loads((file.schema_arrow.metadata or {}).get(_TOKENS_KEY, b"{}"))
+        found = file.read_row_group(group).slice(row, 1).to_pylist()[0]
+    return _trajectory(found), {int(token): text for token, text in texts.items()}
 
 
 def is_trajectory_file(path: str | Path) -> bool:
@@ -175,8 +210,22 @@ def is_trajectory_file(path: str | Path) -> bool:
         return False
 
 
-def _open(path: str | Path) -> pq.ParquetFile:
-    """Open a file after checking that it is ours and of a known version."""
+def _tokens(trajectories: Iterable[Trajectory]) -> set[int]:
+    """Return every token that occurs."""
+    found: set[int] = set()
+    for trajectory in trajectories:
+        for turn in trajectory.turns:
+            found.update(turn.prompt_ids, turn.completion_ids)
+    return found
+
+
+def open_trajectories(path: str | Path) -> pq.ParquetFile:
+    """Open a file, to read some of its columns, after checking that it is ours and of a known version.
+
+    Raises:
+        FileNotFoundError: There is no such file.
+        ValueError: The file is not a trajectory file of a version this code knows.
+    """
     try:
         file = pq.ParquetFile(path)
     except pa.ArrowInvalid as error:

@@ -1,169 +1,150 @@
-"""All review pages of an evaluation: a page per trajectory, a page per group, and the index over every evaluation."""
+"""What each page of the review shows, rendered: for the server, and for a file that holds them all."""
 
 from __future__ import annotations
 
-import json
-import re
-from collections.abc import Sequence
-from pathlib import Path
-from urllib.parse import quote
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, replace
+from typing import Any, Final
 
-from roll.trajectories.model import Trajectory
-from roll.viewer.page import (
-    Link,
-    Neighbours,
-    PageInfo,
-    TokenText,
-    group_page_path,
-    is_answer,
-    page_info,
-    read_info,
-    template,
-    trajectory_page_path,
-    write_trajectory_page,
-    write_whole,
-)
+from roll.config import ConfigError
+from roll.trajectories.pairs import CHOSEN, REJECTED
+from roll.viewer.branches import command, read_branches
+from roll.viewer.episodes import Episodes, Row
+from roll.viewer.filters import OUTCOMES, PAGE, Filter
+from roll.viewer.groups import compare
+from roll.viewer.notes import Note, Notes, apply
+from roll.viewer.overview import overview
+from roll.viewer.parts import TOKENS, WHOLE, EpisodeView, token_views, view_episode
+from roll.viewer.rendering import Addresses, templates
 
-INDEX_FROM_PAGE = "../index.html"
-"""Address of the index as seen from a page at :func:`trajectory_page_path`."""
-
-SUMMARY = "summary.json"
-"""Beside the pages of a step: how all its episodes went, of which only some have pages."""
+_SERVED: Final = "base.html.jinja"
 
 
-def write_pages(
-    trajectories: Sequence[Trajectory],
-    directory: str | Path,
-    *,
-    title: str,
-    step: int,
-    token_text: TokenText | None = None,
-    of: Sequence[Trajectory] | None = None,
-) -> Path:
-    """Write the pages of one evaluation under ``directory`` and bring its index up to date; see :func:`write_step`.
-
-    Returns:
-        The path of the index.
-    """
-    write_step(trajectories, directory, title=title, step=step, token_text=token_text, of=of)
-    return write_index(directory, title=title)
-
-
-def write_step(
-    trajectories: Sequence[Trajectory],
-    directory: str | Path,
-    *,
-    title: str,
-    step: int,
-    token_text: TokenText | None = None,
-    of: Sequence[Trajectory] | None = None,
-) -> None:
-    """Write the pages of one evaluation, which know their neighbours; not the index over all evaluations.
+class Pages:
+    """Renders the pages of one run.
 
     Args:
-        trajectories: Those that get a page.
-        directory: Where pages go.
-        title: Name of the run or evaluation.
-        step: Training step.
-        token_text: Gives each sampled token's text; without it responses are shown whole, without probabilities.
-        of: All episodes of the step, for the figures of the index; ``trajectories`` if ``None``.
+        episodes: Its table.
+        urls: Where pages are.
+        notes: What people say of its episodes.
+        layout: Template around a page.
+        common: What is the same on all of them beside what is said here.
     """
-    directory = Path(directory)
-    ordered = sorted(trajectories, key=lambda each: _order(page_info(each, step)))
-    links = [_link(trajectory, directory, step) for trajectory in ordered]
-    groups: dict[tuple[str, str], list[int]] = {}
-    for number, trajectory in enumerate(ordered):
-        groups.setdefault((trajectory.tag, trajectory.group_id), []).append(number)
-    for members in groups.values():
-        group = group_page_path(directory, ordered[members[0]], step=step) if len(members) > 1 else None
-        beside = tuple(links[number] for number in members)
-        if group is not None:
-            _write_group([ordered[number] for number in members], beside, group, title=title, step=step)
-        for number in members:
-            neighbours = Neighbours(
-                INDEX_FROM_PAGE,
-                quote(group.name) if group is not None else None,
-                beside,
-                links[number - 1] if number else None,
-                links[number + 1] if number + 1 < len(links) else None,
-            )
-            path = trajectory_page_path(directory, ordered[number], step=step)
-            write_trajectory_page(
-                ordered[number], path, title=title, step=step, token_text=token_text, neighbours=neighbours
-            )
-    if ordered:
-        summary = _summary([page_info(each, step) for each in (of if of is not None else trajectories)])
-        write_whole(directory / f"step={step:06d}" / SUMMARY, json.dumps(summary))
 
+    def __init__(self, episodes: Episodes, urls: Addresses, notes: Notes, layout: str = _SERVED, **common: Any) -> None:
+        self.episodes = episodes
+        self.urls = urls
+        self.notes = notes
+        self._layout = layout
+        self._common = common
 
-def write_index(directory: str | Path, *, title: str = "Trajectories") -> Path:
-    """Write ``index.html``: one row per level or prompt, one column per evaluation, each cell the page of an episode.
+    def overview(self, against: str) -> str:
+        """Return how the run goes, and the difference of its configuration from that of the run ``against``."""
+        values = overview(self.episodes, against)
+        values |= {"total": self.episodes.sum_up(Filter())[0], "pending": self.episodes.pending}
+        if self.urls.in_file:
+            values["beside"] = []
+        return self.render("overview.html.jinja", "Overview", values)
 
-    The pages are found below ``directory`` and read for what they say of themselves, so an index can be made again at
-    any time, also after pages were added or deleted by hand.
+    def table(self, chosen: Filter, rows: Sequence[Row] | None = None) -> str:
+        """Return the page of the table that ``chosen`` asks for, or the one with ``rows``."""
+        noted, problems = self._noted(chosen.problems)
+        total, score, success = self.episodes.sum_up(chosen)
+        shown = self.episodes.select(chosen) if rows is None else rows
+        values = {
+            "chosen": asdict(chosen) | {"query": chosen.query, "problems": problems},
+            "choices": self.episodes.choices(),
+            "outcomes": OUTCOMES.items(),
+            "labels": sorted({label for note in noted.values() for label in note.labels}),
+            "noted": {row.id: noted[row.id] for row in shown if row.id in noted},
+            "differing": self.episodes.differing() if self.urls.in_file else set(),
+            "query": chosen.without_page().query(),
+            "rows": shown,
+            "prompts": any(row.answer for row in shown),
+            "total": total,
+            "score": score,
+            "success": success,
+            "page": chosen.page_number,
+            "pages": max(1, -(-total // PAGE)),
+            "any": bool(self.episodes.query("select 1 from episodes limit 1")),
+            "pending": self.episodes.pending,
+            "unreadable": list(self.episodes.unreadable.items()),
+        }
+        return self.render("table.html.jinja", "Episodes", values)
 
-    Returns:
-        The path of the index.
-    """
-    directory = Path(directory)
-    pages: dict[tuple[str, str, int, int], dict[int, tuple[PageInfo, str]]] = {}
-    for path in sorted(directory.rglob("*.html")):
-        info = read_info(path)
-        if info is not None:
-            link = quote(path.relative_to(directory).as_posix())
-            pages.setdefault((info.tag, info.group_id, info.seed, info.episode), {})[info.step] = (info, link)
-    steps = sorted({step for cells in pages.values() for step in cells})
-    columns = [
-        _column(directory, step, [cells[step][0] for cells in pages.values() if step in cells]) for step in steps
-    ]
-    rows = [next(iter(cells.values()))[0] for cells in pages.values()]
-    ordered = sorted(zip(rows, pages.values(), strict=True), key=lambda row: _order(row[0]))
-    rendered = template("index.html.jinja").render(title=title, columns=columns, rows=ordered)
-    write_whole(directory / "index.html", rendered)
-    return directory / "index.html"
+    def episode(self, row: Row, view: EpisodeView, where: Mapping[str, Any]) -> str:
+        """Return an episode turn by turn; ``where`` it is among others comes from :meth:`place`."""
+        members = [each for each in self.episodes.members(row.phase, row.step, row.group_id) if self.urls.holds(each)]
+        noted, _ = self._noted([])
+        known = {label for note in noted.values() for label in note.labels} | {CHOSEN, REJECTED}
+        values = {"members": members, "shows_tokens": False, "note": noted.get(row.id), "known": sorted(known)}
+        (home, alone), actions = self.episodes.alone(row), [turn.turn.action for turn in view.turns]
+        values |= {"branch": read_branches(home, alone, actions), "branch_command": command(home, alone)}
+        return self._episode(row, view, where, values)
 
+    def tokens(self, row: Row, view: EpisodeView, where: Mapping[str, Any]) -> str:
+        """Return an episode token by token."""
+        trains = row.phase == "train" and not row.broken
+        why = "" if trains else "it is an evaluation" if row.phase == "val" else "it broke"
+        learned = self.episodes.learned(row)
+        values = {
+            "shows_tokens": True,
+            "tokens": [
+                (turn, *token_views(turn.turn, view.texts, learned.get(turn.number - 1))) for turn in view.turns
+            ],
+            "learned": bool(learned),
+            "ratios": any(each.log_probs is not None for each in learned.values()),
+            "entropies": any(each.entropies is not None for each in learned.values()),
+            "left_out": any(not all(each.trained) for each in learned.values()),
+            "most": self.urls.tokens_at_most or TOKENS,
+            "trains": trains,
+            "trained": "Sampled tokens were trained on; what the policy was shown was not."
+            if trains
+            else f"Nothing of this episode was trained on: {why}.",
+        }
+        return self._episode(row, view, where, values)
 
-def _write_group(members: Sequence[Trajectory], links: Sequence[Link], path: Path, *, title: str, step: int) -> None:
-    """Write the page that shows the members of a group side by side."""
-    rendered = template("group.html.jinja").render(
-        title=title,
-        step=step,
-        index_link=INDEX_FROM_PAGE,
-        members=list(zip(members, links, strict=True)),
-        answer=all(is_answer(member) for member in members),
-    )
-    write_whole(path, rendered)
+    def group(self, rows: Sequence[Row]) -> str:
+        """Return the members of a group side by side."""
+        first = rows[0]
+        values = {"phase": first.phase, "step": first.step, "group": first.group_id}
+        shown = [row for row in rows if self.urls.holds(row)]
+        return self.render("group.html.jinja", "", values | compare(rows, shown, self.episodes))
 
+    def place(self, row: Row, chosen: Filter) -> dict[str, Any]:
+        """Return where an episode is among those that ``chosen`` chooses."""
+        chosen = replace(chosen, page="")
+        before, after, number, total = self.episodes.neighbours(row, chosen)
+        return {"query": chosen.query(), "before": before, "after": after, "place": number, "total": total}
 
-def _link(trajectory: Trajectory, directory: Path, step: int) -> Link:
-    """Return a link from another page of the same step."""
-    address = quote(trajectory_page_path(directory, trajectory, step=step).name)
-    return Link(address, page_info(trajectory, step))
+    def view(self, row: Row) -> EpisodeView:
+        """Return all of an episode.
 
+        Raises:
+            FileNotFoundError: The run has just replaced its file.
+            IndexError: The same.
+        """
+        return view_episode(*self.episodes.read(row))
 
-def _summary(infos: Sequence[PageInfo]) -> dict[str, float | None]:
-    """Return how episodes went: their number, the share that was solved, the mean score of those that have one."""
-    scores = [info.score for info in infos if info.score is not None]
-    return {
-        "episodes": len(infos),
-        "success": sum(info.success for info in infos) / len(infos),
-        "score": sum(scores) / len(scores) if scores else None,
-    }
+    def render(self, template: str, here: str, values: Mapping[str, Any]) -> str:
+        """Return a page.
 
+        Args:
+            template: Its template.
+            here: Which of the views of the run it is; empty for none.
+            values: What it shows.
+        """
+        common = {"run": self.episodes.run.name, "version": self.episodes.version, "here": here, "limit": WHOLE}
+        common["views"] = self.urls.views()
+        found = templates().get_template(template)
+        return found.render(layout=self._layout, urls=self.urls, **common, **self._common, **values)
 
-def _column(directory: Path, step: int, infos: Sequence[PageInfo]) -> dict[str, float | None]:
-    """Return the head of one column of the index: figures of all episodes where they are known, else of the pages."""
-    path = directory / f"step={step:06d}" / SUMMARY
-    summary = json.loads(path.read_text(encoding="utf-8")) if path.is_file() else _summary(infos)
-    return {"step": step, "pages": len(infos), **summary}
+    def _noted(self, problems: list[str]) -> tuple[dict[int, Note], list[str]]:
+        """Return notes by the number of their episode, and ``problems`` with what is wrong with the notes."""
+        try:
+            return {row.id: note for row, note in apply(self.notes, self.episodes)}, problems
+        except ConfigError as error:
+            return {}, [*problems, str(error)]
 
-
-def _order(info: PageInfo) -> tuple[str, list[tuple[int, int, str]], int, int]:
-    """Return the place of a page among others: by tag, group, seed and episode."""
-    return info.tag, _natural(info.group_id), info.seed, info.episode
-
-
-def _natural(text: str) -> list[tuple[int, int, str]]:
-    """Return a sort key by which ``"g10"`` comes after ``"g9"``."""
-    parts = re.findall(r"\d+|\D+", text)
-    return [(0, int(part), "") if part.isdecimal() else (1, 0, part) for part in parts]
+    def _episode(self, row: Row, view: EpisodeView, where: Mapping[str, Any], values: Mapping[str, Any]) -> str:
+        return self.render("episode.html.jinja", "", {"row": row, "view": view, "whole": False, **where, **values})

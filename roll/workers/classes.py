@@ -5,7 +5,7 @@ from __future__ import annotations
 import importlib
 from typing import Any
 
-from roll.config import RLConfig
+from roll.config import RunConfig
 from roll.workers.engine import EngineWorker
 from roll.workers.environment import EnvironmentWorker
 from roll.workers.reward import RewardWorker
@@ -15,19 +15,21 @@ _DEFAULTS: dict[str, type[Any]] = {
     "actor_train": TrainWorker,
     "critic": TrainWorker,
     "reference": ScoreWorker,
+    "teacher": ScoreWorker,
+    "teachers": ScoreWorker,
     "actor_infer": EngineWorker,
     "train_env_manager": EnvironmentWorker,
     "val_env_manager": EnvironmentWorker,
 }
 
 
-def worker_class(config: RLConfig, role: str) -> type[Any]:
+def worker_class(config: RunConfig, role: str) -> type[Any]:
     """Return the class of the workers of ``role``, a name of :func:`roll.distributed.plan_placement`'s.
 
     Raises:
         ImportError: If ``worker_cls`` of the role is not the import path of a subclass of the project's own.
     """
-    default = _DEFAULTS.get(role, RewardWorker)
+    default = _DEFAULTS.get(role.partition(".")[0], RewardWorker)
     section: Any = config
     for name in role.split("."):
         section = section.get(name) if isinstance(section, dict) else getattr(section, name, None)

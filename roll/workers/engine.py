@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch
 from transformers import PreTrainedModel
 
-from roll.config import RLConfig
+from roll.config import SamplingConfig
 from roll.distributed.weight_sync import Place, WeightOffer
 from roll.generation import Activity, Completion, GenerationRequest
 from roll.strategies.base import GenerationStrategy, TellsFingerprints
@@ -31,7 +31,7 @@ class EngineWorker:
 
     def __init__(
         self,
-        config: RLConfig,
+        config: SamplingConfig,
         registered: Registered,
         model: PreTrainedModel | None = None,
         activity: Activity | None = None,
@@ -102,7 +102,7 @@ class EngineWorker:
         await self._engine.close()
 
 
-def wire_dtype(config: RLConfig) -> torch.dtype | None:
+def wire_dtype(config: SamplingConfig) -> torch.dtype | None:
     """Return the type in which weights travel: bf16 where the engine computes in it, else as they are.
 
     One that computes as the trainer does takes them as they are, whatever its own ``model_args`` say.

@@ -10,7 +10,7 @@ from functools import partial
 from typing import Any
 
 from roll.common.threads import CallThreads
-from roll.config import AgenticConfig, EnvManagerConfig, GeneratingArgs
+from roll.config import EnvManagerConfig, GeneratingArgs, PlayingConfig
 from roll.distributed import worker_context
 from roll.env_managers.event_loop import EnvEventLoop
 from roll.env_managers.records import EnvManagerLimits, EpisodeSpec, Timeouts
@@ -41,7 +41,7 @@ class EnvironmentWorker:
 
     def __init__(
         self,
-        config: AgenticConfig,
+        config: PlayingConfig,
         section: str,
         registered: Registered,
         engines: Engines,
@@ -140,7 +140,7 @@ def sampling_params(generating: GeneratingArgs) -> SamplingParams:
 
 
 def _managers(
-    config: AgenticConfig,
+    config: PlayingConfig,
     manager: EnvManagerConfig,
     text: Text,
     generation: GenerationScheduler,
@@ -170,7 +170,7 @@ def _limits(tag: Tag, manager: EnvManagerConfig, sequence_length: int, max_new_t
 
 
 def threads_of(
-    config: AgenticConfig, name: str, pools: list[CallThreads | EnvEventLoop]
+    config: PlayingConfig, name: str, pools: list[CallThreads | EnvEventLoop]
 ) -> CallThreads | EnvEventLoop | None:
     """Return where the environments of a tag run.
 

@@ -9,7 +9,8 @@ from typing import Any
 import torch.distributed as dist
 from transformers import PreTrainedModel
 
-from roll.config import ConfigError, Problem, RLConfig, require_available
+from roll.config import ConfigError, Problem, SamplingConfig, require_available
+from roll.config.trainer_keys import TrainerKeys
 from roll.config.worker import TrainWorkerConfig, WorkerConfig
 from roll.generation import Activity
 from roll.models.lora import add_adapters
@@ -20,7 +21,7 @@ from roll.strategies.jobs import TrainOptions
 from roll.workers.loading import load_role_model, load_text, model_folder
 
 
-def train_strategy(config: RLConfig, role: str) -> TrainStrategy:
+def train_strategy(config: TrainerKeys, role: str) -> TrainStrategy:
     """Load the model of a trained role (``actor_train``, ``critic``) into its trainer.
 
     Raises:
@@ -30,12 +31,12 @@ def train_strategy(config: RLConfig, role: str) -> TrainStrategy:
     name, given, path = _chosen(worker, role)
     require_available(name, role=role)
     _prepare(name)
-    predicts: Prediction = "values" if role == "critic" else "log_probs"
+    predicts: Prediction = "log_probs" if config.head(role) == "language" else "values"
     job = TrainerJob(
         predicts=predicts,
         options=train_options(config, worker),
         folder=partial(model_folder, config, role),
-        load=partial(load_role_model, config, role, predicts),
+        load=partial(load_role_model, config, role),
         adapt=None if worker.model_args.lora_rank is None else partial(_add_adapters, config, role),
         strategy_config=given,
         path=path,
@@ -44,7 +45,7 @@ def train_strategy(config: RLConfig, role: str) -> TrainStrategy:
     return build_trainer(name, job)
 
 
-def train_options(config: RLConfig, worker: TrainWorkerConfig) -> TrainOptions:
+def train_options(config: TrainerKeys, worker: TrainWorkerConfig) -> TrainOptions:
     """Return how the optimiser of a role steps, and how its passes are cut."""
     arguments = worker.training_args
     total = config.total_optimizer_steps
@@ -57,6 +58,8 @@ def train_options(config: RLConfig, worker: TrainWorkerConfig) -> TrainOptions:
         max_grad_norm=config.max_grad_norm,
         l2=config.l2,
         lr_scheduler_type=arguments.lr_scheduler_type,
+        min_lr_ratio=arguments.min_lr_ratio,
+        decay_steps=int(arguments.lr_decay_ratio * total),
         warmup_steps=arguments.warmup_steps or int(arguments.warmup_ratio * total),
         total_steps=total,
         max_tokens_per_microbatch=budget,
@@ -64,24 +67,24 @@ def train_options(config: RLConfig, worker: TrainWorkerConfig) -> TrainOptions:
         max_samples_per_scoring=None if budget or not worker.scores_in_own_batches else worker.infer_batch_size,
         mixed_precision=worker.model_args.dtype == "bf16",
         gradient_checkpointing=not worker.model_args.disable_gradient_checkpointing,
-        temperature=training_temperature(config),
+        temperature=config.training_temperature,
         use_sequence_packing=worker.packs,
         log_prob_chunk_size=worker.log_prob_chunk_size,
     )
 
 
-def reference_scorer(config: RLConfig) -> ScoreStrategy:
-    """Load the frozen policy.
+def frozen_scorer(config: TrainerKeys, role: str) -> ScoreStrategy:
+    """Load a frozen model.
 
     Raises:
         ConfigError: If the model cannot be loaded or the scorer cannot be had.
     """
-    worker = config.reference or config.actor_train
-    name, given, path = _chosen(worker, "reference")
+    worker = config.role(role)
+    name, given, path = _chosen(worker, role)
     _prepare(name)
     budget = config.actor_train.training_args.max_tokens_per_microbatch
     options = ScoreOptions(
-        temperature=training_temperature(config),
+        temperature=config.training_temperature,
         max_tokens_per_microbatch=budget,
         max_samples_per_microbatch=None if budget else worker.infer_batch_size,
         mixed_precision=worker.model_args.dtype == "bf16",
@@ -90,8 +93,8 @@ def reference_scorer(config: RLConfig) -> ScoreStrategy:
     )
     job = ScorerJob(
         options=options,
-        folder=partial(model_folder, config, "reference"),
-        load=partial(_frozen, config, "reference"),
+        folder=partial(model_folder, config, role),
+        load=partial(_frozen, config, role),
         strategy_config=given,
         path=path,
         seed=config.seed,
@@ -100,7 +103,7 @@ def reference_scorer(config: RLConfig) -> ScoreStrategy:
 
 
 def generation_strategy(
-    config: RLConfig, model: PreTrainedModel | None = None, activity: Activity | None = None
+    config: SamplingConfig, model: PreTrainedModel | None = None, activity: Activity | None = None
 ) -> GenerationStrategy:
     """Start the engine of ``actor_infer``.
 
@@ -133,12 +136,12 @@ def generation_strategy(
     return build_engine(name, job)
 
 
-def _frozen(config: RLConfig, role: str) -> PreTrainedModel:
+def _frozen(config: TrainerKeys, role: str) -> PreTrainedModel:
     """Load the model of a role as it is before training, without gradients."""
     return load_role_model(config, role).requires_grad_(False)
 
 
-def _decode(config: RLConfig) -> Callable[[list[int]], str] | None:
+def _decode(config: SamplingConfig) -> Callable[[list[int]], str] | None:
     """Return what makes text of tokens, where a text ends responses.
 
     Raises:
@@ -154,18 +157,13 @@ def _decode(config: RLConfig) -> Callable[[list[int]], str] | None:
     return decode
 
 
-def training_temperature(config: RLConfig) -> float:
-    """Return the temperature whose log-probs are trained; greedy sampling has those of the untempered policy."""
-    return config.actor_infer.generating_args.temperature or 1.0
-
-
 def _chosen(worker: WorkerConfig, role: str) -> tuple[str, dict[str, Any] | None, str]:
     """Return the name of a role's strategy, its options, and their key path."""
     arguments = worker.strategy_args
     return arguments.strategy_name, arguments.strategy_config, f"{role}.strategy_args.strategy_config"
 
 
-def _add_adapters(config: RLConfig, role: str, model: PreTrainedModel) -> PreTrainedModel:
+def _add_adapters(config: TrainerKeys, role: str, model: PreTrainedModel) -> PreTrainedModel:
     """Give a model the LoRA adapters that its role asks for, if any, in place.
 
     Raises:
@@ -178,7 +176,7 @@ def _add_adapters(config: RLConfig, role: str, model: PreTrainedModel) -> PreTra
     try:
         return add_adapters(model, arguments.lora_rank, arguments.lora_alpha, arguments.lora_target, seed=config.seed)
     except ModuleNotFoundError as error:
-        problem = Problem(f"{key}.lora_rank", "the Python package peft is missing.", "pip install 'roll[lora]'.")
+        problem = Problem(f"{key}.lora_rank", "the Python package peft is missing.", "pip install 'roll-rl[lora]'.")
         raise ConfigError([problem]) from error
     except ValueError as error:
         fix = "name linear layers of the model, or leave it out for all of them."

@@ -2,20 +2,27 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
+from types import MappingProxyType
+from typing import Final, cast
 
 import torch
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
-from roll.config import ConfigError, Problem, RLConfig
+from roll.config import ConfigError, Problem
+from roll.config.trainer_keys import Head, TrainerKeys
 from roll.models.critic import load_critic
 from roll.models.errors import ModelNotFoundError
 from roll.models.finding import resolve_pretrain
 from roll.models.loading import load_model, load_tokenizer
-from roll.rendering import ChatRenderer, ChatTemplateError, with_template
-from roll.strategies.base import Prediction
+from roll.models.reward_model import load_reward_model
+from roll.rendering import ChatRenderer, ChatTemplateError, MessageRenderer, with_template
+
+_LOADERS: Final[Mapping[Head, Callable[..., PreTrainedModel]]] = MappingProxyType(
+    {"language": load_model, "value": load_critic, "score": load_reward_model}
+)
 
 ATTENTION = {"auto": None, "eager": "eager", "sdpa": "sdpa", "fa2": "flash_attention_2"}
 
@@ -25,12 +32,12 @@ class Text:
     """Text to tokens and back; there before any model is loaded, so that data can be checked first.
 
     Attributes:
-        tokenizer: Of the policy.
+        tokenizer: Of the policy; of one that takes messages, nothing that knows tokens.
         renderer: Messages to tokens and back.
     """
 
     tokenizer: PreTrainedTokenizerBase
-    renderer: ChatRenderer
+    renderer: ChatRenderer | MessageRenderer
 
     def token_text(self, token: int) -> str:
         """Return the text of one token, for people."""
@@ -42,12 +49,16 @@ class Text:
         return sorted(set(self.tokenizer.get_vocab().values()) - special)
 
 
-def load_text(config: RLConfig) -> Text:
+def load_text(config: TrainerKeys) -> Text:
     """Load the policy's tokenizer, with the chat template that the configuration names.
 
     Raises:
         ConfigError: If it cannot be loaded, or no conversation can be held with its template.
     """
+    engine = dict(config.roles()).get("actor_infer")
+    if engine is not None and engine.strategy_args.about.answers_text:
+        nothing = MessageRenderer()
+        return Text(tokenizer=cast(PreTrainedTokenizerBase, nothing), renderer=nothing)
     with readable(config, "actor_train"):
         tokenizer = load_tokenizer(config.model_path("actor_train"))
     chosen, written = config.chat_template, config.conversation_args
@@ -60,7 +71,7 @@ def load_text(config: RLConfig) -> Text:
     return Text(tokenizer=tokenizer, renderer=renderer)
 
 
-def model_folder(config: RLConfig, role: str) -> str:
+def model_folder(config: TrainerKeys, role: str) -> str:
     """Return the folder, or hub name, of the model of a role.
 
     Raises:
@@ -70,16 +81,15 @@ def model_folder(config: RLConfig, role: str) -> str:
         return resolve_pretrain(config.model_path(role))
 
 
-def load_role_model(config: RLConfig, role: str, predicts: Prediction = "log_probs") -> PreTrainedModel:
-    """Load the model of a role: a language model, or a critic, which predicts values.
+def load_role_model(config: TrainerKeys, role: str) -> PreTrainedModel:
+    """Load the model of a role: a language model, or one with a number in place of the vocabulary.
 
     Raises:
         ConfigError: If it cannot be loaded.
     """
-    arguments = (getattr(config, role) or config.actor_train).model_args
-    load = load_critic if predicts == "values" else load_model
+    arguments = config.role(role).model_args
     with readable(config, role):
-        return load(
+        return _LOADERS[config.head(role)](
             config.model_path(role),
             # bf16 is mixed precision: fp32 weights and optimiser states, bf16 arithmetic.
             dtype="fp32" if arguments.dtype == "bf16" else arguments.dtype,
@@ -88,13 +98,40 @@ def load_role_model(config: RLConfig, role: str, predicts: Prediction = "log_pro
         )
 
 
+def require_same_tokens(config: TrainerKeys, text: Text, roles: Sequence[str]) -> None:
+    """Raise unless the models of frozen roles give every token the number that the policy gives it.
+
+    Raises:
+        ConfigError: Their distributions are over other tokens, so nothing can be compared token by token.
+    """
+    own = config.model_path("actor_train")
+    for role in roles:
+        path = config.model_path(role)
+        if path == own:
+            continue
+        with readable(config, role):
+            theirs = load_tokenizer(path).get_vocab()
+        mine = text.tokenizer.get_vocab()
+        if theirs != mine:
+            other = sorted(token for token in mine.keys() | theirs.keys() if mine.get(token) != theirs.get(token))
+            message = (
+                f"its tokenizer is not that of the policy ({own}): {len(other)} tokens differ, {other[0]!r} for one, "
+                "so distributions cannot be compared token by token."
+            )
+            fix = (
+                "name a model with the same tokenizer. From any other, the policy can learn on the level of text only: "
+                "let it write answers, and imitate them with pipeline: sft."
+            )
+            raise ConfigError([Problem(config.model_key(role), message, fix, path)])
+
+
 def device() -> torch.device:
     """Return the first accelerator that this process sees, or the CPU."""
     return torch.device("cuda" if torch.cuda.is_available() else "cpu")
 
 
 @contextmanager
-def readable(config: RLConfig, role: str) -> Iterator[None]:
+def readable(config: TrainerKeys, role: str) -> Iterator[None]:
     """Make a model that is not there a problem of the key that names it.
 
     Raises:
@@ -103,8 +140,5 @@ def readable(config: RLConfig, role: str) -> Iterator[None]:
     try:
         yield
     except ModelNotFoundError as error:
-        worker = getattr(config, role)
-        named = worker is not None and worker.model_args.model_name_or_path is not None
-        shared = "reward_pretrain" if role == "critic" and config.reward_pretrain is not None else "pretrain"
-        key = f"{role}.model_args.model_name_or_path" if named else shared
-        raise ConfigError([Problem(key, error.message, error.fix, config.model_path(role))]) from error
+        problem = Problem(config.model_key(role), error.message, error.fix, config.model_path(role))
+        raise ConfigError([problem]) from error

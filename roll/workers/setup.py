@@ -11,7 +11,7 @@ import torch
 
 from roll.algorithms.registry import ADVANTAGES, LOSSES
 from roll.common.registry import Registration, Registry
-from roll.config import RLConfig
+from roll.config.trainer_keys import TrainerKeys
 from roll.distributed import worker_context
 from roll.envs import ENV_TYPES, TAGS
 from roll.models.quiet import quiet_libraries
@@ -48,7 +48,7 @@ class Registered:
             registry.install(self.names[registry.kind])
 
 
-def set_up(config: RLConfig, registered: Registered) -> None:
+def set_up(config: TrainerKeys, registered: Registered) -> None:
     """Prepare the process of a worker; in the driver's own process only the seed is set.
 
     Every worker starts from the seed of the run, so that what it draws (a critic's head) does not depend on which

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -12,13 +12,25 @@ from tensordict import TensorDict
 from torch import Tensor, nn
 from transformers import PreTrainedModel
 
-from roll.config import RLConfig
+from roll.algorithms.distillation import Divergence, top_k
+from roll.config import ConfigError, Problem, RunConfig
+from roll.config.trainer_keys import TrainerKeys
 from roll.distributed import worker_context
 from roll.distributed.process_group import init_process_group
 from roll.distributed.weight_sync import Place, WeightOffer, WeightSyncSettings
-from roll.strategies.base import BatchTotals, HasModel, Loss, SharesRows, TrainStrategy
+from roll.strategies.base import (
+    BatchTotals,
+    HasAdapters,
+    HasModel,
+    HasOptimizer,
+    Loss,
+    SharesRows,
+    TrainStrategy,
+)
 from roll.strategies.fingerprints import Fingerprints
-from roll.workers.factory import reference_scorer, train_strategy
+from roll.strategies.training.comparing import log_softmax
+from roll.strategies.training.log_probs import MAX_LOGITS
+from roll.workers.factory import frozen_scorer, train_strategy
 from roll.workers.loading import load_role_model
 from roll.workers.memory import peak_memory
 from roll.workers.setup import Registered, set_up
@@ -58,17 +70,28 @@ class TrainWorker:
         ConfigError: If the model cannot be loaded.
     """
 
-    def __init__(self, config: RLConfig, role: str, registered: Registered) -> None:
+    def __init__(self, config: TrainerKeys, role: str, registered: Registered) -> None:
         set_up(config, registered)
         join_ranks(config)
         self._strategy = self.make_strategy(config, role)
+        if role == "actor_train" and config.optimizer_from is not None:
+            self._begin_with(config.optimizer_from)
         self._has_adapters = getattr(config, role).model_args.lora_rank is not None
         sends = worker_context().rank == 0
         self._links = WeightLinks(self._strategy.named_parameters, sends, self._strategy.device)
 
-    def make_strategy(self, config: RLConfig, role: str) -> TrainStrategy:
+    def make_strategy(self, config: TrainerKeys, role: str) -> TrainStrategy:
         """Return the train strategy; for subclasses (``worker_cls``) that make it in another way."""
         return train_strategy(config, role)
+
+    def _begin_with(self, checkpoint: Path) -> None:
+        if not isinstance(self._strategy, HasOptimizer):
+            raise TypeError(f"{type(self._strategy).__name__} cannot begin with the optimiser of another run")
+        try:
+            self._strategy.load_optimizer(checkpoint.expanduser().absolute())
+        except FileNotFoundError as error:
+            fix = "name the folder of a checkpoint, step=NNNNNN, that the same strategy wrote."
+            raise ConfigError([Problem("optimizer_from", f"{error}", fix, str(checkpoint))]) from error
 
     @property
     def model(self) -> PreTrainedModel:
@@ -89,6 +112,17 @@ class TrainWorker:
         """Return log-probs under the current weights, ``[rows, sequence]``."""
         return self._strategy.compute_log_probs(batch)
 
+    def compute_base_log_probs(self, batch: TensorDict) -> Tensor:
+        """Return log-probs with LoRA adapters switched off, ``[rows, sequence]``.
+
+        Raises:
+            TypeError: The strategy cannot switch them off.
+        """
+        if not isinstance(self._strategy, HasAdapters):
+            raise TypeError(f"{type(self._strategy).__name__} cannot compute without its adapters")
+        with self._strategy.adapters_disabled():
+            return self._strategy.compute_log_probs(batch)
+
     def compute_values(self, batch: TensorDict) -> Tensor:
         """Return a critic's values, ``[rows, sequence]``."""
         return self._strategy.compute_values(batch)
@@ -97,13 +131,16 @@ class TrainWorker:
         """Return the divergence from the reference over the vocabulary, ``[rows, sequence]``."""
         return self._strategy.compute_divergence(batch)
 
-    def measure_from(self, weight: Tensor, bias: Tensor | None) -> None:
-        """Take over the output layer of the reference, ``weight`` ``[vocabulary, hidden]``, for the divergence."""
+    def measure_from(self, heads: Sequence[tuple[Tensor, Tensor | None]], divergence: Divergence) -> None:
+        """Take over the output layers of frozen models, each ``weight`` ``[vocabulary, hidden]`` and bias."""
+        self._strategy.measure_from(*(self._layer(*head) for head in heads), divergence=divergence)
+
+    def _layer(self, weight: Tensor, bias: Tensor | None) -> nn.Linear:
         head = nn.Linear(weight.shape[1], weight.shape[0], bias=bias is not None, device="meta", dtype=weight.dtype)
         head.weight = nn.Parameter(weight.to(self._strategy.device), requires_grad=False)
         if bias is not None:
             head.bias = nn.Parameter(bias.to(self._strategy.device), requires_grad=False)
-        self._strategy.measure_from(head)
+        return head
 
     def train_step(self, batch: TensorDict, loss: Loss, totals: BatchTotals) -> dict[str, float]:
         """Take one optimiser step on this rank's rows of a batch with ``totals``."""
@@ -118,6 +155,10 @@ class TrainWorker:
         self._strategy.save_hf(directory / HF)
         if self._has_adapters:
             self._strategy.save_adapters(directory / ADAPTER)
+
+    def export(self, directory: Path) -> None:
+        """Write the model alone, in Hugging Face format; LoRA adapters are merged into it."""
+        self._strategy.save_hf(directory)
 
     def load(self, directory: Path) -> None:
         """Restore what :meth:`save` wrote."""
@@ -165,21 +206,23 @@ class TrainWorker:
 
 
 class ScoreWorker:
-    """Holds the frozen policy, or a share of it.
+    """Holds a frozen model, or a share of it.
 
     Args:
         config: The run.
         registered: What user code registered in the driver.
+        role: ``reference``, ``teacher``, or one of ``teachers``.
 
     Raises:
         ConfigError: If the model cannot be loaded.
     """
 
-    def __init__(self, config: RLConfig, registered: Registered) -> None:
+    def __init__(self, config: TrainerKeys, registered: Registered, role: str = "reference") -> None:
         set_up(config, registered)
         join_ranks(config)
         self._config = config
-        self._scorer = reference_scorer(config)
+        self._role = role
+        self._scorer = frozen_scorer(config, role)
 
     def data_place(self) -> DataPlace:
         """Return which part of a batch this rank works on."""
@@ -193,10 +236,29 @@ class ScoreWorker:
         """Return the last hidden states, ``[rows, sequence, hidden]``."""
         return self._scorer.compute_states(batch)
 
+    @torch.no_grad()
+    def compute_top(self, batch: TensorDict, k: int) -> Tensor:
+        """Return the likeliest tokens at each token of the mask, ``[rows, sequence, 2 k + 1]`` float64.
+
+        First ``k`` token ids, then the log-probs of the buckets that they make
+        (:func:`roll.algorithms.distillation.top_k`); 0 outside the mask. Every rank must call it.
+        """
+        states, (weight, bias) = self._scorer.compute_states(batch), self.head()
+        mask = batch["response_mask"].bool()
+        found = torch.zeros(*mask.shape, 2 * min(k, len(weight)) + 1, dtype=torch.float64)
+        before, parts = states[mask], []
+        for chunk in before.split(max(1, MAX_LOGITS // len(weight))):
+            logits = nn.functional.linear(chunk.to(weight), weight, bias)
+            ids, buckets = top_k(log_softmax(logits, self._config.training_temperature), k)
+            parts.append(torch.cat((ids.double(), buckets.double()), dim=-1).cpu())
+        if parts:
+            found[mask] = torch.cat(parts)
+        return found
+
     def head(self) -> tuple[Tensor, Tensor | None]:
         """Return weight ``[vocabulary, hidden]`` and bias of the output layer."""
         # Some scorers have the head in parts, and no rank the whole.
-        model = self._scorer.model if isinstance(self._scorer, HasModel) else load_role_model(self._config, "reference")
+        model = self._scorer.model if isinstance(self._scorer, HasModel) else load_role_model(self._config, self._role)
         layer: Any = model.get_output_embeddings()
         bias = getattr(layer, "bias", None)
         return _whole(layer.weight), None if bias is None else _whole(bias)
@@ -226,7 +288,7 @@ def data_place_of(strategy: object) -> DataPlace:
     return DataPlace(context.rank, context.size) if context.own_process else DataPlace(0, 1)
 
 
-def join_ranks(config: RLConfig) -> None:
+def join_ranks(config: RunConfig) -> None:
     """Make the ranks of this worker's role one ``torch.distributed`` group, where there are several."""
     context = worker_context()
     if context.own_process and context.size > 1:

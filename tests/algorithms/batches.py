@@ -28,6 +28,8 @@ class Batch:
     advantages: Tensor
     expert: Tensor
     mixture: Tensor
+    step: Tensor
+    groups: Tensor
     cov_tokens: Tensor
     group_ids: list[str]
     trajectory_ids: list[tuple[str, int]]
@@ -60,6 +62,7 @@ def make_batch(seed: int, rows: int, width: int, groups: int, equal_scores: bool
     # A turn's state is one number on all its tokens.
     state_hashes = turn_ids.clamp_min(0) % 3
     old = -normal(rows, width).abs()
+    compared = integers(groups, rows)
     batch = Batch(
         mask=mask,
         token_rewards=normal(rows, width) * (integers(3, rows, width) == 0),
@@ -72,9 +75,11 @@ def make_batch(seed: int, rows: int, width: int, groups: int, equal_scores: bool
         old_log_probs=old,
         advantages=normal(rows, width),
         expert=integers(2, rows) > 0,
-        group_ids=[f"g{int(g)}" for g in integers(groups, rows)],
+        groups=compared,
+        group_ids=[f"g{int(g)}" for g in compared],
         trajectory_ids=[("trajectory", i) for i in range(rows)],
         mixture=torch.empty(0),
+        step=torch.full((rows,), 3),
         cov_tokens=mask & (torch.arange(rows * width).view(rows, width) % 3 == 0),
     )
     return replace(batch, mixture=expert_mixture(batch.expert, mask))

@@ -195,6 +195,7 @@ ORACLES: dict[str, Callable[[Batch], Rows]] = {
     "remax": lambda b: spread(b, [float(s - g) for s, g in zip(b.scores, b.baselines, strict=True)]),
     "opo": lambda b: spread(b, opo_loop(b)),
     "opmd": lambda b: spread(b, per_group(b, lambda s, _: [x - mean(s) for x in s])),
+    "asymre": lambda b: spread(b, per_group(b, lambda s, _: [x - mean(s) + 0.3 if len(s) > 1 else 0.0 for x in s])),
     "agentic_reinforce": lambda b: on_tokens(b, turn_returns(b, GAMMA)),
     "step_reinforce": step_reinforce_loop,
     "step_wise_grpo": last_step_loop,
@@ -205,6 +206,7 @@ OPTIONS = {
     "reinforce": {"gamma": GAMMA},
     "reinforce_plus_plus": {"gamma": GAMMA},
     "gpg": {"f_norm": 2.0},
+    "asymre": {"baseline_shift": -0.3},
     "agentic_reinforce": {"gamma": GAMMA},
     "step_reinforce": {"gamma": GAMMA},
 }

@@ -333,6 +333,62 @@ class TestTrinity:
         theirs, _ = peer(leaf, batch.old, batch.float_mask, batch.advantages, batch.expert)
         same_gradient(aggregate(per_token, batch.mask, mode), theirs, leaf)
 
+    @pytest.mark.parametrize("phi", [True, False])
+    @pytest.mark.parametrize("step", [2, 5, 9])
+    def test_chord(self, step: int, phi: bool) -> None:
+        from trinity.algorithm.policy_loss_fn.chord_policy_loss import MIXCHORDPolicyLossFn
+
+        batch = Batch(40 + step)
+        experts = int(batch.expert.sum())
+        schedule = {"mu_warmup_steps": 3, "mu_decay_steps": 5, "mu_peak": 0.6, "mu_valley": 0.1}
+        peer = MIXCHORDPolicyLossFn(
+            **schedule,
+            enable_phi_function=phi,
+            clip_range=0.2,
+            ppo_mini_batch_size=ROWS,
+            ppo_micro_batch_size_per_gpu=ROWS,
+            train_batch_size_usual=ROWS - experts,
+            train_batch_size_expert=experts,
+        )
+        leaf, steps = batch.new.clone().requires_grad_(), torch.full((ROWS,), step)
+        per_token, _ = losses.chord(
+            *(leaf, batch.old, batch.advantages, batch.mask, batch.expert, steps),
+            **schedule,
+            enable_phi_function=phi,
+            dual_clip=3.0,
+        )
+        theirs, _ = peer(leaf, batch.old, batch.float_mask, batch.advantages, batch.expert, steps)
+        same_gradient(aggregate(per_token, batch.mask, "token-mean"), theirs, leaf)
+
+    @pytest.mark.parametrize("clip", ["none", "one-side", "two-side", "ring"])
+    @pytest.mark.parametrize("weight", ["none", "importance_sampling", "advantage"])
+    @pytest.mark.parametrize("regularizer", ["none", "k2", "forward-kl"])
+    def test_rec(self, clip: str, weight: str, regularizer: str) -> None:
+        from trinity.algorithm.policy_loss_fn.rec_policy_loss import RECPolicyLossFn
+
+        batch = Batch(51)
+        leaf = batch.new.clone().requires_grad_()
+        bounds = {"epsilon_low": 0.2, "epsilon_high": 0.25, "epsilon_low_prime": 0.4, "epsilon_high_prime": 0.5}
+        options = {
+            "clip_mode": clip,
+            "weight": weight,
+            "regularizer": regularizer,
+            "regularizer_coef": 0.2,
+            "temp": 2.0,
+        }
+        per_token, _ = losses.rec(leaf, batch.old, batch.advantages, batch.mask, **options, **bounds)
+        theirs, _ = RECPolicyLossFn(**options, **bounds)(leaf, batch.old, batch.float_mask, batch.advantages)
+        same_gradient(aggregate(per_token, batch.mask, "token-mean"), theirs, leaf)
+
+    def test_sppo(self) -> None:
+        from trinity.algorithm.policy_loss_fn.sppo_loss_fn import sPPOPolicyLossFn
+
+        batch = Batch(50)
+        leaf = batch.new.clone().requires_grad_()
+        per_token, _ = losses.sppo(leaf, batch.old, batch.advantages, batch.mask, 0.25)
+        theirs, _ = sPPOPolicyLossFn(epsilon=0.25)(leaf, batch.old, batch.float_mask, batch.advantages)
+        same_gradient(aggregate(per_token, batch.mask, "token-mean"), theirs, leaf)
+
     def test_opmd(self) -> None:
         from trinity.algorithm.policy_loss_fn.opmd_policy_loss import OPMDPolicyLossFn
 

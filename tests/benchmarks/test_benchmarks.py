@@ -17,20 +17,26 @@ BENCHMARKS = Path(__file__).resolve().parents[2] / "benchmarks"
 ARGUMENTS = {
     "algorithms": "--shapes 1",
     "async_rollout": "agentic --steps 9",
+    "branch_values": "run --episodes 2 --n 2",
     "engine_overhead": "--groups 1 --episodes 8 --rounds 1 --slots 8",
     "env_speed": "--rounds 1",
+    "frozen_lake_optimum": "",
     "generation": "--prompts 8 --episodes 4",
+    "learned": "rlvr_math --folder runs --set max_steps=1 save_steps=1 eval_steps=0 rollout_batch_size=4",
     "learning_curves": "run --out curves.png",
     "ray_overhead": "--environments 16 --slots 16 --workers 1 --turns 2 --seconds 0.05 --rounds 1",
+    "review": "--files 2 --episodes 8",
     "rlvr_vs_trl": "uniform --steps 2 --rounds 1 --prompts 2 --teaching-steps 2",
+    "sft_vs_trl": "uniform --steps 2 --rounds 1 --peer-rows 32",
     "train_step": "--model-size tiny --rows 2 --samples 2 --length 16 --rounds 1 --only mixed",
     "waiting_envs": "--episodes 8 --turns 2 --seconds 0.05",
     "weight_check": "--steps 1 --groups 1",
     "weight_sync": "--rounds 1 --vocabulary 64",
 }
-QUICK = {"algorithms", "env_speed", "train_step", "waiting_envs"}
+QUICK = {"env_speed", "frozen_lake_optimum", "waiting_envs"}
 NOT_PROGRAMS = {"curves", "recitation", "virtual_time"}
-NEEDS = {"engine_overhead": "vllm", "env_speed": "gym_sokoban", "rlvr_vs_trl": "trl", "ray_overhead": "ray"}
+NEEDS = {"engine_overhead": "vllm", "env_speed": "gym_sokoban", "ray_overhead": "ray"}
+NEEDS |= dict.fromkeys(("rlvr_vs_trl", "sft_vs_trl"), "trl")
 
 
 def test_every_benchmark_is_tried_here() -> None:
@@ -48,6 +54,12 @@ def test_a_benchmark_runs_to_its_table(name: str, tmp_path: Path) -> None:
         _write_run(tmp_path / "run")
     words = [sys.executable, str(BENCHMARKS / f"{name}.py"), *ARGUMENTS[name].split()]
     variables = {**os.environ, "OMP_NUM_THREADS": "1", "HF_HUB_OFFLINE": "1"}
+    if name == "branch_values":
+        sizes = "rollout_batch_size=4 train_env_manager.env_groups=2 train_env_manager.group_size=2 val_batch_size=2"
+        keys = f"output_dir=run max_steps=1 save_steps=1 mini_batches=1 val_env_manager.env_groups=2 {sizes}"
+        train = [sys.executable, "-m", "roll", "train", "sokoban", *keys.split()]
+        done = programs.run(train, tmp_path, variables, timeout=300)
+        assert done.returncode == 0, done.stderr
     done = programs.run(words, tmp_path, variables, timeout=300)
     said = f"{done.stdout}\n{done.stderr}"
     assert "Traceback" not in said, said

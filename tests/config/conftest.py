@@ -8,7 +8,7 @@ from omegaconf import OmegaConf
 
 from roll.config import AgenticConfig, ConfigError, load
 
-EXAMPLES = Path(__file__).resolve().parents[2] / "examples" / "config"
+EXAMPLES = Path(__file__).resolve().parents[2] / "roll" / "presets" / "config"
 
 
 @pytest.fixture

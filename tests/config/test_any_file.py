@@ -21,8 +21,12 @@ from omegaconf import OmegaConf
 from roll.config import AgenticConfig, ConfigError, EvaluationConfig, RLConfig, RLVRConfig, launch, load
 from roll.config.composing import compose
 
-EXAMPLES = Path(__file__).resolve().parents[2] / "examples" / "config"
-NAMES = ("sokoban", "frozen_lake", "rlvr_math", "eval_math", "custom_env")
+ROOT = Path(__file__).resolve().parents[2]
+EXAMPLES = ROOT / "roll" / "presets" / "config"
+FILES = {
+    **{name: EXAMPLES / f"{name}.yaml" for name in ("sokoban", "frozen_lake", "mixed", "rlvr_math", "eval_math")},
+    "custom_env": ROOT / "examples" / "config" / "custom_env.yaml",
+}
 SECONDS = 30
 
 ODD_VALUES: tuple[Any, ...] = (
@@ -93,7 +97,7 @@ def places(tree: Any, path: tuple[Any, ...] = ()) -> Iterator[tuple[Any, ...]]:
 
 @functools.cache
 def trees() -> dict[str, dict[str, Any]]:
-    composed = {name: OmegaConf.to_container(compose(EXAMPLES / f"{name}.yaml")[0], resolve=False) for name in NAMES}
+    composed = {name: OmegaConf.to_container(compose(file)[0], resolve=False) for name, file in FILES.items()}
     return {name: {k: v for k, v in tree.items() if k != "hydra"} for name, tree in composed.items()}  # type: ignore[misc,union-attr]
 
 
@@ -101,7 +105,7 @@ def trees() -> dict[str, dict[str, Any]]:
 @settings(quick, max_examples=150)
 @given(st.data())
 def test_any_value_anywhere_in_a_mapping(data: st.DataObject) -> None:
-    name = data.draw(st.sampled_from(NAMES))
+    name = data.draw(st.sampled_from(sorted(FILES)))
     tree = copy.deepcopy(trees()[name])
     for _ in range(data.draw(st.integers(1, 3))):
         *above, last = data.draw(st.sampled_from(list(places(tree)) or [("max_steps",)]))
@@ -115,7 +119,7 @@ def test_any_value_anywhere_in_a_mapping(data: st.DataObject) -> None:
             odd = st.one_of(
                 st.sampled_from(["", "x", "a.b", 1, None, True, "max_steps", "é", "${x}"]), st.text(max_size=5)
             )
-            inside[data.draw(odd)] = data.draw(st.sampled_from(ODD_VALUES))
+            inside[data.draw(odd)] = copy.deepcopy(data.draw(st.sampled_from(ODD_VALUES)))
         else:
             inside[last] = copy.deepcopy(data.draw(st.sampled_from(ODD_VALUES)))
     kind = data.draw(st.sampled_from([None, AgenticConfig, RLVRConfig, EvaluationConfig]))
@@ -149,7 +153,7 @@ BROKEN = (
 @settings(quick, max_examples=40)
 @given(st.data())
 def test_any_damage_to_the_text_of_a_file(tmp_path_factory: pytest.TempPathFactory, data: st.DataObject) -> None:
-    content = (EXAMPLES / f"{data.draw(st.sampled_from(NAMES))}.yaml").read_bytes()
+    content = FILES[data.draw(st.sampled_from(sorted(FILES)))].read_bytes()
     lines = content.splitlines(keepends=True)
     for _ in range(data.draw(st.integers(1, 3))):
         at, to = (data.draw(st.integers(0, max(0, len(lines) - 1))) for _ in range(2))

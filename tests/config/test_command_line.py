@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+import os
 import subprocess
 import sys
 from pathlib import Path
 
 import pytest
+
+from roll.config import AgenticConfig, launch
+from roll.config.shipped import shipped_configs
 
 pytestmark = pytest.mark.processes
 
@@ -67,7 +71,7 @@ def test_a_problem_is_a_message_without_a_traceback(folder: Path) -> None:
         "did you mean max_steps?",
         "train_env_manager.group_size?",
         "whole number",
-        str(EXAMPLES / "sokoban.yaml"),
+        str(shipped_configs() / "sokoban.yaml"),
     ):
         assert part in done.stderr
     assert "Traceback" not in done.stderr and "RUN" not in done.stdout
@@ -100,6 +104,16 @@ def test_help_says_how_to_start(folder: Path) -> None:
     done = start(folder, "--help")
     assert done.returncode == 0
     assert "--config-name NAME" in done.stdout and "frozen_lake" in done.stdout and "sokoban" in done.stdout
+
+
+@pytest.mark.parametrize("words", [["--help"], ["--config-name", "sokoban", "--cfg", "job"]], ids=" ".join)
+def test_whoever_reads_the_output_may_leave_early(folder: Path, words: list[str]) -> None:
+    read, write = os.pipe()
+    os.close(read)
+    command = [sys.executable, "start.py", *words]
+    done = subprocess.run(command, cwd=folder, stdout=write, stderr=subprocess.PIPE, text=True)
+    os.close(write)
+    assert (done.returncode, done.stderr) == (1, "")
 
 
 def test_every_job_of_a_sweep_has_its_own_folders(folder: Path) -> None:
@@ -153,7 +167,7 @@ def test_what_libraries_log_is_not_shown_as_hydras(folder: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("program", "names"), [("start_rlvr_pipeline.py", "rlvr_math"), ("start_evaluation.py", "eval_math")]
+    ("program", "names"), [("start_rlvr_pipeline.py", "mix_math, rlvr_math"), ("start_evaluation.py", "eval_math")]
 )
 def test_the_other_programs_offer_their_own_configurations(program: str, names: str) -> None:
     words = [sys.executable, str(EXAMPLES.parent / program), "--help"]
@@ -176,3 +190,32 @@ def test_a_sweep_ends_with_a_table_and_one_bad_job_does_not_end_the_others(folde
         ["2", "3", "finished", "success 30.0%"],
     ]
     assert "Their folders: " in done.stdout
+
+
+@pytest.mark.parametrize("place", ["beside the program", "--config-dir"])
+def test_a_file_of_ones_own_builds_on_the_presets_and_wins_over_one_of_the_same_name(
+    tmp_path: Path, place: str
+) -> None:
+    beside, given = tmp_path / "config", tmp_path / "given"
+    for folder in (beside, given):
+        folder.mkdir()
+    own = beside if place == "beside the program" else given
+    (own / "mine.yaml").write_text("defaults: [sokoban, ../config/deepspeed_zero2@_here_, _self_]\nseed: 11\n")
+    (own / "frozen_lake.yaml").write_text("defaults: [mine, _self_]\nmax_steps: 7\n")
+    found: list[AgenticConfig] = []
+    words = [] if own is beside else ["--config-dir", str(given)]
+    launch(found.append, config_dir=beside, argv=[*words, "--config-name", "frozen_lake"])
+    assert (found[0].seed, found[0].max_steps, found[0].train_env_manager.tags) == (11, 7, ["SimpleSokoban"])
+    assert found[0].origins.of(["max_steps"]).endswith("frozen_lake.yaml:2")
+
+
+def test_folders_that_a_file_names_for_its_parts_are_looked_into_as_well(tmp_path: Path) -> None:
+    parts, own = tmp_path / "parts", tmp_path / "own"
+    for folder in (parts, own):
+        folder.mkdir()
+    (parts / "seeds.yaml").write_text("seed: 13\n")
+    path = f"hydra: {{searchpath: ['file://{parts}']}}"
+    (own / "mine.yaml").write_text(f"defaults: [sokoban, seeds, _self_]\n{path}\n")
+    found: list[AgenticConfig] = []
+    launch(found.append, config_dir=own, argv=["--config-name", "mine"])
+    assert (found[0].seed, found[0].train_env_manager.tags) == (13, ["SimpleSokoban"])

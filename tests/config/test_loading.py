@@ -233,7 +233,7 @@ def test_a_tracker_whose_package_is_missing_is_reported(loads: Loads, monkeypatc
 
 def test_ray_that_is_not_installed_is_reported(loads: Loads, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("roll.config.runnable.find_spec", lambda name: None)
-    with pytest.raises(ConfigError, match=r"cluster(.|\n)*roll\[ray\]"):
+    with pytest.raises(ConfigError, match=r"cluster(.|\n)*roll-rl\[ray\]"):
         require_runnable(loads("cluster: ray\ntrack_with: [jsonl]"))
 
 

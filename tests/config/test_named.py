@@ -9,12 +9,33 @@ from pathlib import Path
 
 import pytest
 
-from roll.config import AgenticConfig, ConfigError, EvaluationConfig, RLVRConfig, load
+from roll.config import (
+    AgenticConfig,
+    ConfigError,
+    DistillConfig,
+    DPOConfig,
+    EvaluationConfig,
+    RewardModelConfig,
+    RLVRConfig,
+    SFTConfig,
+    load,
+)
 from roll.config.composing import primary_names
-from roll.config.shipped import shipped_configs, shipped_data
+from roll.config.shipped import SHIPPED, shipped_configs, shipped_data
+from roll.config.staged import StagedConfig
 
 ROOT = Path(__file__).resolve().parents[2]
-KINDS = {"rlvr_math": RLVRConfig, "eval_math": EvaluationConfig}
+KINDS = {
+    "rlvr_math": RLVRConfig,
+    "mix_math": RLVRConfig,
+    "eval_math": EvaluationConfig,
+    "sft_sokoban": SFTConfig,
+    "dpo_sokoban": DPOConfig,
+    "three_stages": StagedConfig,
+    "reward_math": RewardModelConfig,
+    "process_reward_math": RewardModelConfig,
+    "distill_sokoban": DistillConfig,
+}
 
 
 @pytest.fixture(autouse=True)
@@ -87,5 +108,15 @@ def test_the_checkpoints_that_the_pages_name_are_there_after_a_run() -> None:
     checked = [(shipped[run], int(step)) for run, step in named if run in shipped]
     assert checked
     for config, step in checked:
+        if isinstance(config, SFTConfig | DPOConfig | RewardModelConfig):  # the data say how many steps an epoch has
+            kwargs = config.actor_train.data_args.custom_cls.kwargs
+            config = config.for_rows(kwargs.get("games") or kwargs.get("pairs") or kwargs["workings"])
         saved = sorted({*range(config.save_steps, config.max_steps, config.save_steps), config.max_steps})
         assert step in saved[-config.checkpoint_config.keep :], (config.exp_name, step)
+
+
+def test_presets_and_problems_are_files_of_the_package_and_there_is_one_copy() -> None:
+    names = [path.name for path in (*SHIPPED.rglob("*.yaml"), *SHIPPED.rglob("*.jsonl")) if not path.is_symlink()]
+    assert {"sokoban.yaml", "rlvr_math.yaml", "fsdp_train.yaml", "arithmetic_train.jsonl"} <= set(names)
+    copies = [path for path in (ROOT / "examples").rglob("*") if path.name in names]
+    assert copies == [] and not any(path.is_symlink() for path in SHIPPED.rglob("*"))

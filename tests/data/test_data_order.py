@@ -14,7 +14,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from roll.data import DataError, PromptDataset
-from roll.data.dataset import exact_shares
+from roll.data.order import exact_shares
 from roll.data.shares import Shares
 
 DOMAINS = {"math": ["math"], "code": ["code"], "logic": ["logic"]}
@@ -72,7 +72,7 @@ def test_without_shares_an_epoch_of_the_whole_data_holds_every_row_once(mixed: P
 @given(st.integers(0, 2**40), st.integers(1, 40))
 def test_each_epoch_of_a_domain_holds_every_row_once_in_an_order_of_its_own(seed: int, rows: int) -> None:
     data = PromptDataset(_Rows(rows), seed=seed)  # type: ignore[arg-type]
-    epochs = [[data.index(epoch * rows + offset) for offset in range(rows)] for epoch in range(4)]
+    epochs = [[data.order.at(epoch * rows + offset) for offset in range(rows)] for epoch in range(4)]
     assert all(sorted(epoch) == list(range(rows)) for epoch in epochs)
     if rows > 15:
         assert len({tuple(epoch) for epoch in epochs}) == 4
@@ -83,6 +83,7 @@ class _Rows:
 
     def __init__(self, rows: int) -> None:
         self.domains = {"math": list(range(rows))}
+        self.digests = {"math": ""}
 
 
 def test_at_depends_on_seed_and_position_alone(mixed: Path) -> None:
@@ -140,8 +141,8 @@ def test_shares_that_do_not_fit_the_data_are_errors(mixed: Path, name: str) -> N
 
 def test_domains_without_rows_need_no_share(mixed: Path) -> None:
     domains = {**DOMAINS, "chess": ["chess"]}
-    assert "chess" not in load({"file_name": mixed}, domains).shares
-    assert "chess" not in load({"file_name": mixed, "domain_interleave_probs": PROBABILITIES}, domains).shares
+    assert "chess" not in load({"file_name": mixed}, domains).order.shares
+    assert "chess" not in load({"file_name": mixed, "domain_interleave_probs": PROBABILITIES}, domains).order.shares
 
 
 def saved(data: PromptDataset, position: int) -> dict[str, Any]:

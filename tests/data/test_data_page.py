@@ -19,4 +19,4 @@ def test_the_python_of_the_page_runs_as_it_stands(
     for block in blocks:
         exec(compile(block, "docs/data.md", "exec"), names)
     assert names["Squares"](3)[2]["ground_truth"] == "4"
-    assert "arithmetic_train.jsonl: 1024 rows" in capsys.readouterr().out
+    assert "arithmetic_train.jsonl: 2048 rows" in capsys.readouterr().out

@@ -17,8 +17,9 @@ from hypothesis import strategies as st
 from roll.data.problems import GENERATORS, LETTERS, LEVELS, Exercise, draw, held_out, make_exercise, problem_set
 
 ROOT = Path(__file__).resolve().parents[2]
-DATA = ROOT / "examples" / "data"
-FILES = [(tag, split) for tag in GENERATORS for split in ("train", "val")]
+DATA = ROOT / "roll" / "presets" / "data"
+NAMES = (*GENERATORS, "sums")
+FILES = [(name, split) for name in NAMES for split in ("train", "val")]
 
 
 def script() -> ModuleType:
@@ -100,18 +101,20 @@ def test_a_set_is_fixed_by_its_seed_and_tag() -> None:
 
 def test_the_shipped_files_are_what_the_script_writes(tmp_path: Path) -> None:
     written = script().write_problems(tmp_path)
-    assert sorted(path.name for path in written) == sorted(f"{tag}_{split}.jsonl" for tag, split in FILES)
+    assert sorted(path.name for path in written) == sorted(f"{name}_{split}.jsonl" for name, split in FILES)
     for path in written:
         assert path.read_bytes() == (DATA / path.name).read_bytes(), f"run scripts/generate_problems.py: {path.name}"
 
 
-@pytest.mark.parametrize(("tag", "split"), FILES)
-def test_shipped_rows_are_complete_distinct_and_cover_every_level_equally(tag: str, split: str) -> None:
-    data = rows(tag, split)
+@pytest.mark.parametrize(("name", "split"), FILES)
+def test_shipped_rows_are_complete_distinct_and_cover_every_level_equally(name: str, split: str) -> None:
+    data = rows(name, split)
+    tag, levels = ("arithmetic", LEVELS[:1]) if name == "sums" else (name, LEVELS)
     keys = {"prompt", "ground_truth", "tag", "level"} | ({"choices"} if tag == "multiple_choice" else set())
     assert all(row.keys() == keys and row["tag"] == tag for row in data)
     assert len({row["prompt"] for row in data}) == len(data) >= 128
-    assert set(Counter(row["level"] for row in data).values()) == {len(data) // len(LEVELS)}
+    assert set(Counter(row["level"] for row in data).values()) == {len(data) // len(levels)}
+    assert {row["level"] for row in data} == set(levels)
 
 
 def test_training_and_validation_share_no_exercise_across_all_files() -> None:
@@ -119,11 +122,17 @@ def test_training_and_validation_share_no_exercise_across_all_files() -> None:
 
     def exercises(split: str) -> set[tuple]:
         found = set()
-        for tag in GENERATORS:
-            for row in rows(tag, split):
+        for name in NAMES:
+            for row in rows(name, split):
                 answer = row["choices"][LETTERS.index(row["ground_truth"])] if "choices" in row else row["ground_truth"]
                 found.add((tuple(numbers(row)), answer))
         return found
 
     train, val = exercises("train"), exercises("val")
     assert len(train) > 1500 and len(val) > 300 and not train & val
+
+
+def test_more_problems_than_a_level_has_are_refused() -> None:
+    with pytest.raises(ValueError, match="level 4 of arithmetic has no exercise"):
+        problem_set("arithmetic", 2000, seed=3, levels=[4])
+    assert len(problem_set("arithmetic", 500, seed=3, levels=[4])) == 500

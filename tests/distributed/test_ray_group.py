@@ -75,15 +75,13 @@ async def started(cluster: RayCluster, role: str, spec: WorkerSpec) -> AsyncIter
         await group.close()
 
 
-def in_time(seconds: float, play: Callable[[], Awaitable[None]]) -> float:
-    """Run ``play``, fail if it takes longer, and return how long it took."""
+def in_time(play: Callable[[], Awaitable[None]]) -> None:
+    """Run ``play``; a hang ends after minutes, whatever else the machine does."""
 
-    async def limited() -> float:
-        start = time.monotonic()
-        await asyncio.wait_for(play(), seconds)
-        return time.monotonic() - start
+    async def limited() -> None:
+        await asyncio.wait_for(play(), 300)
 
-    return asyncio.run(limited())
+    asyncio.run(limited())
 
 
 def test_all_and_each_answer_in_order_of_rank(pair: WorkerGroup) -> None:
@@ -140,16 +138,15 @@ def test_arguments_that_cannot_travel_fail_before_the_call(pair: WorkerGroup) ->
 
 def test_a_failing_rank_is_reported_without_waiting_for_the_others(victims: WorkerGroup) -> None:
     async def play() -> None:
-        start = time.monotonic()
         slow = asyncio.create_task(victims.one(1, "sleep", 1, 30.0))
         await asyncio.sleep(0)
         with pytest.raises(Refused):
             await victims.all("refuse", 0, "at once")
-        assert time.monotonic() - start < 10
+        assert not slow.done()
         slow.cancel()
         await victims.restart(1)
 
-    in_time(40, play)
+    in_time(play)
 
 
 def test_a_deadline_names_who_did_not_answer(victims: WorkerGroup) -> None:
@@ -162,22 +159,20 @@ def test_a_deadline_names_who_did_not_answer(victims: WorkerGroup) -> None:
         await victims.restart(1)
         assert await victims.one(1, "rank") == 1
 
-    in_time(40, play)
+    in_time(play)
 
 
 def test_the_timeout_of_the_group_is_the_default(pair: WorkerGroup, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(pair, "_rpc_timeout", 0.3)
     with pytest.raises(WorkerTimeoutError, match="within 0.3 s"):
-        asyncio.run(pair.one(0, "sleep", 0, 1.0))
+        asyncio.run(pair.one(0, "sleep", 0, 2.0))
 
 
 def test_a_dead_worker_is_noticed_at_once_and_can_be_made_again(victims: WorkerGroup) -> None:
     async def play() -> None:
         before = await victims.all("about")
-        start = time.monotonic()
-        with pytest.raises(WorkerDiedError) as caught:
+        with pytest.raises(WorkerDiedError) as caught:  # not that it did not answer within the minute it has
             await victims.all("die", 1)
-        assert time.monotonic() - start < 20
         assert (caught.value.role, caught.value.rank) == ("actor_infer", 1)
         assert f"actor_infer rank 1 (pid {before[1][0]}, node" in str(caught.value)
         assert "exit" in caught.value.cause
@@ -188,7 +183,7 @@ def test_a_dead_worker_is_noticed_at_once_and_can_be_made_again(victims: WorkerG
         assert [name for _, name, _ in after] == ["actor_infer-0", "actor_infer-1"]
         assert {pid for pid, _, _ in before}.isdisjoint(pid for pid, _, _ in after)
 
-    in_time(60, play)
+    in_time(play)
 
 
 def test_a_call_that_is_running_when_its_worker_is_restarted_fails(victims: WorkerGroup) -> None:
@@ -199,7 +194,7 @@ def test_a_call_that_is_running_when_its_worker_is_restarted_fails(victims: Work
         with pytest.raises(WorkerDiedError, match="actor_infer rank 0"):
             await call
 
-    in_time(40, play)
+    in_time(play)
 
 
 def test_a_constructor_that_fails_says_which_and_leaves_nothing_behind(cluster: RayCluster) -> None:
@@ -210,7 +205,7 @@ def test_a_constructor_that_fails_says_which_and_leaves_nothing_behind(cluster: 
         async with started(cluster, "train_env_manager", WorkerSpec(cls=Worker)) as group:
             assert await group.all("rank") == [0, 1]
 
-    in_time(60, play)
+    in_time(play)
 
 
 def test_workers_have_their_own_environment_and_close_before_they_end(cluster: RayCluster, tmp_path: Path) -> None:
@@ -227,7 +222,7 @@ def test_workers_have_their_own_environment_and_close_before_they_end(cluster: R
         with pytest.raises(WorkerDiedError, match="train_env_manager rank 0"):
             await group.one(0, "rank")
 
-    in_time(60, play)
+    in_time(play)
 
 
 def test_a_role_is_started_once_and_must_be_of_the_run(cluster: RayCluster, pair: WorkerGroup) -> None:
@@ -303,7 +298,7 @@ def test_calls_to_a_service_run_at_once_and_can_be_given_up(cluster: RayCluster)
             while await services.one(1, "here"):
                 await asyncio.sleep(0.05)
 
-    in_time(40, play)
+    in_time(play)
 
 
 def test_workers_of_one_role_call_those_of_another_and_find_them_after_a_restart(cluster: RayCluster) -> None:
@@ -324,7 +319,7 @@ def test_workers_of_one_role_call_those_of_another_and_find_them_after_a_restart
                 await clients.one(1, "ask", 1)
             assert await clients.one(1, "ask", 1) == 1
 
-    in_time(60, play)
+    in_time(play)
 
 
 def test_ranks_make_one_gloo_group_and_a_death_in_a_collective_ends_the_wait(cluster: RayCluster) -> None:
@@ -334,12 +329,12 @@ def test_ranks_make_one_gloo_group_and_a_death_in_a_collective_ends_the_wait(clu
             with pytest.raises(WorkerDiedError, match="reference rank 1"):
                 await ranks.all("all_reduce_but", 1)
 
-    in_time(120, play)
+    in_time(play)
 
 
 def test_the_timeline_names_role_rank_and_method(cluster: RayCluster, pair: WorkerGroup, tmp_path: Path) -> None:
     async def play() -> None:
-        deadline = time.monotonic() + 20
+        deadline = time.monotonic() + 120
         while time.monotonic() < deadline:
             await pair.all("rank")
             cluster.write_timeline(tmp_path / "timeline.json")
@@ -348,4 +343,4 @@ def test_the_timeline_names_role_rank_and_method(cluster: RayCluster, pair: Work
             await asyncio.sleep(0.5)
         raise AssertionError("the call is not in the timeline")
 
-    in_time(30, play)
+    in_time(play)

@@ -80,7 +80,7 @@ def running() -> bool:
 
 
 def in_time(play: Callable[[], Awaitable[None]]) -> None:
-    asyncio.run(asyncio.wait_for(play(), 10))  # type: ignore[arg-type]
+    asyncio.run(asyncio.wait_for(play(), 100))  # type: ignore[arg-type]
 
 
 def test_answers_wait_for_their_caller_and_are_given_once(monkeypatch: pytest.MonkeyPatch) -> None:

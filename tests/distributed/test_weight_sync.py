@@ -30,6 +30,9 @@ from roll.distributed.weight_sync.settings import local_address
 
 pytestmark = pytest.mark.processes
 
+LONG = WeightSyncSettings(timeout=200, host="127.0.0.1")
+"""So long that who waited for all of it is told from who did not, on any machine."""
+
 
 @pytest.fixture(scope="module")
 def crew() -> Iterator[Crew]:
@@ -122,14 +125,15 @@ def test_an_engine_that_reads_only_a_part_is_an_error_on_both_sides(crew: Crew) 
 def test_a_trainer_that_fails_in_a_sync_tells_the_engines_why(crew: Crew) -> None:
     model = make_model(0)
     wrong = {name: tensor for name, tensor in model.items() if name != "odd"}
-    with engines(crew, model, receive_syncs, 1) as started:
+    # Long before the end of the patience they would have otherwise.
+    with engines(crew, model, receive_syncs, 1, settings=LONG) as started:
         with pytest.raises(ValueError, match=r"expected 'odd' \[3, 1, 7\].* has 'half'"):
             started.sender.send(1, wrong.items())
         answers = started.answers()
     for answer in answers:
         assert answer.error_type in ("PeerFailedError", "WeightSyncError")
         assert "the trainer failed" in answer.error and "'odd'" in answer.error
-        assert answer.seconds < 25
+        assert answer.seconds < LONG.timeout / 2
 
 
 def test_a_trainer_that_waits_for_an_engine_that_never_joins_names_it(crew: Crew) -> None:
@@ -180,9 +184,8 @@ def test_the_address_towards_this_machine_is_this_machine() -> None:
 @pytest.mark.parametrize("victim", ["engine 0", "engine 1"])
 def test_an_engine_that_dies_in_a_sync_ends_it_for_all_with_its_name(crew: Crew, victim: str) -> None:
     model = {f"layer.{number}": torch.rand(256, 1024) for number in range(40)}
-    settings = WeightSyncSettings(timeout=30, host="127.0.0.1")
     survivor = {"engine 0": "engine 1", "engine 1": "engine 0"}[victim]
-    with engines(crew, model, die_at_second_tensor, victim, bucket_bytes=1024**2, settings=settings) as started:
+    with engines(crew, model, die_at_second_tensor, victim, bucket_bytes=1024**2, settings=LONG) as started:
         started.forget(victim)
         begun = []
 
@@ -193,8 +196,8 @@ def test_an_engine_that_dies_in_a_sync_ends_it_for_all_with_its_name(crew: Crew,
 
         with pytest.raises(WeightSyncError, match=f"No word from {victim}"):
             started.sender.send(1, tensors())
-        assert time.monotonic() - begun[0] < 20
+        assert time.monotonic() - begun[0] < LONG.timeout / 2
         answer = started.answer(survivor)
         with pytest.raises(WeightSyncError, match="no more use"):
             started.sender.send(2, model.items())
-    assert answer.error_type in ("WeightSyncError", "PeerFailedError") and answer.seconds < 60
+    assert answer.error_type in ("WeightSyncError", "PeerFailedError") and answer.seconds < LONG.timeout / 2

@@ -200,7 +200,7 @@ class Engines:
     def answer(self, name: str = "engine 0") -> Answer:
         """Return what an engine says at its end."""
         pipe = self._pipes.pop(name)
-        assert pipe.poll(60), f"{name} said nothing"
+        assert pipe.poll(300), f"{name} said nothing"
         answer: Answer = pipe.recv()
         return answer
 

@@ -63,7 +63,7 @@ def shipped(name: str) -> RLConfig:
 
     import roll.config
 
-    with initialize_config_dir(str(ROOT / "examples" / "config"), version_base="1.3"):
+    with initialize_config_dir(str(ROOT / "roll" / "presets" / "config"), version_base="1.3"):
         return load(compose(name), kind=getattr(roll.config, KINDS[name]))
 
 

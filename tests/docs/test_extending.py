@@ -5,13 +5,14 @@ from __future__ import annotations
 import json
 import os
 import re
-import subprocess
 import sys
 from dataclasses import dataclass, field
 from pathlib import Path
 
 import pytest
 from docs_support import ROOT
+
+from tests import programs
 
 PAGE = ROOT / "docs" / "extending.md"
 
@@ -62,14 +63,8 @@ def test_what_the_section_shows_runs_and_leaves_what_it_says(section: Section, t
         (tmp_path / name).write_text(text, encoding="utf-8")
     words = [sys.executable, str(ROOT / "examples" / f"start_{section.program}_pipeline.py")]
     words += ["--config-dir", ".", "--config-name", "mine", "max_steps=1", "eval_steps=0", "output_dir=out"]
-    done = subprocess.run(
-        words + section.small,
-        cwd=tmp_path,
-        env={**os.environ, "OMP_NUM_THREADS": "1", "HF_HUB_OFFLINE": "1"},
-        capture_output=True,
-        text=True,
-        timeout=240,
-    )
+    environment = {**os.environ, "OMP_NUM_THREADS": "1", "HF_HUB_OFFLINE": "1"}
+    done = programs.run(words + section.small, tmp_path, environment, timeout=240)
     assert done.returncode == 0, done.stdout + done.stderr
     out = tmp_path / "out"
     if "." in section.shows:

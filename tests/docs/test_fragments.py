@@ -6,18 +6,31 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from docs_support import ROOT, Block, blocks
+from docs_support import Block, blocks
 from hydra import compose, initialize_config_dir
 from omegaconf import DictConfig, OmegaConf, open_dict
 
-from roll.config import AgenticConfig, RLConfig, RLVRConfig, launch, load
+from roll.config import (
+    AgenticConfig,
+    DistillConfig,
+    DPOConfig,
+    RewardModelConfig,
+    RLVRConfig,
+    RunConfig,
+    SFTConfig,
+    launch,
+    load,
+)
+from roll.config.shipped import shipped_configs
+from roll.config.staged import StagedConfig
+from roll.pipelines.policy_evaluation import PolicyEvaluation
 
-CONFIGS = ROOT / "examples" / "config"
+CONFIGS = shipped_configs()
 
 RLVR_PAGES = ("docs/data.md", "docs/rewards.md", "docs/rlvr.md", "docs/sandbox.md")
 
-RUN_ELSEWHERE = {"docs/extending.md"}
-"""Its configurations are started beside their modules, by test_extending.py."""
+RUN_ELSEWHERE = {"docs/extending.md", "docs/from_trl.md", "docs/from_verl.md", "docs/from_roll.md"}
+"""Their configurations are started beside their modules, by test_extending.py and test_from_elsewhere.py."""
 
 WHERE: dict[tuple[str, str], str] = {
     ("docs/data.md", "prompt"): "actor_train.data_args",
@@ -29,6 +42,7 @@ WHERE: dict[tuple[str, str], str] = {
 
 ALONE = {("docs/dialects.md", "algorithm"), ("docs/rlvr.md", "exp_name")}
 """Whole configurations without a defaults list."""
+_IMITATION = {"pipeline": "sft", "actor_train": {"data_args": {"file_name": "rows.jsonl"}}}
 
 
 @pytest.mark.long
@@ -40,19 +54,31 @@ def test_the_yaml_of_the_page_is_accepted(block: Block, tmp_path: Path) -> None:
     first = str(next(iter(fragment)))
     prompts = block.page in RLVR_PAGES or "rewards" in fragment
     rlvr = prompts and "train_env_manager" not in fragment
-    kind: type[RLConfig] = RLVRConfig if rlvr else AgenticConfig
+    kind: type[RunConfig] = RLVRConfig if rlvr else AgenticConfig
+    base = "rlvr_math" if rlvr else "sokoban"
+    if block.page == "docs/distillation.md" and first != "reference":
+        kind, base = DistillConfig, "distill_sokoban"
+    if "stages" in fragment:
+        kind = StagedConfig
+    of_rows: dict[str, type[RunConfig]] = {"sft": SFTConfig, "dpo": DPOConfig, "reward_model": RewardModelConfig}
+    if fragment.get("pipeline") in of_rows:
+        assert load(fragment, kind=of_rows[fragment["pipeline"]])
+        return
+    if first == "evaluation":
+        assert PolicyEvaluation.of(load({**_IMITATION, **fragment}))
+        return
     if first == "defaults":
         assert _started(block.text, tmp_path, kind)
     elif (block.page, first) in ALONE:
         assert load(fragment, kind=kind)
     else:
-        assert load(_on_top(fragment, "rlvr_math" if rlvr else "sokoban", (block.page, first)), kind=kind)
+        assert load(_on_top(fragment, base, (block.page, first)), kind=kind)
 
 
-def _started(text: str, folder: Path, kind: type[RLConfig]) -> list[RLConfig]:
+def _started(text: str, folder: Path, kind: type[RunConfig]) -> list[RunConfig]:
     """Return what a program is given that is started with a file in a folder of the reader's."""
     (folder / "page.yaml").write_text(text, encoding="utf-8")
-    runs: list[RLConfig] = []
+    runs: list[RunConfig] = []
     launch(runs.append, config_dir=CONFIGS, kind=kind, argv=["--config-dir", str(folder), "--config-name", "page"])
     return runs
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import ast
 import re
-from collections.abc import Iterator
+from functools import cache
 from pathlib import Path
 
 import pytest
@@ -18,27 +18,25 @@ ROWS = [row.split(" | ") for row in re.findall(r"^\| (.+) \|$", PAGE, re.MULTILI
 ORDINARY = set(
     """
     algorithm args call calls client collected concurrency config data dataset decoder deviation died down entry
-    error event exercise fixable found generating has in inputs joint keys limit limits loads local loop mismatch
-    model name no not options output params processes reason registered registration rows settings shares spec tells
-    threads timeout timeouts train unknown warning
+    error event exercise fixable folder found generating has in inputs joint key keys limit limits loads local loop
+    mismatch missing model name no not options output params processes reason registered registration rows settings
+    shares spec stored tells threads timeout timeouts train unknown use warning
     composite deep speed frozen lake fsdp hf infer jsonl megatron sglang sokoban tensorboard vllm
     """.split()
 )
 """Words of programming and proper names, which need no explanation."""
 
 
-def _trees() -> Iterator[tuple[Path, ast.Module]]:
-    for path in sorted((ROOT / "roll").rglob("*.py")):
-        yield path.relative_to(ROOT), ast.parse(path.read_text(encoding="utf-8"))
-
-
-TREES = dict(_trees())
+@cache
+def _trees() -> dict[Path, ast.Module]:
+    paths = sorted((ROOT / "roll").rglob("*.py"))
+    return {path.relative_to(ROOT): ast.parse(path.read_text(encoding="utf-8")) for path in paths}
 
 
 def _defined() -> set[str]:
     """Return the names of classes, functions and constants anywhere in the library."""
     names = set()
-    for tree in TREES.values():
+    for tree in _trees().values():
         for node in ast.walk(tree):
             if isinstance(node, ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef):
                 names.add(node.name)
@@ -50,9 +48,9 @@ def _defined() -> set[str]:
 
 def _travelling() -> set[str]:
     """Return the classes that a package imports from another one."""
-    classes = {node.name for tree in TREES.values() for node in tree.body if isinstance(node, ast.ClassDef)}
+    classes = {node.name for tree in _trees().values() for node in tree.body if isinstance(node, ast.ClassDef)}
     found = set()
-    for path, tree in TREES.items():
+    for path, tree in _trees().items():
         for node in ast.walk(tree):
             if isinstance(node, ast.ImportFrom) and (node.module or "").startswith("roll."):
                 if str(node.module).split(".")[1] != path.parts[1]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -12,7 +13,7 @@ sys.path.append(str(Path(__file__).resolve().parents[1] / "integration"))
 
 from roll.config import RLConfig  # noqa: E402
 from roll.models.finding import resolve_pretrain  # noqa: E402
-from roll.workers.factory import train_options  # noqa: E402
+from roll.workers.factory import _add_adapters, train_options  # noqa: E402
 from roll.workers.train import TrainWorker  # noqa: E402
 
 
@@ -34,4 +35,5 @@ class MegatronOnProcessors(TrainWorker):
             layer_spec=cpu_layers,
             device=torch.device("cpu"),
             seed=config.seed,
+            adapt=None if worker.model_args.lora_rank is None else partial(_add_adapters, config, role),
         )

@@ -11,7 +11,7 @@ from tests.e2e.support import ROOT
 
 SCRIPT = ROOT / "examples" / "start_rlvr_pipeline.py"
 EVALUATION = ROOT / "examples" / "start_evaluation.py"
-DATA = ROOT / "examples" / "data"
+DATA = ROOT / "roll" / "presets" / "data"
 
 SMALL = {
     "max_steps": 4,
@@ -20,6 +20,8 @@ SMALL = {
     "rollout_batch_size": 4,
     "num_return_sequences_in_group": 4,
     "actor_train.data_args.file_name": DATA / "arithmetic_train.jsonl",
+    "actor_train.training_args.learning_rate": 1e-4,
+    "actor_train.training_args.lr_scheduler_type": "constant",
     "actor_train.data_args.max_samples": 14,
     "validation.data_args.file_name": DATA / "arithmetic_val.jsonl",
     "validation.data_args.max_samples": 6,
@@ -49,7 +51,7 @@ def small_config(output_dir: Path, **changes: Any) -> RLVRConfig:
 
     overrides: dict[str, Any] = {**SMALL, "output_dir": output_dir, "progress": "none"}
     overrides |= {key.replace("__", "."): value for key, value in changes.items()}
-    with initialize_config_dir(str(ROOT / "examples" / "config"), version_base="1.3"):
+    with initialize_config_dir(str(ROOT / "roll" / "presets" / "config"), version_base="1.3"):
         composed = compose("rlvr_math")
     OmegaConf.set_struct(composed, False)
     for key, value in overrides.items():

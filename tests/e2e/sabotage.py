@@ -12,7 +12,7 @@ import signal
 from collections import Counter
 from typing import Any
 
-from roll.pipelines.sampling.stream import Sampling
+from roll.pipelines.sampling.meter import RolloutMeter
 from roll.strategies.training.pytorch.train import FsdpTrainStrategy
 
 MOMENT, _, TIME = os.environ.get("ROLL_TEST_KILL", "never:0").partition(":")
@@ -26,14 +26,14 @@ def reached(moment: str) -> None:
         os.kill(os.getpid(), SIGNAL)
 
 
-original_show_member = Sampling._show_member
+original_member = RolloutMeter.member
 original_train_step = FsdpTrainStrategy.train_step
 original_save_hf = FsdpTrainStrategy.save_hf
 
 
-def show_member(self: Any) -> None:
-    original_show_member(self)
-    if self._members == self._wanted // 2:
+def member(self: Any, *arguments: Any) -> None:
+    original_member(self, *arguments)
+    if self.finished == self.members // 2:
         reached("rollout")
 
 
@@ -47,6 +47,6 @@ def save_hf(self: Any, *arguments: Any) -> Any:
     return original_save_hf(self, *arguments)
 
 
-Sampling._show_member = show_member  # type: ignore[method-assign]
+RolloutMeter.member = member  # type: ignore[method-assign]
 FsdpTrainStrategy.train_step = train_step  # type: ignore[method-assign]
 FsdpTrainStrategy.save_hf = save_hf  # type: ignore[method-assign]

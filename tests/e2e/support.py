@@ -33,6 +33,9 @@ SMALL = {
     "val_batch_size": 6,
     "mini_batches": 2,
     "max_actions_per_traj": 3,
+    # The job's own rate decays to zero with its last step: these runs are stopped and continued.
+    "actor_train.training_args.learning_rate": 3e-4,
+    "actor_train.training_args.lr_scheduler_type": "constant_with_warmup",
 }
 """A run of four steps, with a checkpoint and an evaluation after every second."""
 
@@ -66,7 +69,7 @@ def small_config(output_dir: Path, **changes: Any) -> AgenticConfig:
 
     overrides = {**SMALL, "output_dir": output_dir, "progress": "none"}
     overrides |= {key.replace("__", "."): value for key, value in changes.items()}
-    with initialize_config_dir(str(ROOT / "examples" / "config"), version_base="1.3"):
+    with initialize_config_dir(str(ROOT / "roll" / "presets" / "config"), version_base="1.3"):
         composed = compose("sokoban", [f"++{key}={_quoted(value)}" for key, value in overrides.items()])
     return load(composed)
 

@@ -13,6 +13,7 @@ from roll.pipelines.agentic import run_agentic
 from roll.pipelines.rlvr import run_rlvr
 from tests.e2e import rlvr_support, support
 from tests.e2e.ray_support import trained_on
+from tests.rings import exhaustive_but
 
 STEPS = 4
 AHEAD = {
@@ -38,7 +39,7 @@ def groups_of(folder: Path) -> list[Counter[str]]:
     return [Counter(t.group_id for t in trained_on(folder, step)) for step in range(1, STEPS + 1)]
 
 
-@pytest.mark.parametrize("kind", ["agentic", "rlvr"])
+@pytest.mark.parametrize("kind", exhaustive_but(["agentic", "rlvr"], "rlvr"))
 def test_every_group_is_trained_once_and_no_token_is_older_than_the_bound(kind: str, tmp_path: Path) -> None:
     rows = run(kind, tmp_path / "out")
     assert [row["step"] for row in rows] == [1, 2, 3, 4]
@@ -70,6 +71,7 @@ def test_a_run_that_was_ahead_when_it_ended_goes_on_without_losing_or_repeating_
     assert trained == [f"train-{number:07d}" for number in range(4 * STEPS)]
 
 
+@pytest.mark.exhaustive
 @pytest.mark.parametrize(("before", "after"), [(0.0, 1.0), (1.0, 0.0)])
 @pytest.mark.parametrize("kind", ["agentic", "rlvr"])
 def test_a_run_may_go_on_with_another_ratio_and_samples_nothing_twice(

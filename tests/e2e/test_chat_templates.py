@@ -12,7 +12,7 @@ import pytest
 from roll.config import ConfigError
 from roll.models.loading import load_tokenizer
 from roll.models.toy import MATH_WEIGHTS_DIRECTORY, WEIGHTS_DIRECTORY
-from roll.pipelines import agentic, rlvr
+from roll.pipelines import playing, rlvr
 from roll.pipelines.agentic import run_agentic
 from roll.pipelines.rlvr import run_rlvr
 from roll.trajectories.model import Status
@@ -56,7 +56,7 @@ def no_model(monkeypatch: pytest.MonkeyPatch) -> None:
     def build(*_: Any) -> None:
         raise AssertionError("the model was about to be loaded")
 
-    monkeypatch.setattr(agentic, "build_core", build)
+    monkeypatch.setattr(playing, "build_core", build)
     monkeypatch.setattr(rlvr, "build_core", build)
 
 

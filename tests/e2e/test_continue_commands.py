@@ -5,6 +5,8 @@ from __future__ import annotations
 import shlex
 from pathlib import Path
 
+import pytest
+
 from tests.e2e.support import ROOT, command, rows, start
 
 TRINITY = """
@@ -19,7 +21,7 @@ NATIVE = ("exp_name:", "output_dir:", "max_steps:")
 
 def trinity_file(project: str) -> str:
     """The configuration of Sokoban with the folders in the spelling of Trinity-RFT."""
-    lines = (ROOT / "examples" / "config" / "sokoban.yaml").read_text(encoding="utf-8").splitlines()
+    lines = (ROOT / "roll" / "presets" / "config" / "sokoban.yaml").read_text(encoding="utf-8").splitlines()
     return "\n".join(line for line in lines if not line.startswith(NATIVE)) + TRINITY.format(project=project)
 
 
@@ -30,6 +32,7 @@ def continue_with(output: str, folder: Path) -> None:
     assert done.returncode == 0, done.stderr + done.stdout
 
 
+@pytest.mark.exhaustive
 def test_the_printed_command_goes_on_in_the_spelling_of_file_and_command_line(tmp_path: Path) -> None:
     for project in ("one", "two"):
         (tmp_path / f"{project}.yaml").write_text(trinity_file(project))

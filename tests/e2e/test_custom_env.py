@@ -30,12 +30,14 @@ def test_the_example_is_under_sixty_lines() -> None:
     assert len(EXAMPLE.read_text().splitlines()) < 60
 
 
+@pytest.mark.exhaustive
 def test_running_the_example_trains_on_it(output_dir: Path) -> None:
     recorded = rows(output_dir)
     assert [row["step"] for row in recorded] == [0, 1, 2, 3, 4, 5, 5]
     assert all(row["batch/samples"] == 128 and row["rollout/errors"] == 0 for row in recorded if "batch/samples" in row)
 
 
+@pytest.mark.exhaustive
 def test_five_steps_already_show_in_the_reward(output_dir: Path) -> None:
     before, after = (row["val/reward"] for row in rows(output_dir) if "val/reward" in row)
     assert after > before + 0.1

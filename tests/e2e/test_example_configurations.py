@@ -12,28 +12,62 @@ import pytest
 from transformers import Qwen2Config, Qwen2ForCausalLM
 
 from roll.algorithms.registry import ADVANTAGES, LOSSES
-from roll.config import AgenticConfig, EvaluationConfig, RLConfig, RLVRConfig, launch
+from roll.config import (
+    AgenticConfig,
+    DistillConfig,
+    DPOConfig,
+    EvaluationConfig,
+    RewardModelConfig,
+    RLVRConfig,
+    RunConfig,
+    SFTConfig,
+    launch,
+)
+from roll.config.composing import primary_names
+from roll.config.shipped import shipped_configs
+from roll.config.staged import StagedConfig
 from roll.envs import ENV_TYPES, TAGS
 from roll.models.loading import load_tokenizer
 from roll.pipelines.agentic import run_agentic
+from roll.pipelines.distill import DistillPipeline
+from roll.pipelines.dpo import DPOPipeline
 from roll.pipelines.evaluation import run_evaluation
+from roll.pipelines.reward_model import RewardModelPipeline
 from roll.pipelines.rlvr import run_rlvr
+from roll.pipelines.sft import SFTPipeline
 from roll.strategies import STRATEGIES
 from tests.e2e.support import ROOT
 
 CONFIGS = ROOT / "examples" / "config"
 
-RUNS = {AgenticConfig: run_agentic, RLVRConfig: run_rlvr, EvaluationConfig: run_evaluation}
+RUNS = {
+    AgenticConfig: run_agentic,
+    RLVRConfig: run_rlvr,
+    EvaluationConfig: run_evaluation,
+    SFTConfig: SFTPipeline.start,
+    DPOConfig: DPOPipeline.start,
+    RewardModelConfig: RewardModelPipeline.start,
+    DistillConfig: DistillPipeline.start,
+}
 
-KINDS: dict[str, type[RLConfig]] = {
+KINDS: dict[str, type[RunConfig]] = {
     "sokoban": AgenticConfig,
     "frozen_lake": AgenticConfig,
+    "frozen_lake_slippery": AgenticConfig,
+    "mixed": AgenticConfig,
     "custom_env": AgenticConfig,
     "custom_algorithm": AgenticConfig,
     "custom_engine": AgenticConfig,
     "sokoban_qwen2.5_0.5b": AgenticConfig,
     "rlvr_math": RLVRConfig,
+    "mix_math": RLVRConfig,
     "eval_math": EvaluationConfig,
+    "sft_sokoban": SFTConfig,
+    "dpo_sokoban": DPOConfig,
+    "three_stages": StagedConfig,
+    "reward_math": RewardModelConfig,
+    "process_reward_math": RewardModelConfig,
+    "distill_sokoban": DistillConfig,
 }
 
 SMALL_GAMES = {
@@ -46,8 +80,29 @@ SMALL_GAMES = {
     "max_tokens_per_step": 8,
 }
 SIZES: dict[str, dict[str, Any]] = {
+    "distill_sokoban": {
+        **SMALL_GAMES,
+        "rollout_batch_size": 4,
+        "train_env_manager.env_groups": 4,
+        "train_env_manager.group_size": 1,
+    },
+    "mixed": {**SMALL_GAMES, "prompts_per_step": 2, "validation.data_args.max_samples": 4},
     "rlvr_math": {"rollout_batch_size": 4, "num_return_sequences_in_group": 2, "validation.data_args.max_samples": 4},
+    "mix_math": {"rollout_batch_size": 4, "num_return_sequences_in_group": 2, "validation.data_args.max_samples": 4},
     "eval_math": {"validation.data_args.max_samples": 4},
+    "sft_sokoban": {
+        **{"actor_train.data_args.custom_cls.kwargs.games": 4, "validation.data_args.max_samples": 2},
+        **{"evaluation.val_batch_size": 2, "evaluation.val_env_manager.env_groups": 2},
+    },
+    "dpo_sokoban": {
+        **{"actor_train.data_args.custom_cls.kwargs.pairs": 4, "validation.data_args.max_samples": 2},
+        **{"evaluation.val_batch_size": 2, "evaluation.val_env_manager.env_groups": 2},
+    },
+    "reward_math": {"actor_train.data_args.custom_cls.kwargs.pairs": 4, "validation.data_args.max_samples": 2},
+    "process_reward_math": {
+        "actor_train.data_args.custom_cls.kwargs.workings": 4,
+        "validation.data_args.max_samples": 2,
+    },
     # What needs its eight GPUs: where the parts run, and the engines that do.
     "sokoban_qwen2.5_0.5b": {
         **SMALL_GAMES,
@@ -68,8 +123,8 @@ SIZES: dict[str, dict[str, Any]] = {
 
 
 def test_every_configuration_of_a_run_is_tried_here() -> None:
-    names = {path.stem for path in CONFIGS.glob("*.yaml") if "\ndefaults:" in f"\n{path.read_text()}"}
-    assert names == set(KINDS)
+    names = primary_names([CONFIGS, shipped_configs()])
+    assert set(names) == set(KINDS)
 
 
 @pytest.fixture(scope="module")
@@ -92,9 +147,9 @@ def random_qwen(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
-def composed(name: str, changes: dict[str, Any]) -> RLConfig:
+def composed(name: str, changes: dict[str, Any]) -> RunConfig:
     """Return a shipped configuration as its program reads it, with overrides."""
-    found: list[RLConfig] = []
+    found: list[RunConfig] = []
     words = [key if value is None else f"{key}={value}" for key, value in changes.items()]
     launch(found.append, config_dir=CONFIGS, kind=KINDS[name], argv=["--config-name", name, *words])
     return found[0]
@@ -106,7 +161,8 @@ def test_a_shipped_configuration_loads_as_it_is(name: str, monkeypatch: pytest.M
     assert composed(name, {}).exp_name == name
 
 
-@pytest.mark.parametrize("name", KINDS)
+# One of several stages is rehearsed by tests/pipelines/test_staged.py, stage by stage.
+@pytest.mark.parametrize("name", [name for name in KINDS if KINDS[name] is not StagedConfig])
 def test_a_shipped_configuration_is_rehearsed_with_a_random_model(
     name: str, random_qwen: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -119,6 +175,8 @@ def test_a_shipped_configuration_is_rehearsed_with_a_random_model(
     changes: dict[str, Any] = {"pretrain": str(random_qwen), "output_dir": str(tmp_path / "out"), "progress": "none"}
     if kind is not EvaluationConfig:
         changes |= {"max_steps": 1, "save_steps": 1, "eval_steps": 1}
+    if kind is DistillConfig:  # a teacher has the tokenizer of its student
+        changes["teacher.model_args.model_name_or_path"] = str(random_qwen)
     config = composed(name, changes | SIZES.get(name, SMALL_GAMES))
     outcome = RUNS[kind](config)
     assert outcome if kind is EvaluationConfig else outcome.after

@@ -11,7 +11,7 @@ import pytest
 
 from roll.config import ConfigError, launch
 from roll.pipelines.agentic import run_agentic
-from roll.pipelines.run.lock import hold
+from roll.runs.lock import hold
 from tests.e2e.support import ROOT, SMALL, rows, same, small_config, train_state
 
 ONE_STEP = {"max_steps": 1, "eval_steps": 0}
@@ -30,6 +30,7 @@ def test_a_second_run_moves_the_first_aside(tmp_path: Path, capsys: pytest.Captu
         "checkpoints",
         "config.yaml",
         "logs",
+        "outcome.json",
         "run.json",
         "trajectories",
     ]

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from roll.config import ConfigError, launch
-from roll.pipelines import agentic
+from roll.pipelines import playing
 from roll.pipelines.agentic import run_agentic
 from tests.e2e.support import ROOT, small_config
 
@@ -22,7 +22,7 @@ def no_model(monkeypatch: pytest.MonkeyPatch) -> None:
     def assemble(*_: Any) -> None:
         raise AssertionError("the model was about to be loaded")
 
-    monkeypatch.setattr(agentic, "build_core", assemble)
+    monkeypatch.setattr(playing, "build_core", assemble)
 
 
 @pytest.mark.usefixtures("no_model")
@@ -46,7 +46,7 @@ def no_model(monkeypatch: pytest.MonkeyPatch) -> None:
         ({"env_modules": "[no_such_package.envs]"}, ["env_modules", "No module named 'no_such_package'", "install"]),
         ({"adv_estimator": "remax", "reward_norm": "batch"}, ["adv_estimator", "normalised scores no longer compare"]),
         ({"algorithm_type": "sft"}, ["algorithm_type", "demonstrations"]),
-        ({"policy_loss": "mix"}, ["policy_loss", "mix needs expert"]),
+        ({"policy_loss": "mix"}, ["policy_loss = 'mix'", "learns from what experts wrote"]),
         ({"resume_from_checkpoint": "/nowhere"}, ["resume_from_checkpoint", "no checkpoint there"]),
     ],
 )

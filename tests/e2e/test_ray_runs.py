@@ -54,6 +54,7 @@ def test_a_run_that_loses_an_env_worker_and_an_engine_is_the_run_that_lost_none(
     assert metrics[-1]["cluster/engine_restarts"] == 1
 
 
+@pytest.mark.exhaustive
 def test_a_lost_train_rank_costs_the_steps_since_the_checkpoint_and_nothing_is_trained_twice(
     in_one_process: Path, tmp_path: Path
 ) -> None:

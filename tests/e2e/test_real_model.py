@@ -88,10 +88,11 @@ def test_games_are_played_and_learned_from_token_by_token(engine: str, tmp_path:
     assert load_tokenizer(str(weights)).chat_template == tokenizer.chat_template
 
 
+@pytest.mark.exhaustive
 @pytest.mark.parametrize(
     "options",
     [
-        pytest.param({}, id="full", marks=pytest.mark.exhaustive),
+        pytest.param({}, id="full"),
         pytest.param({"actor_train.model_args.lora_rank": 4, "actor_train.model_args.dtype": "bf16"}, id="lora"),
     ],
 )

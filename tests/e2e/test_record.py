@@ -23,6 +23,7 @@ run_agentic(load("first/config.yaml", output_dir="second"))
 """
 
 
+@pytest.mark.exhaustive
 def test_the_recorded_configuration_gives_the_same_run_again(tmp_path: Path) -> None:
     done = start(command(output_dir="first", **ONE_STEP), tmp_path)
     assert done.returncode == 0, done.stderr

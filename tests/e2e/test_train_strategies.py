@@ -54,13 +54,15 @@ def test_deepspeed_by_override_trains_as_plain_pytorch_does(
     assert_same_learning(plain(pipeline), deepspeed)
 
 
+@pytest.mark.exhaustive
 def test_deepspeed_shares_weights_over_two_ranks_of_ray(plain: Callable[[str], Path], tmp_path: Path) -> None:
     ranks = {"cluster": "ray", "actor_train.world_size": 2}
     deepspeed = train(tmp_path / "out", "actor_train/strategy=deepspeed_zero3", **ranks)
     assert_same_learning(plain("rlvr_math"), deepspeed)
 
 
-@pytest.mark.parametrize("pipeline", ONE)
+@pytest.mark.exhaustive
+@pytest.mark.parametrize("pipeline", COMMANDS)
 def test_megatron_splits_the_model_over_two_ranks_of_ray(
     plain: Callable[[str], Path], pipeline: str, tmp_path: Path
 ) -> None:

@@ -38,6 +38,7 @@ ELSEWHERE = {
     "difficulty_low_threshold": "roll/pipelines/learning/loss_scope.py",
     "difficulty_high_threshold": "roll/pipelines/learning/loss_scope.py",
     "kl_horizon": "roll/pipelines/learning/credit.py",
+    "tune": "roll/tuning/plan.py",
     "straggler_timeout": "roll/pipelines/sampling/stream.py",
     **dict.fromkeys(
         ("gamma", "lambd", "step_reward_gamma", "step_reward_weight", "norm_adv_by_std_in_grpo"),
@@ -46,7 +47,7 @@ ELSEWHERE = {
     "dynamic_sampling.*": "roll/pipelines/sampling/stream.py",
     "max_additional_running_prompts": "roll/pipelines/sampling/prompts.py",
     "pg_clip": "roll/config/algorithm.py",
-    "validation.data_args.*": "roll/config/rlvr_keys.py",
+    "validation.data_args.*": "roll/config/prompt_keys.py",
     "rewards.*.model_args": "roll/workers/reward_engines.py",
     "rewards.*.model_args.model_name_or_path": "roll/workers/reward_engines.py",
     "rewards.*.model_args.dtype": "roll/workers/reward_engines.py",

@@ -16,7 +16,7 @@ pytestmark = pytest.mark.skipif(find_spec("vllm") is None, reason="vLLM is not i
     ("run", "cluster"),
     [
         ("sokoban", "local"),
-        ("rlvr_math", "ray"),
+        pytest.param("rlvr_math", "ray", marks=pytest.mark.exhaustive),
         pytest.param("rlvr_math", "local", marks=pytest.mark.exhaustive),
         pytest.param("sokoban", "ray", marks=pytest.mark.exhaustive),
     ],

@@ -19,6 +19,7 @@ class CharacterRenderer:
     """One token per character; control tokens below 10. ``forks`` says which replies need a new rendering."""
 
     stop_token_ids = (STOP,)
+    text_only = False
 
     def __init__(self, forks: Callable[[str], bool] = lambda reply: False) -> None:
         self.forks = forks

@@ -1,5 +1,7 @@
 from collections import Counter
+from types import SimpleNamespace
 
+import gymnasium
 import numpy as np
 import pytest
 from hypothesis import given, settings
@@ -59,6 +61,31 @@ def test_slippery_ice_goes_three_ways_equally_often_and_never_back():
     assert set(landed) == {(1, 2), (0, 1), (2, 1)}
     # Three standard deviations of a binomial with n = 3000, p = 1/3 are 77.
     assert all(abs(count - 1000) < 90 for count in landed.values())
+
+
+@pytest.mark.parametrize("rate", [1 / 3, 0.8])
+def test_every_move_has_the_outcomes_of_gymnasium_with_their_probabilities(rate):
+    theirs = gymnasium.make("FrozenLake-v1", is_slippery=True, success_rate=rate).unwrapped
+    lake = ["".join(cell.decode() for cell in row) for row in theirs.desc]
+    ours = FrozenLakeEnv(desc=lake, action_pattern="", is_slippery=True, success_rate=rate, max_steps=None)
+    side = (1 - rate) / 2
+    # One draw from each of the three stretches of [0, 1), and how long the stretch is.
+    draws = {rate / 2: rate, rate + side / 2: side, 1 - side / 2: side}
+    for state, actions in theirs.P.items():
+        row, column = divmod(state, len(lake[0]))
+        if lake[row][column] in "HG":
+            continue
+        for action, outcomes in actions.items():
+            expected, found = Counter(), Counter()
+            for chance, there, reward, ends in outcomes:
+                expected[there, reward, bool(ends)] += chance
+            for draw, chance in draws.items():
+                ours.reset(seed=0)
+                ours.position = (row, column)
+                ours.np_random = SimpleNamespace(random=lambda value=draw: value)
+                _, reward, ends, _, _ = ours.step(ours.actions[action])
+                found[ours.position[0] * len(lake[0]) + ours.position[1], reward, ends] += chance
+            assert found == pytest.approx(expected)
 
 
 def test_success_rate_one_never_slips():

@@ -115,7 +115,7 @@ def test_yaml_may_redefine_a_builtin_tag():
 
 def test_shipped_tag_library_defines_every_builtin_tag():
     omegaconf = pytest.importorskip("omegaconf")
-    path = Path(__file__).parents[2] / "examples" / "config" / "envs.yaml"
+    path = Path(__file__).parents[2] / "roll" / "presets" / "config" / "envs.yaml"
     library = omegaconf.OmegaConf.load(path)
     omegaconf.OmegaConf.resolve(library)
     assert len([roll.envs.get_tag(name) for name in library.custom_env]) >= 5

@@ -79,7 +79,7 @@ def test_any_python_from_3_11_on_is_found(machine: Machine, name: str) -> None:
     done = machine.make("sokoban", "ARGS=max_steps=1")
     assert done.returncode == 0, done.stderr
     install, start = machine.calls()
-    assert install.endswith("-m pip install --quiet --disable-pip-version-check -c constraints.txt -e .[dev]")
+    assert install.endswith("-m pip install --quiet --disable-pip-version-check -c constraints.txt -e .")
     assert start == ".venv/bin/python examples/start_agentic_pipeline.py --config-name sokoban max_steps=1"
 
 
@@ -87,6 +87,14 @@ def test_what_is_installed_is_not_installed_again(machine: Machine) -> None:
     machine.add("python3.12", INSTALLS, PYTHON)
     assert machine.make("test").returncode == machine.make("test").returncode == 0
     assert [call.split()[2] for call in machine.calls()] == ["pip", "pytest", "pytest"]
+
+
+def test_a_run_installs_the_core_alone_and_tests_everything_once(machine: Machine) -> None:
+    machine.add("python3.12", INSTALLS, PYTHON)
+    for target in ("sokoban", "rlvr", "test", "sokoban"):
+        assert machine.make(target).returncode == 0
+    installed = [call.split()[-1] for call in machine.calls() if " pip " in call]
+    assert installed == [".", ".[dev]"]
 
 
 def test_old_broken_and_half_installed_ones_are_passed_over(machine: Machine) -> None:

@@ -18,7 +18,7 @@ from roll.models.loading import load_model
 from roll.models.lora import add_adapters
 from roll.pipelines.learning.objective import PolicyObjective
 from roll.pipelines.learning.value_objective import ValueObjective
-from roll.strategies.base import BatchTotals, Loss
+from roll.strategies.base import Loss
 from roll.strategies.jobs import TrainOptions
 from roll.strategies.training.adapters import merged_named_parameters
 from roll.strategies.training.deepspeed.infer import DeepSpeedInferStrategy
@@ -26,10 +26,11 @@ from roll.strategies.training.deepspeed.memory import DeviceMemory
 from roll.strategies.training.deepspeed.train import DeepSpeedTrainStrategy
 from roll.strategies.training.deepspeed.weights import stream_weights
 from roll.strategies.training.ranks import Ranks
+from roll.strategies.training.supervised import SupervisedLoss
 
 VOCABULARY = 491
 LONGEST = 18
-PRESETS = Path(__file__).parents[2] / "examples" / "config"
+PRESETS = Path(__file__).parents[2] / "roll" / "presets" / "config"
 
 
 def preset(name: str) -> dict[str, Any]:
@@ -94,7 +95,7 @@ class ZeroCase:
         if self.critic:
             return ValueObjective(clip=0.2, aggregation="token-mean")
         if self.likelihood:
-            return NegativeLogLikelihood()
+            return SupervisedLoss()
         options = {"clip_low": 0.2, "clip_high": 0.3}
         if self.silent:
             return PolicyObjective(options=options)
@@ -126,24 +127,6 @@ class ZeroCase:
         old = (-7.0 * mask) + random(0.7)  # Near what the toy says of random tokens.
         columns |= {"old_log_probs": old, "ref_log_probs": old + random(0.3)}
         return TensorDict(columns, batch_size=[rows])
-
-
-class NegativeLogLikelihood:
-    """Mean over the response tokens of the batch; leaves no row out."""
-
-    needs_entropy = False
-
-    def totals(self, batch: TensorDict) -> BatchTotals:
-        tokens = int(batch["response_mask"].sum())
-        return BatchTotals(tokens, len(batch), measured_tokens=tokens)
-
-    def contributing_rows(self, batch: TensorDict) -> None:
-        return None
-
-    def __call__(
-        self, log_probs: Tensor, entropy: Tensor | None, batch: TensorDict, totals: BatchTotals
-    ) -> tuple[Tensor, dict[str, Tensor]]:
-        return -(log_probs * batch["response_mask"]).sum() / totals.tokens, {}
 
 
 @dataclass

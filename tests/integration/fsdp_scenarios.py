@@ -34,6 +34,7 @@ from roll.strategies.training.pytorch.options import FsdpOptions
 from roll.strategies.training.pytorch.scoring import Scorer
 from roll.strategies.training.pytorch.train import FsdpTrainStrategy
 from roll.strategies.training.ranks import Ranks
+from roll.strategies.training.supervised import SupervisedLoss
 
 VOCABULARY = 61
 LONGEST = 18
@@ -57,6 +58,7 @@ class Case:
         fsdp: Sharding options.
         lora: Rank of adapters; ``None`` trains all weights.
         silent: Ranks whose rows have no advantage, so that they contribute nothing.
+        imitates: Learn from demonstrations.
     """
 
     shares: tuple[int, ...] = (4, 4)
@@ -72,6 +74,7 @@ class Case:
     fsdp: dict[str, Any] = field(default_factory=dict)
     silent: tuple[int, ...] = ()
     lora: int | None = None
+    imitates: bool = False
 
     def model(self, seed: int = 3) -> PreTrainedModel:
         torch.manual_seed(seed)
@@ -131,6 +134,8 @@ class Case:
     def loss(self) -> Loss:
         if self.critic:
             return ValueObjective(clip=0.2, aggregation="token-mean")
+        if self.imitates:
+            return SupervisedLoss()
         options = {"clip_low": 0.2, "clip_high": 0.3}
         if self.silent:
             return PolicyObjective(options=options)

@@ -20,7 +20,7 @@ def test_abort_returns_what_there_is(engine: EngineUnderTest) -> None:
     async def scenario() -> Completion:
         request_id, task = await engine.started(PROMPT)
         await engine.engine.abort(request_id)
-        return await asyncio.wait_for(task, 10)
+        return await asyncio.wait_for(task, 100)
 
     got = engine.run(scenario())
     assert got.finish_reason == "abort"
@@ -35,7 +35,7 @@ def test_abort_before_the_first_token_and_of_ids_that_nobody_has(engine: EngineU
         task = asyncio.create_task(engine.engine.generate(request))
         await asyncio.sleep(0)
         await engine.engine.abort(request.request_id)
-        got = await asyncio.wait_for(task, 10)
+        got = await asyncio.wait_for(task, 100)
         await engine.engine.abort(request.request_id)
         # The id is free again, and its end is forgotten.
         again = replace(request, sampling=SamplingParams(max_new_tokens=3))

@@ -13,6 +13,7 @@ from test_fsdp_ranks import EXACT
 from transformers import AutoModelForCausalLM, AutoModelForTokenClassification
 
 from roll.strategies.training.pytorch.checkpoint import CHECKPOINT_FILE, CHECKPOINT_FOLDER
+from tests.rings import exhaustive_but
 
 
 def assert_same(ours: Outcome, expected: Outcome, digits: float) -> None:
@@ -20,7 +21,7 @@ def assert_same(ours: Outcome, expected: Outcome, digits: float) -> None:
         np.testing.assert_allclose(ours.parameters[name], value, rtol=digits, atol=digits, err_msg=name)
 
 
-@pytest.mark.parametrize("fsdp", [{}, {"offload_params": True}])
+@pytest.mark.parametrize("fsdp", exhaustive_but([{}, {"offload_params": True}], {}))
 def test_six_steps_equal_three_a_checkpoint_and_three_more(two: RankPool, fsdp: dict, tmp_path: Path) -> None:
     """With dropout, so that the random state counts, and in the last bit."""
     case = Case(shares=(5, 3), dropout=0.3, fsdp=fsdp)
@@ -42,7 +43,7 @@ def test_a_checkpoint_before_the_first_step_forgets_the_steps_of_who_loads_it(tw
         assert_same(ours, expected, 0)
 
 
-@pytest.mark.parametrize("critic", [False, True])
+@pytest.mark.parametrize("critic", exhaustive_but([False, True], False))
 def test_any_number_of_ranks_continues_what_another_number_wrote(
     two: RankPool, four: RankPool, critic: bool, tmp_path: Path
 ) -> None:

@@ -22,6 +22,8 @@ from fsdp_scenarios import (
 )
 from rank_pool import RankPool
 
+from tests.rings import exhaustive_but
+
 EXACT = 1e-7
 """For float64 weights; not less, since the model's norms round to single precision, which another split tips."""
 
@@ -59,6 +61,7 @@ CASES = {
     "critic from rank 0": Case(critic=True, fsdp={"meta_init": True}),
     "recomputing": Case(train={"gradient_checkpointing": True}),
     "packed": Case(shares=(5, 3), train={"use_sequence_packing": True}),
+    "demonstrations": Case(shares=(5, 3), imitates=True, train={"use_sequence_packing": True}),
     "packed critic": Case(shares=(5, 3), critic=True, train={"use_sequence_packing": True}),
     "chunked": Case(train={"log_prob_chunk_size": 3}),
     "everything": Case(
@@ -86,7 +89,7 @@ def test_three_steps_on_two_ranks_equal_one_process(two: RankPool, name: str) ->
     assert_equal_runs(case, alone, two.run(train, case, batches), EXACT if case.double else 1e-5)
 
 
-@pytest.mark.parametrize("size", [1, 2, 4])
+@pytest.mark.parametrize("size", exhaustive_but([1, 2, 4], 2))
 def test_four_ranks_in_groups_that_copy_each_other_equal_one_process(four: RankPool, size: int) -> None:
     case = Case(shares=(3, 1, 0, 5), fsdp={"fsdp_size": size}, train={"max_tokens_per_microbatch": 20, "l2": 0.05})
     batches = [case.batch(seed) for seed in range(3)]

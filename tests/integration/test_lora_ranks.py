@@ -15,17 +15,20 @@ from test_fsdp_checkpoints import assert_same
 from test_fsdp_ranks import EXACT, assert_equal_runs
 from transformers import AutoModelForCausalLM
 
+from tests.rings import exhaustive_but
+
 CASES = {
     "plain": Case(lora=3),
     "fp32": Case(lora=3, double=False),
     "critic": Case(lora=3, critic=True, shares=(5, 3)),
+    "demonstrations": Case(lora=3, imitates=True, shares=(5, 3), train={"use_sequence_packing": True}),
     "offloaded from rank 0": Case(lora=3, fsdp={"offload_params": True, "meta_init": True}),
     "parts of sequences": Case(lora=3, shares=(8,), fsdp={"ulysses_size": 2}, train={"use_sequence_packing": True}),
     "recomputing": Case(lora=3, fsdp={"fsdp_size": 1}, train={"gradient_checkpointing": True}),
 }
 
 
-@pytest.mark.parametrize("name", CASES)
+@pytest.mark.parametrize("name", exhaustive_but(CASES, "plain", "demonstrations", "parts of sequences"))
 def test_three_steps_on_two_ranks_equal_one_process(two: RankPool, name: str) -> None:
     case = CASES[name]
     batches = [case.batch(seed) for seed in range(3)]
@@ -58,7 +61,7 @@ def test_checkpoints_and_adapters_of_two_ranks_continue_and_load_elsewhere(two: 
         np.testing.assert_allclose(adapted.get_parameter(name).detach().numpy(), value, atol=1e-15, err_msg=name)
 
 
-@pytest.mark.parametrize("fsdp", [{}, {"fsdp_size": 1}, {"reshard_after_forward": False}])
+@pytest.mark.parametrize("fsdp", exhaustive_but([{}, {"fsdp_size": 1}, {"reshard_after_forward": False}], {}))
 def test_memory_that_was_given_back_holds_the_same_again(two: RankPool, fsdp: dict) -> None:
     case = Case(shares=(5, 3), fsdp=fsdp)
     batches = [case.batch(seed) for seed in range(3)]

@@ -30,9 +30,10 @@ from transformers import AutoModelForCausalLM, AutoModelForTokenClassification
 
 from roll.config import AgenticConfig
 from roll.pipelines.checks.common import strategy_problems
+from tests.rings import exhaustive_but
 
 pytestmark = pytest.mark.skipif(
-    importlib.util.find_spec("megatron") is None, reason="needs Megatron-Core: pip install 'roll[megatron]'"
+    importlib.util.find_spec("megatron") is None, reason="needs Megatron-Core: pip install 'roll-rl[megatron]'"
 )
 
 ALL = {"rank": 3, "alpha": 5.0, "seed": 8}
@@ -108,7 +109,7 @@ def assert_equal_adapters(found: Path, expected: Path) -> None:
         np.testing.assert_allclose(ours[name], value, rtol=1e-5, atol=1e-5, err_msg=name)
 
 
-@pytest.mark.parametrize("name", [*TWO, *FOUR])
+@pytest.mark.parametrize("name", exhaustive_but([*TWO, *FOUR], "data", "sequence", "pipeline", "experts"))
 def test_three_steps_equal_fsdp_in_one_process(alone: Alone, name: str, tmp_path: Path) -> None:
     """Metrics, merged weights, outputs, adapters, and what the base model says."""
     case = TWO.get(name) or FOUR[name]
@@ -126,7 +127,7 @@ def test_three_steps_equal_fsdp_in_one_process(alone: Alone, name: str, tmp_path
         assert np.abs(rank.outputs - rank.reference).max() > 0.1
 
 
-@pytest.mark.parametrize("start", ["folder", "adapted", "normed"])
+@pytest.mark.parametrize("start", exhaustive_but(["folder", "adapted", "normed"], "folder"))
 def test_folders_adapted_models_and_norms_inside_layers_give_the_same(alone: Alone, start: str, tmp_path: Path) -> None:
     case = Case(lora=ALL, megatron=SEQUENCE)
     if start == "folder":
@@ -210,7 +211,7 @@ SAME = {
 }
 
 
-@pytest.mark.parametrize("name", SAME)
+@pytest.mark.parametrize("name", exhaustive_but(SAME, "data, overlapping, dropout"))
 def test_four_steps_equal_two_a_checkpoint_and_two_more(name: str, tmp_path: Path) -> None:
     """In the last bit, loaded by a trainer with other weights and adapters that has taken a step of its own."""
     case = SAME[name]
@@ -226,6 +227,7 @@ def test_four_steps_equal_two_a_checkpoint_and_two_more(name: str, tmp_path: Pat
         np.testing.assert_array_equal(after.outputs, whole.outputs)
 
 
+@pytest.mark.exhaustive
 def test_another_division_of_ranks_continues(tmp_path: Path) -> None:
     case = Case(lora=ALL, megatron=OVERLAP)
     batches = [case.batch(seed) for seed in range(4)]

@@ -24,8 +24,10 @@ from megatron_support.scenarios import (
     train_plain,
 )
 
+from tests.rings import exhaustive_but
+
 pytestmark = pytest.mark.skipif(
-    importlib.util.find_spec("megatron") is None, reason="needs Megatron-Core: pip install 'roll[megatron]'"
+    importlib.util.find_spec("megatron") is None, reason="needs Megatron-Core: pip install 'roll-rl[megatron]'"
 )
 
 Plain = Callable[[Case], Outcome]
@@ -55,6 +57,7 @@ TWO = {
     "sequence, packed": Case(megatron=SEQUENCE, train=PACKED),
     "sequence, mixture of experts": Case(megatron=SEQUENCE, family=MOE),
     "sequence, critic": Case(megatron=SEQUENCE, critic=True),
+    "tensor, demonstrations": Case(megatron=TENSOR, imitates=True, train=PACKED),
     "pipeline": Case(megatron={**PIPELINE, "recompute_granularity": "selective"}),
     "pipeline, tied, l2": Case(megatron=PIPELINE, tied=True, train={"l2": 0.05}),
     "pipeline, uneven stages, overlapping": Case(
@@ -73,6 +76,8 @@ TWO = {
         megatron={**EXPERTS, "use_distributed_optimizer": False, "moe_layer_recompute": True}, family=MOE, layers=3
     ),
 }
+
+OF_EACH = ("data", "tensor", "sequence, packed", "pipeline", "interleaved", "context", "experts", "sequence, critic")
 
 FOUR = {
     "tensor x pipeline": Case(megatron={**SEQUENCE, **PIPELINE}),
@@ -120,16 +125,17 @@ def assert_equal_runs(found: list[Outcome], expected: Outcome, digits: float = 1
         np.testing.assert_allclose(rank.outputs, expected.outputs[rank.rows], rtol=digits, atol=digits)
 
 
-@pytest.mark.parametrize("name", TWO)
+@pytest.mark.parametrize("name", exhaustive_but(TWO, *OF_EACH))
 def test_three_steps_on_two_ranks_equal_a_plain_loop(plain: Plain, name: str) -> None:
     case = TWO[name]
     alone = plain(case)
     assert all(step["grad_norm"] > LIMIT for step in alone.steps), "clipping is active"
-    assert case.critic or all(step["policy/clip_fraction"] > 0 for step in alone.steps), "and that of the loss"
+    clips = not (case.critic or case.imitates)
+    assert not clips or all(step["policy/clip_fraction"] > 0 for step in alone.steps), "and that of the loss"
     assert_equal_runs(ranks(2).run("train", case, three_batches(case)), alone)
 
 
-@pytest.mark.parametrize("name", FOUR)
+@pytest.mark.parametrize("name", exhaustive_but(FOUR, "tensor x pipeline"))
 def test_three_steps_on_four_ranks_equal_a_plain_loop(plain: Plain, name: str) -> None:
     case = FOUR[name]
     assert_equal_runs(ranks(4).run("train", case, three_batches(case)), plain(case))
@@ -148,7 +154,7 @@ def test_a_gradient_that_is_not_finite_stops_the_step_on_every_rank(plain: Plain
     assert_equal_runs([after for _, after in found], plain(case))
 
 
-@pytest.mark.parametrize("critic", [False, True])
+@pytest.mark.parametrize("critic", exhaustive_but([False, True], False))
 @pytest.mark.parametrize("megatron", [{}, {**SEQUENCE, "use_distributed_optimizer": False}])
 def test_bf16_comes_near(plain: Plain, critic: bool, megatron: dict) -> None:
     case = Case(megatron=megatron, critic=critic, train={"mixed_precision": True})

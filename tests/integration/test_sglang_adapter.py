@@ -38,7 +38,7 @@ class Case:
         self.manager = self.engine.tokenizer_manager
 
     def run(self, coroutine: Coroutine[Any, Any, Any]) -> Any:
-        return self.loop.run_until_complete(asyncio.wait_for(coroutine, 10))
+        return self.loop.run_until_complete(asyncio.wait_for(coroutine, 100))
 
     def generate(self, name: str, prompt: list[int], **sampling: Any) -> Coroutine[Any, Any, Completion]:
         return self.strategy.generate(GenerationRequest(name, prompt, SamplingParams(**sampling), seed=3, priority=2))
@@ -276,7 +276,7 @@ def test_every_argument_that_roll_sets_is_one_of_the_engines() -> None:
 def test_a_missing_package_is_told_with_the_extra_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "sglang", None)
     monkeypatch.delitem(sys.modules, "roll.strategies.generation.sglang.adapter", raising=False)
-    with pytest.raises(SglangNotInstalledError, match=r"pip install 'roll\[sglang\]'"):
+    with pytest.raises(SglangNotInstalledError, match=r"pip install 'roll-rl\[sglang\]'"):
         SglangStrategy("model")
 
 

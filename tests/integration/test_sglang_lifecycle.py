@@ -49,7 +49,7 @@ def test_signals_of_the_process_stay_its_own(sglang: RealSglang) -> None:
         asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, heard.set)
         await sglang.engine.generate(sglang.request([5], max_new_tokens=2))
         os.kill(os.getpid(), signal.SIGTERM)
-        await asyncio.wait_for(heard.wait(), 10)
+        await asyncio.wait_for(heard.wait(), 100)
         asyncio.get_running_loop().remove_signal_handler(signal.SIGTERM)
 
     sglang.run(scenario())
@@ -74,7 +74,7 @@ def test_an_engine_that_dies_fails_its_requests_and_nothing_else(sglang: RealSgl
     assert processes
     sglang.run(scenario())
     sglang.close()
-    _, alive = psutil.wait_procs(processes, timeout=15)
+    _, alive = psutil.wait_procs(processes, timeout=150)
     assert alive == []
     assert bystander.poll() is None
-    bystander.communicate(b"\n", timeout=20)
+    bystander.communicate(b"\n", timeout=200)

@@ -10,6 +10,8 @@ from fsdp_scenarios import Case, construction_error, data_places, score_states, 
 from rank_pool import RankPool
 from test_fsdp_ranks import EXACT, assert_equal_runs
 
+from tests.rings import exhaustive_but
+
 ULYSSES = {"ulysses_size": 2}
 PACKED = {"use_sequence_packing": True}
 
@@ -36,7 +38,7 @@ def alone(case: Case) -> Case:
     return replace(case, fsdp={}, train={key: case.train[key] for key in ("l2",) if key in case.train})
 
 
-@pytest.mark.parametrize("name", CASES)
+@pytest.mark.parametrize("name", exhaustive_but(CASES, "padded", "packed", "everything"))
 def test_two_parts_of_every_sequence_equal_one_process(two: RankPool, name: str) -> None:
     case = CASES[name]
     batches = [case.batch(seed) for seed in range(3)]
@@ -49,7 +51,7 @@ def test_two_parts_of_every_sequence_equal_one_process(two: RankPool, name: str)
 
 
 @pytest.mark.parametrize("packed", [False, True])
-@pytest.mark.parametrize("fsdp_size", [-1, 2])
+@pytest.mark.parametrize("fsdp_size", exhaustive_but([-1, 2], 2))
 def test_two_data_ranks_of_two_parts_each_equal_one_process(four: RankPool, fsdp_size: int, packed: bool) -> None:
     case = Case(shares=(2, 6), fsdp={**ULYSSES, "fsdp_size": fsdp_size}, train=PACKED if packed else {})
     batches = [case.batch(seed) for seed in range(3)]

@@ -30,6 +30,7 @@ from roll.distributed.weight_sync import Place, WeightReceiver, WeightSender, We
 from roll.generation import Completion, GenerationRequest, SamplingParams
 from roll.strategies.base import WeightUpdate
 from roll.strategies.generation.vllm.errors import GenerationError, WeightLoadError
+from tests.rings import exhaustive_but
 
 pytestmark = needs_vllm
 
@@ -72,7 +73,7 @@ def test_the_strategy_takes_weights_from_a_receiver(vllm: Harness, tmp_path: Pat
     check_answers(vllm, model, new_version)
 
 
-@pytest.mark.parametrize("method", ["broadcast", "checkpoint"])
+@pytest.mark.parametrize("method", exhaustive_but(["broadcast", "checkpoint"], "broadcast"))
 def test_weights_arrive_in_the_engines_own_processes_while_requests_are_frozen(
     vllm: Harness, tmp_path: Path, method: str
 ) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from functools import partial
 
+import pytest
 import torch
 from transformers import PreTrainedModel
 from vllm_support import (
@@ -30,6 +31,7 @@ def check_fingerprints(vllm: Harness, model: PreTrainedModel) -> None:
         torch.testing.assert_close(found[name], fingerprint(parameter), atol=1e-4, rtol=1e-4, msg=name)
 
 
+@pytest.mark.exhaustive
 def test_a_divided_engine_answers_as_the_whole_model_and_each_part_takes_its_share_of_new_weights() -> None:
     vllm = Harness(tensor_parallel_size=2)
     try:

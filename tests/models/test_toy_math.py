@@ -37,7 +37,7 @@ from roll.trajectories.batch import collate
 TOKENIZER = load_tokenizer("toy_math")
 RENDERER = ChatRenderer(TOKENIZER)
 FORMAT = re.compile(r"<think>(?P<think>[^<>]+)</think><answer>(?P<answer>[^<>]+)</answer>")
-VALIDATION = Path(__file__).resolve().parents[2] / "examples" / "data" / "arithmetic_val.jsonl"
+VALIDATION = Path(__file__).resolve().parents[2] / "roll" / "presets" / "data" / "arithmetic_val.jsonl"
 
 
 def encode(text: str) -> list[int]:

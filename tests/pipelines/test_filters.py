@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from roll.pipelines.sampling.filters import has_variance
 from roll.schedulers.group_stream import GroupStream, StepGroups
-from roll.schedulers.group_streams import GroupStreams, JointStep
+from roll.schedulers.source_share import GroupSource
 from roll.trajectories.model import Status, Trajectory, TrajectoryGroup
 
 
@@ -18,20 +18,26 @@ def group(number: int, tag: str, scores: list[float]) -> TrajectoryGroup:
     return TrajectoryGroup(str(number), tag, members)
 
 
-def step(wanted: dict[str, int], most: int | None, varied: list[bool]) -> JointStep:
+def step(wanted: dict[str, int], most: int | None, varied: list[bool]) -> StepGroups:
     """Return the groups of a step; the scores of those differ whose numbers ``varied`` says."""
 
-    def stream(tag: str, count: int) -> GroupStream[int]:
+    def source(tag: str, count: int) -> GroupSource[int]:
         async def play(number: int) -> TrajectoryGroup:
             await asyncio.sleep(0)
             return group(number, tag, [0.0, 1.0] if varied[number % len(varied)] else [1.0, 1.0])
 
         keep = None if most is None else has_variance
-        return GroupStream(
-            lambda n: n, play, groups_per_step=count, keep=keep, most=most, in_rounds=True, replace_failed=False
+        return GroupSource(
+            tasks=lambda n: n,
+            play_group=play,
+            groups_per_step=count,
+            keep=keep,
+            most=most,
+            in_rounds=True,
+            replace_failed=False,
         )
 
-    return asyncio.run(GroupStreams({tag: stream(tag, count) for tag, count in wanted.items()}).next(1, 0))
+    return asyncio.run(GroupStream({tag: source(tag, count) for tag, count in wanted.items()}).next(1, 0))
 
 
 def numbers(found: StepGroups) -> list[int]:
@@ -75,13 +81,12 @@ def test_a_tag_without_variance_gives_nothing_where_another_has_some() -> None:
         await asyncio.sleep(0)
         return group(int(name[1:]), name[0], [0.0, 1.0] if name[0] == "a" else [1.0, 1.0])
 
-    streams = {
-        tag: GroupStream(lambda n, tag=tag: f"{tag}{n}", play, groups_per_step=2, keep=has_variance)  # type: ignore[misc]
-        for tag in "ab"
-    }
-    both = GroupStreams(streams)
+    def source(tag: str) -> GroupSource[str]:
+        return GroupSource(tasks=lambda n: f"{tag}{n}", play_group=play, groups_per_step=2, keep=has_variance)
 
-    async def main() -> JointStep:
+    both = GroupStream({tag: source(tag) for tag in "ab"})
+
+    async def main() -> StepGroups:
         found = await both.next(1, 0)
         both.trained()
         return found

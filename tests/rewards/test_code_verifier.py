@@ -215,7 +215,8 @@ def test_right_answers_never_enter_the_sandbox() -> None:
 def test_endless_program_fails_and_is_counted() -> None:
     verdict = grade("while True: pass", SUM_TESTS, partial=True, timeout=0.3, total_timeout=0.8)
     assert verdict.score == 0.0
-    assert 2 <= verdict.metrics["timeouts"] <= 3
+    # Three fill the time of all; on a busy machine they take a little longer each.
+    assert 1 <= verdict.metrics["timeouts"] <= 3
     assert grade("while True: pass", SUM_TESTS, timeout=0.3).metrics["timeouts"] == 1
 
 

@@ -108,7 +108,7 @@ def test_a_verifier_that_hangs_is_given_up_and_the_others_are_not_touched(stuck)
         beating.cancel()
         return results
 
-    results = asyncio.run(asyncio.wait_for(run(), 60))
+    results = asyncio.run(asyncio.wait_for(run(), 300))
     assert all(grade.score is None and grade.raw == {"a": 1.0} for grade in results)
     assert {grade.error for grade in results} == {"stuck: no verdict after 1.5 s"}
     assert max(second - first for first, second in itertools.pairwise(beats)) < 5, "the event loop stood still"
@@ -126,7 +126,7 @@ def test_a_stuck_function_does_not_keep_the_interpreter_alive() -> None:
         print(asyncio.run(rubric.grade(RewardRequest([], ""))).error)
     """
     done = subprocess.run(
-        [sys.executable, "-c", textwrap.dedent(script)], capture_output=True, text=True, timeout=20, check=True
+        [sys.executable, "-c", textwrap.dedent(script)], capture_output=True, text=True, timeout=120, check=True
     )
     assert done.stdout.strip() == "stuck: no verdict after 0.05 s"
 
@@ -181,8 +181,9 @@ def test_waiting_for_a_slot_does_not_count_towards_the_time_out() -> None:
         await asyncio.sleep(0.1)
         return 1.0
 
-    results = grades(Rubric([("slow", 1.0, slow)], parallel=1, timeout=0.25), *[asked("")] * 4)
-    assert [grade.score for grade in results] == [1.0] * 4
+    # Together they take longer than one may.
+    results = grades(Rubric([("slow", 1.0, slow)], parallel=1, timeout=1.5), *[asked("")] * 20)
+    assert [grade.score for grade in results] == [1.0] * 20
 
 
 def test_waiting_for_a_place_inside_a_verifier_does_not_count_either() -> None:
@@ -193,8 +194,8 @@ def test_waiting_for_a_place_inside_a_verifier_does_not_count_either() -> None:
             await asyncio.sleep(0.1)
         return 1.0
 
-    results = grades(Rubric([("slow", 1.0, slow)], parallel=0, timeout=0.5), *[asked("")] * 8)
-    assert [grade.score for grade in results] == [1.0] * 8
+    results = grades(Rubric([("slow", 1.0, slow)], parallel=0, timeout=1.5), *[asked("")] * 20)
+    assert [grade.score for grade in results] == [1.0] * 20
 
 
 def test_cancelling_a_grade_cancels_its_verifiers() -> None:

@@ -103,7 +103,8 @@ def test_every_name_the_configuration_knows_is_a_verifier(name: str) -> None:
 
 @pytest.mark.processes
 def test_grading_starts_without_torch_or_sympy_or_httpx() -> None:
-    names = [name for name in VERIFIERS.names() if name not in ("llm_judge", "remote", "reward_model")]
+    need_others = ("llm_judge", "remote", "reward_model", "process_reward_model")
+    names = [name for name in VERIFIERS.names() if name not in need_others]
     script = (
         "import sys\nfrom roll.rewards import make_verifier\n"
         f"for name in {names}: make_verifier(name)\n"

@@ -16,9 +16,8 @@ from roll.generation import Completion, GenerationRequest, SamplingParams
 from roll.rewards.base import Grade, RewardRequest
 from roll.schedulers.answers import AnswerLimits, PromptPlay, prompt_source, prompt_tasks
 from roll.schedulers.group_stream import GroupStream, StepGroups, play_all
-from roll.schedulers.groups import GroupPlayer
-from roll.schedulers.members import Spares
-from roll.schedulers.tasks import Task
+from roll.schedulers.groups import GroupPlayer, Spares
+from roll.schedulers.source_share import GroupSource
 from roll.trajectories.model import Status, TrajectoryGroup
 
 
@@ -63,6 +62,7 @@ class FakeEngine:
 
 class Decoder:
     stop_token_ids = (9,)
+    text_only = False
 
     def decode(self, ids: list[int]) -> str:  # type: ignore[override]
         return " ".join(map(str, ids))
@@ -110,18 +110,19 @@ def collect(engine: FakeEngine, start: int, wanted: int, prompts: Numbers | None
 
     async def main() -> StepGroups:
         members = GroupPlayer(player(engine, **made), with_baselines="greedy" in made)
-        stream: GroupStream[Task[Prompt]] = GroupStream(
-            prompt_source(prompts or Numbers(), 3),
-            members.play_group,
+        source = GroupSource(
+            tasks=prompt_source(prompts or Numbers(), 3),
+            play_group=members.play_group,
             groups_per_step=wanted,
             in_rounds=made.get("grade_at_end", False),
             **options,
         )
+        stream = GroupStream({"prompts": source})
         stream.begin_at(start)
         try:
             got = await stream.next(1, 3)
             # What a checkpoint would say: the next step begins behind the last group that was taken.
-            assert stream.position == start + got.consumed
+            assert stream.position("prompts") == start + got.consumed
             return got
         finally:
             await stream.close()
@@ -237,9 +238,8 @@ def test_a_stream_answers_the_prompts_of_a_synchronous_run_and_replaces_response
 
     async def stream() -> list[TrajectoryGroup]:
         members = GroupPlayer(player(FakeEngine(), FakeGrader(score)), spares=Spares(5))
-        groups: GroupStream[Task[Prompt]] = GroupStream(
-            prompt_source(Numbers(), 3), members.play_group, groups_per_step=4, ratio=1
-        )
+        source = GroupSource(tasks=prompt_source(Numbers(), 3), play_group=members.play_group, groups_per_step=4)
+        groups = GroupStream({"prompts": source}, ratio=1)
         rollouts = []
         for step in range(1, 4):
             rollouts += (await groups.next(step, 3)).groups
@@ -275,7 +275,7 @@ def test_an_evaluation_answers_all_prompts_in_order_and_only_so_many_at_a_time()
     engine = FakeEngine(lambda call: 50 - call.prompt_ids[0])
     prompts = [Numbers().at(position) for position in range(10)]
     told: list[int] = []
-    members = GroupPlayer(player(engine), on_member=lambda: told.append(1))
+    members = GroupPlayer(player(engine), on_member=lambda member, greedy: told.append(1))
     groups = asyncio.run(play_all(prompt_tasks(prompts, 2, "val-"), members.play_group, at_a_time=3))
     assert [group.trajectories[0].messages[0]["content"] for group in groups] == [str(n) for n in range(10)]
     assert engine.most_running == 6 and len(told) == 20

@@ -26,7 +26,7 @@ def client(request: pytest.FixtureRequest) -> GenerationClient:
 
 
 def run(coroutine: Coroutine[Any, Any, Any]) -> Any:
-    return asyncio.run(asyncio.wait_for(coroutine, 20))
+    return asyncio.run(asyncio.wait_for(coroutine, 200))
 
 
 def request(name: str, tokens: int = 3) -> GenerationRequest:

@@ -15,6 +15,7 @@ from virtual_time import run_in_virtual_time
 
 from roll.schedulers.group_stream import GroupStream, StepGroups
 from roll.schedulers.groups import RolloutError
+from roll.schedulers.source_share import GroupSource
 from roll.schedulers.staleness import staleness_metrics
 from roll.trajectories.model import Status, TrajectoryGroup
 
@@ -29,8 +30,9 @@ class World:
         self.cancelled: list[int] = []
         self.fate: Callable[[int], str] = lambda number: "good"
         self._seconds = seconds
-        keep = options.pop("keep", None)
-        self.stream: GroupStream[int] = GroupStream(lambda n: n, self.play, keep=keep, clock=now, **options)
+        whole = {name: options.pop(name) for name in ("ratio", "max_staleness", "pause", "resume") if name in options}
+        source = GroupSource(tasks=lambda n: n, play_group=lambda n: self.play(n), **options)
+        self.stream = GroupStream({"only": source}, clock=now, **whole)
 
     async def play(self, number: int) -> TrajectoryGroup:
         self.begun.append(number)
@@ -250,14 +252,14 @@ def test_an_engine_that_fails_ends_the_stream_with_its_own_exception(when: int) 
 
 def test_a_group_that_an_engine_sampled_with_older_weights_than_allowed_is_replaced() -> None:
     world = World(groups_per_step=2, ratio=1)
-    lag = 0
+    play, lag = world.play, 0
 
     async def lagging(number: int) -> TrajectoryGroup:
-        group = await world.play(number)
+        group = await play(number)
         group.trajectories[0].turns[0].policy_version = (max(world.version - (lag if number % 2 else 0), 0),) * 2
         return group
 
-    world.stream._play_group = lagging
+    world.play = lagging  # type: ignore[method-assign]
 
     async def main() -> None:
         nonlocal lag
@@ -300,7 +302,10 @@ def test_after_a_resume_no_group_is_repeated_none_is_left_out_and_nothing_bursts
     async def second() -> list[int]:
         waiting = asyncio.create_task(world.stream.next(4, 3))
         await asyncio.sleep(0.5)
-        assert len(world.begun) == capacity and world.begun[: len(state["unfinished"])] == state["unfinished"]
+        assert (
+            len(world.begun) == capacity
+            and world.begun[: len(state["only"]["unfinished"])] == state["only"]["unfinished"]
+        )
         later = numbers(await waiting)
         world.stream.trained()
         for step in (5, 6, 7):
@@ -318,7 +323,7 @@ def test_a_state_is_refused_once_groups_have_begun() -> None:
     world = World(groups_per_step=1)
     steps_of(world, 1)
     with pytest.raises(RuntimeError, match="before its first group"):
-        world.stream.load_state_dict({"next": 0, "unfinished": []})
+        world.stream.load_state_dict({"only": {"next": 0, "unfinished": []}})
 
 
 def test_a_closed_stream_gives_no_more_groups() -> None:
@@ -384,6 +389,6 @@ def test_what_a_source_says_of_a_number_is_what_is_rolled_out() -> None:
         return group_of(int(spec), [(0, 0)])
 
     play: Callable[[str], Awaitable[TrajectoryGroup]] = roll_out
-    stream = GroupStream(str, play, groups_per_step=3)
+    stream = GroupStream({"only": GroupSource(tasks=str, play_group=play, groups_per_step=3)})
     rollout = run(stream.next(1, 0))
     assert seen == ["0", "1", "2"] and numbers(rollout) == [0, 1, 2]

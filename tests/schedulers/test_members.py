@@ -11,8 +11,13 @@ import pytest
 from scheduler_fakes import trajectory
 from virtual_time import run_in_virtual_time
 
-from roll.schedulers.members import Played, Spares, play_group
-from roll.trajectories.model import Status, Trajectory
+from roll.schedulers.groups import GroupPlayer, Spares
+from roll.schedulers.tasks import Task
+from roll.trajectories.model import Status, Trajectory, TrajectoryGroup
+
+
+def task(size: int) -> Task[None]:
+    return Task(None, "test", "g", size)
 
 
 class Players:
@@ -21,24 +26,28 @@ class Players:
     def __init__(self, lengths: list[float], broken: set[int] | None = None) -> None:
         self.lengths, self.broken = lengths, broken or set()
         self.cancelled: list[int] = []
+        self.greedy: list[int] = []
         self.counts: Counter[str] = Counter()
 
-    async def play(self, number: int, greedy: bool) -> Trajectory:
+    async def play(self, task: Task[None], number: int, greedy: bool) -> Trajectory:
+        self.greedy += [number] if greedy else []
         try:
             await asyncio.sleep(self.lengths[number])
         except asyncio.CancelledError:
             self.cancelled.append(number)
             raise
         status = Status.ERROR_ENV if number in self.broken else Status.COMPLETED
-        return trajectory("g", number, [(0, 0)], status)
+        return trajectory("g", number, [(0, 0)], status, score=float(number))
 
     def chosen(self, size: int, spares: Spares, baseline: bool = False) -> tuple[list[int], float]:
         played, seconds = self.run(size, spares, baseline)
-        return [member.episode for member in played.members], seconds
+        return [member.episode for member in played.trajectories], seconds
 
-    def run(self, size: int, spares: Spares, baseline: bool = False) -> tuple[Played, float]:
-        async def main() -> tuple[Played, float]:
-            played = await play_group(self.play, size, spares, baseline, self.counts)
+    def run(self, size: int, spares: Spares, baseline: bool = False) -> tuple[TrajectoryGroup, float]:
+        async def main() -> tuple[TrajectoryGroup, float]:
+            player = GroupPlayer(self.play, with_baselines=baseline, spares=spares)
+            played = await player.play_group(task(size))
+            self.counts = player.member_counts
             return played, asyncio.get_running_loop().time()
 
         return run_in_virtual_time(main())
@@ -78,23 +87,27 @@ def test_stragglers_are_given_up_only_after_their_deadline_and_counted() -> None
 def test_the_greedy_member_comes_after_all_others_and_is_waited_for() -> None:
     players = Players([1, 2, 3, 4, 50])
     played, seconds = players.run(3, Spares(1), baseline=True)
-    assert seconds == 50 and played.greedy is not None and played.greedy.episode == 4
-    assert [member.episode for member in played.members] == [0, 1, 2]
+    assert seconds == 50 and players.greedy == [4] and played.baseline == 4.0
+    assert [member.episode for member in played.trajectories] == [0, 1, 2]
 
 
 @pytest.mark.parametrize("status", list(Status))
 def test_only_a_greedy_member_that_is_sound_gives_a_baseline(status: Status) -> None:
-    greedy = trajectory("g", 3, [(0, 0)], status)
-    greedy.score = 0.5
-    assert Played([], greedy).baseline == (None if status.is_error else 0.5)
-    assert Played([]).baseline is None
+    async def play(_: Task[None], number: int, greedy: bool) -> Trajectory:
+        return trajectory("g", number, [(0, 0)], status if greedy else Status.COMPLETED, score=0.5)
+
+    def baseline(with_baselines: bool) -> float | None:
+        return asyncio.run(GroupPlayer(play, with_baselines=with_baselines).play_group(task(3))).baseline
+
+    assert baseline(True) == (None if status.is_error else 0.5)
+    assert baseline(False) is None
 
 
 @pytest.mark.parametrize("spares", [Spares(), Spares(2)])
 def test_a_member_that_raises_ends_the_group_with_its_exception(spares: Spares) -> None:
     ended: list[int] = []
 
-    async def play(number: int, greedy: bool) -> Trajectory:
+    async def play(_: Task[None], number: int, greedy: bool) -> Trajectory:
         try:
             await asyncio.sleep(1 + number)
             if number == 1:
@@ -104,7 +117,7 @@ def test_a_member_that_raises_ends_the_group_with_its_exception(spares: Spares) 
             ended.append(number)
 
     with pytest.raises(MemoryError, match="the engine"):
-        run_in_virtual_time(play_group(play, 3, spares))
+        run_in_virtual_time(GroupPlayer(play, spares=spares).play_group(task(3)))
     assert sorted(ended) == list(range(3 + spares.count)), "nothing runs on"
 
 
@@ -121,7 +134,7 @@ def lengths_trained_on(groups: int, first_finished: bool = False) -> tuple[list[
             trained += [lengths[n] for n in sound[:8]]
         else:
             played, _ = Players(lengths, broken).run(8, Spares(4))
-            trained += [lengths[m.episode] for m in played.members if not m.status.is_error]
+            trained += [lengths[m.episode] for m in played.trajectories if not m.status.is_error]
     return sampled, trained
 
 

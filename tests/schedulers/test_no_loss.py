@@ -20,9 +20,9 @@ from roll.env_managers.records import EpisodeSpec
 from roll.generation import GenerationRequest
 from roll.schedulers.generation import GenerationScheduler
 from roll.schedulers.group_stream import GroupStream, StepGroups
-from roll.schedulers.groups import GroupPlayer
+from roll.schedulers.groups import GroupPlayer, Spares
 from roll.schedulers.levels import Level, LevelPlay, level_sources
-from roll.schedulers.members import Spares
+from roll.schedulers.source_share import GroupSource
 from roll.schedulers.tasks import Task
 from roll.trajectories.model import Status, Trajectory, TrajectoryGroup
 
@@ -81,16 +81,15 @@ class Run:
             self.engines, max_running_requests=case.limit, timeout=200.0, retries=5, clock=now
         )
         self.player = GroupPlayer(LevelPlay(self.play, case.seed), spares=Spares(case.spares))
-        self.stream: GroupStream[Task[Level]] = GroupStream(
-            level_sources([("fake", case.groups)], case.size, case.seed, "train-")["fake"],
-            self.play_group,
+        source = GroupSource(
+            tasks=level_sources([("fake", case.groups)], case.size, case.seed, "train-")["fake"],
+            play_group=self.play_group,
             groups_per_step=case.groups,
-            ratio=case.ratio,
             window=case.window,
             keep=lambda group: self.luck(group.group_id) >= case.dull,
             most=4 * case.groups,
-            clock=now,
         )
+        self.stream = GroupStream({"fake": source}, ratio=case.ratio, clock=now)
         for engine in self.engines:
             engine.version = version
 

@@ -1,6 +1,7 @@
 """Whatever roll defines is called by roll, by an example or a script, or is shown to users in the documentation.
 
-What only tests and benchmarks use has no part in any run: it is connected or deleted.
+A configuration that ships calls what it names. What only tests and benchmarks use has no part in any run: it is
+connected or deleted.
 """
 
 from __future__ import annotations
@@ -21,6 +22,8 @@ CALLED_BY_OTHERS = {
     "log_engine_initialized": "vLLM tells its loggers",
     "record_sleep_state": "vLLM tells its loggers",
     "_postprocess": "Megatron-Core's model",
+    "utcnow": "an environment asks the clock",
+    "_repr_html_": "Jupyter shows what a cell ends with",
 }
 FOR_TESTS = {
     "parked": "how many bytes are away cannot be seen otherwise",
@@ -68,13 +71,19 @@ def names_shown() -> set[str]:
     return {name for text in code for name in re.findall(r"[A-Za-z_]\w*", text)}
 
 
+def names_configured() -> set[str]:
+    """Classes that the configurations which ship name: ``name: SomeClass`` beside the ``path:`` of its module."""
+    pages = (path.read_text("utf-8") for path in (ROOT / "roll" / "presets").rglob("*.yaml"))
+    return {name for page in pages for name in re.findall(r"path: roll\.[\w.]+\n\s*name: (\w+)$", page, re.MULTILINE)}
+
+
 def without_callers(defined: dict[str, str], used: set[str]) -> list[str]:
     return [f"{place}: {name}" for name, place in sorted(defined.items()) if name not in used]
 
 
 def test_whatever_roll_defines_is_called_or_shown_to_users() -> None:
     defined: dict[str, str] = {}
-    used = names_shown() | CALLED_BY_OTHERS.keys() | FOR_TESTS.keys()
+    used = names_shown() | names_configured() | CALLED_BY_OTHERS.keys() | FOR_TESTS.keys()
     for path in sorted(path for folder in ("roll", "examples", "scripts") for path in (ROOT / folder).rglob("*.py")):
         tree = ast.parse(path.read_text("utf-8"))
         used |= set(names_used(tree))

@@ -8,7 +8,7 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parents[2]
 HERE = Path(__file__).resolve().parent
 EXAMPLES = ROOT / "examples"
-DATA = EXAMPLES / "data"
+DATA = ROOT / "roll" / "presets" / "data"
 
 AGENTIC = {
     "max_steps": 1,

@@ -73,7 +73,7 @@ class Terminal:
     @property
     def screen(self) -> list[str]:
         """What is on the screen now."""
-        return (self.second if self.on_second else self.first).screen.display
+        return (self.second if self.on_second else self.first).lines()
 
     @property
     def left_behind(self) -> str:
@@ -82,7 +82,7 @@ class Terminal:
 
     def see(self, text: str) -> None:
         """Wait until a text is on the screen."""
-        if not self._read(lambda: any(text in line for line in self.screen)):
+        if not self.read_until(lambda: any(text in line for line in self.screen)):
             raise AssertionError(f"{text!r} never came up. The screen:\n" + "\n".join(self.screen))
 
     def press(self, keys: bytes) -> None:
@@ -97,9 +97,9 @@ class Terminal:
 
     def finish(self) -> int:
         """Wait for the end; return the exit status."""
-        if not self._read(lambda: self._process.poll() is not None):
+        if not self.read_until(lambda: self._process.poll() is not None):
             raise AssertionError("it does not end. The screen:\n" + "\n".join(self.screen))
-        self._read(lambda: not select.select([self._ours], [], [], 0.05)[0])
+        self.read_until(lambda: not select.select([self._ours], [], [], 0.05)[0])
         status = self._process.poll()
         assert status is not None
         return status
@@ -114,7 +114,8 @@ class Terminal:
         assert self.first.screen.mode == pyte.Screen(80, 24).mode, "a mode of the terminal is left on"
         assert termios.tcgetattr(self._theirs) == self._modes, "the line discipline is changed"
 
-    def _read(self, done: Callable[[], bool]) -> bool:
+    def read_until(self, done: Callable[[], bool]) -> bool:
+        """Read what the program writes until something holds; return whether it did in time."""
         deadline = time.monotonic() + PATIENCE
         while not done():
             if time.monotonic() > deadline:
@@ -159,10 +160,15 @@ class _Screen:
     def feed(self, data: bytes) -> None:
         self._stream.feed(data)
 
+    def lines(self) -> list[str]:
+        # Not the emulator's `display`, which fails where half of a wide character was drawn over: a cell is empty then.
+        buffer, columns = self.screen.buffer, range(self.screen.columns)
+        return ["".join(buffer[row][column].data for column in columns) for row in range(self.screen.lines)]
+
     def everything(self) -> str:
         columns = range(self.screen.columns)
         above = ["".join(line[column].data for column in columns) for line in self.screen.history.top]
-        return "\n".join(line.rstrip() for line in [*above, *self.screen.display]).rstrip()
+        return "\n".join(line.rstrip() for line in [*above, *self.lines()]).rstrip()
 
 
 def _whole(data: bytes) -> tuple[bytes, bytes]:

@@ -6,9 +6,12 @@ from pathlib import Path
 
 import pytest
 
+from tests.rings import exhaustive_but
 from tests.terminal.conftest import Seen
 from tests.terminal.programs import EXAMPLES, HERE, ROOT, command, held
 from tests.terminal.terminal import CTRL_C, Terminal
+
+STAGES = ("rollout", "log_probs", "update", "weight_sync", "eval", "checkpoint")
 
 
 def press_ctrl_c(words: list[str], folder: Path, sign: str, **variables: str) -> str:
@@ -24,7 +27,7 @@ def press_ctrl_c(words: list[str], folder: Path, sign: str, **variables: str) ->
         return left
 
 
-@pytest.mark.parametrize("stage", ["rollout", "log_probs", "update", "weight_sync", "eval", "checkpoint"])
+@pytest.mark.parametrize("stage", exhaustive_but(STAGES, "rollout", "checkpoint"))
 def test_a_training_run_keeps_the_step_that_is_complete(stage: str, tmp_path: Path) -> None:
     words = command("agentic", "env_modules=[held]", "eval_steps=1")
     left = press_ctrl_c(words, tmp_path, f"● {stage.replace('_', '-')}", ROLL_TEST_HOLD=stage)
@@ -35,6 +38,7 @@ def test_a_training_run_keeps_the_step_that_is_complete(stage: str, tmp_path: Pa
         assert "Stopped. The newest checkpoint is out/checkpoints/step=000001" in left and saved == ["step=000001"]
 
 
+@pytest.mark.exhaustive
 def test_an_rlvr_run_stops_in_a_rollout(tmp_path: Path) -> None:
     words = command("rlvr", "reward_modules=[held]", "eval_steps=0")
     assert "Stopped." in press_ctrl_c(words, tmp_path, "● rollout", ROLL_TEST_HOLD="rollout")
@@ -62,9 +66,10 @@ def test_a_run_that_composes_its_configuration_stops(tmp_path: Path) -> None:
     assert press_ctrl_c(words, tmp_path, "now in composed_files").splitlines()[-1] == "^CStopped."
 
 
-def test_the_viewer_stops(sokoban: Seen) -> None:
-    words = held("roll.trajectories.store:read_trajectories", "roll.viewer", "out", "--out", "half")
-    assert press_ctrl_c(words, sokoban.folder, "now in read_trajectories").splitlines()[-1] == "^CStopped."
+def test_the_export_of_a_review_stops_and_leaves_no_half_file(sokoban: Seen) -> None:
+    words = held("roll.viewer.export:export", "roll", "view", "out", "--export", "half.html")
+    assert press_ctrl_c(words, sokoban.folder, "now in export").splitlines()[-1] == "^CStopped."
+    assert not (sokoban.folder / "half.html").exists()
 
 
 def test_a_conversion_stops_and_leaves_no_half_folder(sokoban: Seen) -> None:

@@ -118,12 +118,12 @@ def test_the_summary_names_the_folder_that_the_log_is_in(dumb: Seen) -> None:
     assert " TensorBoard log tb" in dumb.left and list((dumb.folder / "tb").glob("events.*"))
 
 
-def test_the_viewer_says_where_its_pages_are(sokoban: Seen) -> None:
-    words = [sys.executable, "-m", "roll.viewer", "out"]
+def test_the_export_of_a_review_says_where_it_is(sokoban: Seen) -> None:
+    words = [sys.executable, "-m", "roll", "view", "out", "--export", "out.html", "--most", "1000"]
     with Terminal(words, sokoban.folder, PYTHONPATH=str(EXAMPLES.parent)) as terminal:
         assert terminal.finish() == 0, terminal.left_behind
         terminal.assert_given_back()
-        assert terminal.left_behind == "out/pages/index.html"
+        assert terminal.left_behind == "out.html"
 
 
 def test_a_checkpoint_is_converted(sokoban: Seen) -> None:

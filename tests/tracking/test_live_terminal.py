@@ -65,7 +65,7 @@ with make_progress("auto") as progress:
         if step == 2 and mode == "raise":
             raise RuntimeError("the env is on fire")
         if step == 2 and mode == "hang":
-            time.sleep(30)
+            time.sleep(600)
         if step == 2 and mode == "break":
             breakpoint()
     progress.finish(RunSummary("sokoban", 4, 1.0, {"val/success": 0.5}, {"val/success": 0.75}))
@@ -94,7 +94,7 @@ def run_on_terminal(mode: str, *, interrupt: bool = False, resize: bool = False)
         [sys.executable, "-c", RUN, mode], stdin=theirs, stdout=theirs, stderr=theirs, env=environment
     )
     os.close(theirs)
-    output, deadline = b"", time.monotonic() + 25
+    output, deadline = b"", time.monotonic() + 240
     answered, seen = False, 0  # the run waits for an answer; what was written before a resize does not count
     try:
         while time.monotonic() < deadline:
@@ -116,7 +116,7 @@ def run_on_terminal(mode: str, *, interrupt: bool = False, resize: bool = False)
             if interrupt and b"step 2/4" in output:
                 process.send_signal(signal.SIGINT)
                 interrupt = False
-        return output, process.wait(timeout=5)
+        return output, process.wait(timeout=60)
     finally:
         process.kill()
         process.wait()

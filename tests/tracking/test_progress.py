@@ -12,7 +12,8 @@ from rich.console import Console
 from roll.tracking import LineProgress, LiveDashboard, NullProgress, RunSummary, make_progress
 from roll.tracking import dashboard as dashboard_module
 from roll.tracking.braille import braille_curve
-from roll.tracking.dashboard_view import RunState, draw
+from roll.tracking.dashboard_state import RunState
+from roll.tracking.dashboard_view import draw
 from roll.tracking.summary import before_after_table, print_summary
 from roll.tracking.wording import format_duration
 
@@ -177,7 +178,7 @@ def test_auto_is_live_only_on_a_capable_terminal(monkeypatch: pytest.MonkeyPatch
     monkeypatch.setattr(dashboard_module.sys, "stdout", io.StringIO())
     assert isinstance(make_progress("auto"), LineProgress)
     assert type(make_progress("none")) is NullProgress
-    with pytest.raises(ValueError, match="'fancy' is unknown; known are auto, live, lines, none"):
+    with pytest.raises(ValueError, match="'fancy' is unknown; known are auto, live, lines, notebook, none"):
         make_progress("fancy")  # type: ignore[arg-type]
 
 
@@ -214,7 +215,7 @@ def test_summary_compares_before_and_after_and_gives_a_command_for_each_place(
     assert commands[:3] == [
         "python train.py resume_from_checkpoint=true",
         "tensorboard --logdir logs",
-        "python -m roll.viewer trajectories",
+        "python -m roll view trajectories",
     ]
     assert commands[3].endswith("open 'my pages/index.html'")
 

@@ -143,3 +143,19 @@ def test_other_tools_find_plain_columns(tmp_path: Path) -> None:
     assert table["step"].to_pylist() == [12, 12] and table["run"].to_pylist() == ["sokoban"] * 2
     assert table["turns"].to_pylist()[0][0]["completion_ids"] == [3, 4]
     assert not any(pa.types.is_map(field.type) for field in store.SCHEMA.field("turns").type.value_type)
+
+
+def test_one_trajectory_is_read_with_the_texts_of_its_tokens_whatever_its_row_group(tmp_path: Path) -> None:
+    rows = [make_trajectory(episode) for episode in range(5)]
+    path = store.write_trajectories(
+        tmp_path / "step=000001.parquet", rows, step=1, phase="train", run="r", token_text=lambda token: f"<{token}>"
+    )
+    used = {token for row in rows for turn in row.turns for token in (*turn.prompt_ids, *turn.completion_ids)}
+    with store.open_trajectories(path) as file:
+        table = file.read()
+    pq.write_table(table, path, row_group_size=2)
+    for number, row in enumerate(rows):
+        assert store.read_trajectory(path, number) == (row, {token: f"<{token}>" for token in used})
+    for number in (-1, 5):
+        with pytest.raises(IndexError, match="has 5 trajectories"):
+            store.read_trajectory(path, number)

@@ -56,3 +56,20 @@ def make_trajectory(group: int = 0, *, success: bool = True, **changes: object) 
     for name, value in changes.items():
         setattr(trajectory, name, value)
     return trajectory
+
+
+def answer(group: int, episode: int, *, right: bool) -> Trajectory:
+    """Return a graded response to a prompt; a wrong one still earned something for its format."""
+    turn = make_trajectory().turns[0]
+    turn.action, turn.reward, turn.reward_parts = "", 1.1 if right else 0.1, {"math": float(right), "format": 0.1}
+    return make_trajectory(
+        group,
+        episode=episode,
+        tag="arithmetic",
+        turns=[turn],
+        score=turn.reward,
+        metrics={"success": float(right)},
+        final_observation="right answer: 42",
+        final_frame=None,
+        messages=[{"role": "user", "content": f"What is 6 times\n{group}?"}],
+    )

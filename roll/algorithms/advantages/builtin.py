@@ -89,6 +89,11 @@ def _opmd(inputs: AdvantageInputs, *, tau: float = 1.0, baseline: Literal["mean"
     return outcome.opmd(_need(inputs.scores), _ids(inputs.group_ids), tau, baseline)
 
 
+@register_advantage("asymre", needs=_GROUPED)
+def _asymre(inputs: AdvantageInputs, *, baseline_shift: float = -0.1) -> Tensor:
+    return outcome.asymre(_need(inputs.scores), _ids(inputs.group_ids), baseline_shift)
+
+
 @register_advantage("agentic_reinforce", needs=("token_rewards", "turn_ids"), level="turn")
 def _agentic_reinforce(inputs: AdvantageInputs, *, gamma: float = 1.0) -> Tensor:
     table = turn_table(inputs)

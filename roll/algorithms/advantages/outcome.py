@@ -227,3 +227,25 @@ def opmd(
     else:
         raise ValueError(f"opmd: baseline must be 'mean' or 'logsumexp', got {baseline!r}.")
     return (scores.double() - level[groups.codes]).to(scores.dtype)
+
+
+@torch.no_grad()
+def asymre(scores: Tensor, group_ids: GroupIds, baseline_shift: float = -0.1) -> Tensor:
+    """Asymmetric REINFORCE: ``A = S - (mean_g + baseline_shift)``.
+
+    A baseline below the mean, as samples of an older policy need it, weighs what succeeded more than what failed.
+
+    Args:
+        scores: ``[batch]`` float.
+        group_ids: One hashable per sample.
+        baseline_shift: The paper's delta V; below 0 for samples of another policy than the one that is trained.
+
+    Returns:
+        ``[batch]``. A group of one gets 0 and an :class:`AlgorithmWarning`.
+
+    Source: Arnal et al. 2025, Asymmetric REINFORCE for off-Policy Reinforcement Learning; Trinity-RFT.
+    """
+    groups = encode(group_ids, scores.shape[0], device=scores.device)
+    warn_groups_of_one(groups, "asymre")
+    centred = scores.double() - groups.mean(scores)[groups.codes] - baseline_shift
+    return torch.where(groups.sizes()[groups.codes] > 1, centred, 0.0).to(scores.dtype)

@@ -1,4 +1,4 @@
-"""Policy losses of the form ``-weight * A * log pi``: vanilla, TOPR, TIS, Kimi k1.5, OPMD.
+"""Policy losses of the form ``-weight * A * log pi``: vanilla, TOPR, TIS, sPPO.
 
 All take ``log_probs, old_log_probs, advantages, mask`` (``[batch, sequence]``; advantages may be ``[batch]``) and
 return ``(loss [batch, sequence], metrics)``, not aggregated and 0 outside the mask. Gradients flow through
@@ -117,57 +117,32 @@ def tis(
     return blank(loss, mask), ratio_metrics(difference, mask, ratio > cap)
 
 
-@register_loss("kimi15")
-def kimi15(
-    log_probs: Tensor, old_log_probs: Tensor, advantages: Tensor, mask: Tensor, tau: float = 1.0
+@register_loss("sppo")
+def sppo(
+    log_probs: Tensor, old_log_probs: Tensor, advantages: Tensor, mask: Tensor, epsilon: float = 0.3
 ) -> tuple[Tensor, Metrics]:
-    """Kimi k1.5 mirror descent: ``-A * log pi + tau / 2 * (log pi - log pi_old)^2``.
+    """Softmax PPO: ``-A * (log pi - log pi_old)`` where the ratio lies in [1 / (1 + epsilon), 1 + epsilon], else 0.
 
     Args:
         log_probs: ``[batch, sequence]``.
         old_log_probs: ``[batch, sequence]``.
         advantages: ``[batch, sequence]`` or ``[batch]``.
         mask: ``[batch, sequence]``.
-        tau: Strength of the pull towards the old policy, >= 0.
+        epsilon: How far the ratio may go, > 0.
 
     Returns:
         ``(loss [batch, sequence], metrics)``.
 
     Raises:
-        ValueError: ``tau`` is negative.
+        ValueError: ``epsilon`` is not positive.
 
-    Source: Kimi Team 2025, Kimi k1.5, equation 3, applied per token.
+    Source: Vaswani et al. 2021, A General Class of Surrogate Functions for Stable and Efficient Reinforcement Learning;
+    per token as in Trinity-RFT.
     """
-    if tau < 0:
-        raise ValueError(f"kimi15: tau must not be negative, got {tau}.")
+    if epsilon <= 0:
+        raise ValueError(f"sppo: epsilon must be positive, got {epsilon}.")
     difference = log_ratio(log_probs, old_log_probs, mask)
-    limited = difference.clamp(-LOG_RATIO_LIMIT, LOG_RATIO_LIMIT)
-    loss = -per_token(advantages, mask) * blank(log_probs, mask) + 0.5 * tau * limited.square()
-    return blank(loss, mask), ratio_metrics(difference, mask)
-
-
-@register_loss("opmd")
-def opmd(
-    log_probs: Tensor, old_log_probs: Tensor, advantages: Tensor, mask: Tensor, tau: float = 1.0
-) -> tuple[Tensor, Metrics]:
-    """Online policy mirror descent: ``-A * log pi / (1 + tau)``; pair it with the estimator ``opmd``.
-
-    Args:
-        log_probs: ``[batch, sequence]``.
-        old_log_probs: ``[batch, sequence]``.
-        advantages: ``[batch, sequence]`` or ``[batch]``.
-        mask: ``[batch, sequence]``.
-        tau: Temperature of the regularisation, >= 0.
-
-    Returns:
-        ``(loss [batch, sequence], metrics)``.
-
-    Raises:
-        ValueError: ``tau`` is negative.
-
-    Source: Pan et al. 2025, Trinity-RFT (its note on OPMD), after Kimi Team 2025, Kimi k1.5.
-    """
-    if tau < 0:
-        raise ValueError(f"opmd: tau must not be negative, got {tau}.")
-    loss, metrics = vanilla(log_probs, old_log_probs, advantages, mask)
-    return loss / (1.0 + tau), metrics
+    ratio = to_ratio(difference.detach())
+    inside = (ratio >= 1.0 / (1.0 + epsilon)) & (ratio <= 1.0 + epsilon)
+    loss = torch.where(inside, -per_token(advantages, mask) * difference, 0.0)
+    return blank(loss, mask), ratio_metrics(difference, mask, ~inside)

@@ -246,7 +246,7 @@ def _apply(found: Mapping[str, list[_Entry]], kind: type[ConfigModel], into: Tra
     for path, value, entry in said:
         _say(_twin(path, kind), value, entry, kind, into)
     for path, value, entry in fills:
-        if _get(into.data, path) is None and path.split(".")[0] in kind.model_fields:
+        if _get(into.data, path) is None and _takes(path.split(".")[0], kind, into):
             _set(into.data, path, value)
             into.origins[path] = Origin(entry.written, entry.value, value)
 
@@ -271,10 +271,16 @@ def _twin(path: str, kind: type[ConfigModel]) -> str:
     return _AGENTIC_TWINS.get(path, path) if "train_env_manager" in kind.model_fields else path
 
 
+def _takes(head: str, kind: type[ConfigModel], into: Translation) -> bool:
+    """Whether the run has this native section; one of environments evaluates prompts if its steps have some."""
+    only_plays = "prompts_per_step" in kind.model_fields and not into.data.get("prompts_per_step")
+    return head in kind.model_fields and not (head == "validation" and only_plays)
+
+
 def _say(path: str, value: Any, entry: _Entry, kind: type[ConfigModel], into: Translation) -> None:
     """Write one translated value, unless something else was said about the same native key."""
     head = path.split(".")[0]
-    if head not in kind.model_fields:
+    if not _takes(head, kind, into):
         if head in _OF_ENVIRONMENTS:
             into.caution(entry.written, _OF_ENVIRONMENTS[head])
         elif value is not False:

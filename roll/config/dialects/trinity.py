@@ -361,7 +361,7 @@ _RUN = (
     Row("data_processor", note="Prepare data files before the run.", only=(None, {})),
     Row(
         "stages",
-        note="A run is one stage: write a file for each, and start one from the checkpoint of the other.",
+        note="Stages are written in native keys: a list of sections, each with a name and a pipeline.",
         only=(None, []),
     ),
     *no_effect("workers write to the log of the run", "log"),

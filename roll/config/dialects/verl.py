@@ -244,7 +244,7 @@ def _optimizer(section: str, target: str) -> tuple[Row, ...]:
             "`constant` is `constant_with_warmup`",
             choices(SCHEDULES),
         ),
-        Row(f"{section}.min_lr_ratio", note="Schedules end at 0 here.", only=(None, 0, 0.0)),
+        Row(f"{section}.min_lr_ratio", f"{target}.min_lr_ratio", "null is 0", lambda value, look: value or 0.0),
         *no_effect("the run lasts `max_steps`", f"{section}.total_training_steps"),
     )
 

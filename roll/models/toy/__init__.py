@@ -2,13 +2,27 @@
 
 ``toy`` plays the built-in games, ``toy_math`` does arithmetic. ``python -m roll.models.toy.build`` makes them again
 from nothing; the results are shipped in ``weights/`` and ``weights_math/`` (under 4 MB each), so that a first run needs
-no download.
+no download. ``toy_sokoban`` plays Sokoban only, with a network that can learn to plan
+(``python -m roll.models.toy.build_sokoban``, ``weights_sokoban/``). ``toy_mixed`` goes on from there and does easy sums
+too (``weights_mixed/``).
 """
 
 from pathlib import Path
 
 WEIGHTS_DIRECTORY = Path(__file__).parent / "weights"
 MATH_WEIGHTS_DIRECTORY = Path(__file__).parent / "weights_math"
+SOKOBAN_WEIGHTS_DIRECTORY = Path(__file__).parent / "weights_sokoban"
+MIXED_WEIGHTS_DIRECTORY = Path(__file__).parent / "weights_mixed"
 
-TOYS = {"toy": WEIGHTS_DIRECTORY, "toy_math": MATH_WEIGHTS_DIRECTORY}
+TOYS = {
+    "toy": WEIGHTS_DIRECTORY,
+    "toy_math": MATH_WEIGHTS_DIRECTORY,
+    "toy_sokoban": SOKOBAN_WEIGHTS_DIRECTORY,
+    "toy_mixed": MIXED_WEIGHTS_DIRECTORY,
+}
 """Where the shipped policies are, by the name that ``pretrain`` gives them."""
+
+
+def configuration_of(tag: str) -> str:
+    """Return the shipped configuration whose words a toy policy was taught to play a tag with."""
+    return {"FrozenLake": "frozen_lake"}.get(tag, "sokoban")

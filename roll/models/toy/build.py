@@ -1,7 +1,7 @@
 """Make a toy policy from nothing: ``python -m roll.models.toy.build --policy games --out DIR``.
 
 1. A byte-level BPE tokenizer is trained on the project's own prompts.
-2. A 2-layer, 128-wide Qwen3 model is drawn at random.
+2. A 2-layer, 128-wide Qwen3 model is drawn at random. (``mixed`` takes both from ``toy_sokoban``.)
 3. Supervised steps on a perfect teacher's demonstrations teach it the answer format and how to read a prompt.
 4. In the last third the teacher is careless. The policy imitates that, so it starts out mediocre; telling good from bad
    is left to reinforcement learning.
@@ -17,18 +17,26 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
+from typing import Any
 
 import torch
-from tensordict import TensorDict
 from transformers import PreTrainedTokenizerFast, Qwen3Config, Qwen3ForCausalLM
 
-from roll.models.toy import MATH_WEIGHTS_DIRECTORY, WEIGHTS_DIRECTORY, arithmetic, games
+from roll.models.toy import (
+    MATH_WEIGHTS_DIRECTORY,
+    MIXED_WEIGHTS_DIRECTORY,
+    SOKOBAN_WEIGHTS_DIRECTORY,
+    WEIGHTS_DIRECTORY,
+    arithmetic,
+    games,
+    mixed,
+)
 from roll.models.toy.demonstrations import Encode
 from roll.models.toy.tokenizer import build_tokenizer
 from roll.rendering.chat import ChatRenderer
-from roll.strategies.base import BatchTotals
 from roll.strategies.jobs import TrainOptions
 from roll.strategies.training.pytorch.train import FsdpTrainStrategy
+from roll.strategies.training.supervised import SupervisedLoss
 from roll.trajectories.batch import collate
 from roll.trajectories.samples import Sample
 
@@ -47,6 +55,7 @@ class Recipe:
         steps: Supervised optimiser steps.
         batch_size: Demonstrations per step.
         learning_rate: Peak learning rate (cosine, 10 % warm-up).
+        start: The policy to go on from, with its tokenizer; ``None`` to begin from nothing.
     """
 
     weights: Path
@@ -56,42 +65,26 @@ class Recipe:
     steps: int
     batch_size: int
     learning_rate: float
+    start: Path | None = None
 
 
 RECIPES = {
     "games": Recipe(WEIGHTS_DIRECTORY, games.corpus, 512, games.teachers, 600, 64, 2e-3),
     "math": Recipe(MATH_WEIGHTS_DIRECTORY, arithmetic.corpus, 512, arithmetic.teachers, 700, 128, 3e-3),
+    "mixed": Recipe(
+        MIXED_WEIGHTS_DIRECTORY, games.corpus, 512, mixed.teachers, 420, 128, 2e-3, start=SOKOBAN_WEIGHTS_DIRECTORY
+    ),
 }
 
 
-class SupervisedLoss:
-    """Mean negative log-likelihood of the response tokens."""
-
-    needs_entropy = False
-
-    def totals(self, batch: TensorDict) -> BatchTotals:
-        """Count the trained tokens."""
-        tokens = int(batch["response_mask"].sum())
-        return BatchTotals(tokens=tokens, sequences=len(batch), measured_tokens=tokens)
-
-    def contributing_rows(self, batch: TensorDict) -> None:
-        """All rows have a gradient."""
-
-    def __call__(
-        self, log_probs: torch.Tensor, entropy: torch.Tensor | None, batch: TensorDict, totals: BatchTotals
-    ) -> tuple[torch.Tensor, dict[str, torch.Tensor]]:
-        """Return this micro-batch's share of the mean, a scalar, of ``log_probs`` ``[batch, sequence]``."""
-        return -(log_probs * batch["response_mask"]).sum() / totals.tokens, {}
-
-
-def build_model(tokenizer: PreTrainedTokenizerFast, seed: int) -> Qwen3ForCausalLM:
-    """Draw the model at random."""
+def build_model(tokenizer: PreTrainedTokenizerFast, seed: int, layers: int = 2, **options: Any) -> Qwen3ForCausalLM:
+    """Draw the model at random; ``options`` are further ones of ``Qwen3Config``."""
     torch.manual_seed(seed)
     config = Qwen3Config(
         vocab_size=len(tokenizer),
         hidden_size=128,
         intermediate_size=256,
-        num_hidden_layers=2,
+        num_hidden_layers=layers,
         num_attention_heads=4,
         num_key_value_heads=2,
         head_dim=32,
@@ -100,8 +93,17 @@ def build_model(tokenizer: PreTrainedTokenizerFast, seed: int) -> Qwen3ForCausal
         bos_token_id=None,
         eos_token_id=tokenizer.eos_token_id,
         pad_token_id=tokenizer.pad_token_id,
+        **options,
     )
     return Qwen3ForCausalLM(config)
+
+
+def save(directory: Path, model: Qwen3ForCausalLM, tokenizer: PreTrainedTokenizerFast) -> None:
+    """Write a policy in Hugging Face format, in place of whatever was there."""
+    if directory.exists():
+        shutil.rmtree(directory)
+    model.save_pretrained(directory)
+    tokenizer.save_pretrained(directory)
 
 
 def build(
@@ -119,8 +121,12 @@ def build(
     recipe = RECIPES[policy]
     steps = recipe.steps if steps is None else steps
     batch_size = recipe.batch_size if batch_size is None else batch_size
-    tokenizer = build_tokenizer(recipe.corpus(), recipe.vocabulary_size)
-    model = build_model(tokenizer, seed)
+    if recipe.start is None:
+        tokenizer = build_tokenizer(recipe.corpus(), recipe.vocabulary_size)
+        model = build_model(tokenizer, seed)
+    else:
+        tokenizer = PreTrainedTokenizerFast.from_pretrained(recipe.start)
+        model = Qwen3ForCausalLM.from_pretrained(recipe.start)
     options = TrainOptions(
         learning_rate=recipe.learning_rate,
         weight_decay=0.01,
@@ -139,10 +145,7 @@ def build(
         metrics = trainer.train_step(batch, SupervisedLoss())
         if step % 25 == 0 or step == steps:
             logger.info("step %d of %d: loss %.4f", step, steps, metrics["loss"])
-    if directory.exists():
-        shutil.rmtree(directory)
-    model.save_pretrained(directory)
-    tokenizer.save_pretrained(directory)
+    save(directory, model, tokenizer)
 
 
 def main() -> None:

@@ -28,6 +28,10 @@ MARKUP_TOKENS = (
 # In order: wall-newline-wall, a run of outer wall, a word (with its leading space), any single character.
 SPLIT_PATTERN = r"#\n#|#{4,}(?=#\n#)|#{4,}(?![#\n])| ?[A-Z]?[a-z]+|[\s\S]"
 
+# The same, but a row of inner walls stays a token per cell, so that a cell of a 6x6 board is always the same number of
+# tokens away from the one below it, and from itself a turn later: only the frame is merged.
+GRID_PATTERN = r"#\n#|#{5}(?=#\n#)|#{5}(?![#\n])| ?[A-Z]?[a-z]+|[\s\S]"
+
 CHAT_TEMPLATE = (
     "{%- for message in messages -%}"
     "{{- '<|im_start|>' + message['role'] + '\\n' + message['content'] + '<|im_end|>\\n' -}}"
@@ -36,12 +40,15 @@ CHAT_TEMPLATE = (
 )
 
 
-def build_tokenizer(corpus: Iterable[str], vocabulary_size: int = VOCABULARY_SIZE) -> PreTrainedTokenizerFast:
+def build_tokenizer(
+    corpus: Iterable[str], vocabulary_size: int = VOCABULARY_SIZE, pattern: str = SPLIT_PATTERN
+) -> PreTrainedTokenizerFast:
     """Train the byte-level BPE on ``corpus`` and attach the ChatML template.
 
     Args:
         corpus: Texts of the kind the policy will read.
         vocabulary_size: Upper bound on the number of tokens, special tokens included.
+        pattern: What may become a token.
 
     Returns:
         A tokenizer that ``transformers`` saves and loads, with ``<|im_end|>`` as end-of-sequence token.
@@ -49,7 +56,7 @@ def build_tokenizer(corpus: Iterable[str], vocabulary_size: int = VOCABULARY_SIZ
     tokenizer = Tokenizer(models.BPE())
     tokenizer.pre_tokenizer = pre_tokenizers.Sequence(
         [
-            pre_tokenizers.Split(Regex(SPLIT_PATTERN), behavior="isolated"),
+            pre_tokenizers.Split(Regex(pattern), behavior="isolated"),
             pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False),
         ]
     )

@@ -5,21 +5,31 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any
 
-from roll.config import AgenticConfig, ConfigError, EnvManagerConfig, Problem, require_runnable
+from roll.config import AgenticConfig, ConfigError, EnvManagerConfig, PlayingConfig, Problem, require_runnable
 from roll.envs import Tag, get_tag, register_tags_from_config
 from roll.envs.errors import EnvError, UnknownTagError
 from roll.pipelines.checks.algorithms import algorithm_problems
-from roll.pipelines.checks.common import sampling_problems, strategy_problems, template_problems, worker_problems
+from roll.pipelines.checks.common import (
+    sampling_problems,
+    strategy_problems,
+    template_problems,
+    trained_text_problems,
+    worker_problems,
+)
 from roll.pipelines.checks.grading import grading_problems
 from roll.pipelines.checks.keys_without_effect import keys_without_effect
 from roll.pipelines.run.checks import module_problems, sentence, tracker_problems
 from roll.workers.environment import environment, manager_class, templates
 
 
-def check_agentic(config: AgenticConfig) -> list[str]:
+def check_agentic(config: AgenticConfig, *, trains: bool = True) -> list[str]:
     """Check what :func:`roll.config.load` cannot: modules, tags, environment options, templates, algorithms.
 
     Imports the modules that it names, and registers the tags of the configuration.
+
+    Args:
+        config: The configuration.
+        trains: Whether the policy is to be trained, and not only measured.
 
     Returns:
         What has no effect, one sentence each.
@@ -29,22 +39,26 @@ def check_agentic(config: AgenticConfig) -> list[str]:
     """
     require_runnable(config)
     problems = list(module_problems(config, ("env_modules", "algorithm_modules", "reward_modules", "tracker_modules")))
-    problems = problems or [
-        *_tag_problems(config),
-        *algorithm_problems(config),
-        *strategy_problems(config),
-        *sampling_problems(config),
-        *worker_problems(config),
-        *tracker_problems(config),
-        *template_problems(config),
-        *grading_problems(config),
-    ]
+    problems = problems or [*algorithm_problems(config), *playing_problems(config, trains=trains)]
     if problems:
         raise ConfigError(problems)
     return list(keys_without_effect(config))
 
 
-def _tag_problems(config: AgenticConfig) -> Iterator[Problem]:
+def playing_problems(config: PlayingConfig, *, trains: bool = True) -> Iterator[Problem]:
+    """Yield what is wrong with the environments, roles and graders of a run, whatever it learns from its episodes."""
+    yield from _tag_problems(config)
+    yield from strategy_problems(config)
+    if trains:
+        yield from trained_text_problems(config)
+    yield from sampling_problems(config)
+    yield from worker_problems(config)
+    yield from tracker_problems(config)
+    yield from template_problems(config)
+    yield from grading_problems(config)
+
+
+def _tag_problems(config: PlayingConfig) -> Iterator[Problem]:
     try:
         register_tags_from_config(config.tag_mappings())
     except (EnvError, ValueError, TypeError) as error:
@@ -65,7 +79,7 @@ def _tag_problems(config: AgenticConfig) -> Iterator[Problem]:
                 yield from _template_problems(config, tag)
 
 
-def _environment_problems(config: AgenticConfig, name: str, manager: EnvManagerConfig, key: str) -> Iterator[Problem]:
+def _environment_problems(config: PlayingConfig, name: str, manager: EnvManagerConfig, key: str) -> Iterator[Problem]:
     """Make one environment and close it again."""
     try:
         environment(name, manager)().close()
@@ -75,7 +89,7 @@ def _environment_problems(config: AgenticConfig, name: str, manager: EnvManagerC
         yield Problem(place, message, f"correct what tag {name} is made with.", _env_config(config, name))
 
 
-def _manager_problems(config: AgenticConfig, tag: Tag) -> Iterator[Problem]:
+def _manager_problems(config: PlayingConfig, tag: Tag) -> Iterator[Problem]:
     try:
         manager_class(tag)
     except ImportError as error:
@@ -84,7 +98,7 @@ def _manager_problems(config: AgenticConfig, tag: Tag) -> Iterator[Problem]:
         yield Problem(place, sentence(error), fix, tag.env_manager_cls)
 
 
-def _template_problems(config: AgenticConfig, tag: Tag) -> Iterator[Problem]:
+def _template_problems(config: PlayingConfig, tag: Tag) -> Iterator[Problem]:
     try:
         templates(tag)
     except ValueError as error:
@@ -93,12 +107,12 @@ def _template_problems(config: AgenticConfig, tag: Tag) -> Iterator[Problem]:
         yield Problem(place, sentence(error), "correct the template.", getattr(tag, field))
 
 
-def _section(config: AgenticConfig, name: str) -> str:
+def _section(config: PlayingConfig, name: str) -> str:
     """Return where the tag is defined: a key of the configuration, or Python code."""
     if name in config.custom_envs:
         return "custom_envs"
     return "custom_env" if name in config.custom_env else "tag"
 
 
-def _env_config(config: AgenticConfig, name: str) -> Any:
+def _env_config(config: PlayingConfig, name: str) -> Any:
     return config.tags()[name].env_config if name in config.tags() else name

@@ -10,7 +10,7 @@ import torch
 
 from roll.algorithms import advantages, losses
 from roll.algorithms.groups import AlgorithmWarning
-from roll.algorithms.registry import Entry, Kind, registry
+from roll.algorithms.registry import LOSSES, Entry, Kind, registry
 from roll.common.registry import UnknownNameError
 from roll.config import Problem, RLConfig
 from roll.config.errors import choose_from
@@ -38,11 +38,18 @@ ESTIMATOR_INPUTS = frozenset(
 )
 """What every pipeline can give an estimator; ``values`` need a critic."""
 
-LOSS_INPUTS = frozenset({"turn_ids"})
+LOSS_INPUTS = frozenset({"turn_ids", "groups"})
 """What a batch can give a policy loss beside log-probs, advantages and mask."""
 
-_OTHER_DATA = {"dpo": "pairs of preferences", "sft": "demonstrations", "mix": "demonstrations beside responses"}
-"""Algorithms that learn from something else than graded responses."""
+EXPERT_INPUTS = frozenset({"expert", "step"})
+"""What it can give besides where experts wrote some of its rows."""
+
+_BESIDE = frozenset({"mix", "chord"})
+_IN_GROUPS = frozenset({"luffy"})
+"""Losses that reinforce an expert's answers, as members of the groups of their prompts; the others imitate them."""
+
+_OTHER_DATA = {"dpo": "pairs of preferences", "sft": "demonstrations"}
+"""Algorithms that learn from something else than graded responses, and the pipelines that do."""
 
 NORMALISATION = ("reward_norm", "use_reward_scaling", "reward_normalization")
 """Keys that compare scores with one another."""
@@ -58,12 +65,16 @@ def algorithm_problems(config: RLConfig) -> Iterator[Problem]:
         config: Estimator, policy loss and their options. ``algorithm_modules`` must have been imported.
     """
     if config.algorithm_type in _OTHER_DATA:
-        message = f"it learns from {_OTHER_DATA[config.algorithm_type]}, which this version of roll cannot read."
-        yield Problem("algorithm_type", message, "use ppo, grpo or opmd.", config.algorithm_type)
+        message = f"it learns from {_OTHER_DATA[config.algorithm_type]}, and this pipeline from what it samples."
+        fix = f"use pipeline: {config.algorithm_type}, or grpo, ppo, opmd, or mix with an expert."
+        yield Problem("algorithm_type", message, fix, config.algorithm_type)
         return
     available = ESTIMATOR_INPUTS | ({"values"} if config.critic else set())
     yield from _choice_problems(config, "advantage", "adv_estimator", config.adv_estimator, available)
-    yield from _choice_problems(config, "loss", "policy_loss", config.policy_loss_name, LOSS_INPUTS)
+    given = LOSS_INPUTS | (EXPERT_INPUTS if config.expert else set())
+    yield from _choice_problems(config, "loss", "policy_loss", config.policy_loss_name, given)
+    yield from _unread_expert_problems(config)
+    yield from _joining_problems(config)
     limit = config.response_limit
     if config.overlong_buffer.enable and config.overlong_buffer.len > limit:
         message = f"a response has at most {limit} tokens."
@@ -82,6 +93,10 @@ def _choice_problems(
         return
     missing = sorted(entry.needs - available)
     if missing:
+        if "expert" in missing:
+            fix = "add an expert: section (expert: {data_args: {file_name: answers.jsonl}}), or use the ppo loss."
+            yield Problem(key, f"{name} learns from what experts wrote, and nothing says where that is.", fix, name)
+            return
         fix = "add a critic: section." if missing == ["values"] else "use another one, such as grpo with the ppo loss."
         yield Problem(key, f"{name} needs {', '.join(missing)}, which this pipeline does not provide.", fix, name)
         return
@@ -93,6 +108,28 @@ def _choice_problems(
     given: Mapping[str, Any] = getattr(config, section)
     problems = list(_option_problems(section, given, entry, own))
     yield from problems or _trial_problems(config, kind, section if given else key, name)
+
+
+def _unread_expert_problems(config: RLConfig) -> Iterator[Problem]:
+    """Yield rows of experts that the policy loss would take for samples of the policy."""
+    name = config.policy_loss_name
+    if config.expert is None or name not in LOSSES or "expert" in LOSSES.get(name).needs | LOSSES.get(name).uses:
+        return
+    knowing = ", ".join(one for one in LOSSES.names() if "expert" in LOSSES.get(one).needs)
+    yield Problem("expert", f"policy_loss {name} knows no experts.", f"use one of {knowing}, or remove expert.")
+
+
+def _joining_problems(config: RLConfig) -> Iterator[Problem]:
+    """Yield a loss that reads of an expert's rows what they do not have where they stand."""
+    if config.expert is None:
+        return
+    name, join = config.policy_loss_name, config.expert.join
+    if name in _IN_GROUPS and join == "batch":
+        message = f"{name} reads the advantages of an expert's answers, and rows beside the batch have none."
+        yield Problem("expert.join", message, "use groups, or policy_loss: mix.", join)
+    if name in _BESIDE and join == "groups":
+        message = f"{name} imitates rows in their share of the batch, which members of groups are not."
+        yield Problem("expert.join", message, "use batch, or policy_loss: luffy.", join)
 
 
 def _option_problems(
@@ -141,4 +178,10 @@ def _try_loss(config: RLConfig) -> None:
     numbers = torch.arange(12.0).reshape(4, 3) / 12
     log_probs = (-numbers).requires_grad_()
     mask, turns = torch.ones(4, 3, dtype=torch.bool), torch.zeros(4, 3, dtype=torch.int64)
-    losses.compute(config.policy_loss_name, log_probs, -numbers, numbers, mask, loss_options(config), turn_ids=turns)
+    further = {
+        "turn_ids": turns,
+        "groups": torch.tensor([0, 0, 1, 1]),
+        "expert": torch.tensor([False, True, False, True]),
+        "step": torch.ones(4, dtype=torch.int64),
+    }
+    losses.compute(config.policy_loss_name, log_probs, -numbers, numbers, mask, loss_options(config), **further)

@@ -6,8 +6,9 @@ from collections.abc import Iterator
 
 import torch
 
-from roll.config import ConfigError, Problem, RLConfig
-from roll.config.strategies import ROLE_ABILITY, STRATEGIES, Ability, named, strategies_for
+from roll.config import ConfigError, Problem, RunConfig, SamplingConfig
+from roll.config.strategies import FROZEN, STRATEGIES, Ability, ability_for, named, strategies_for
+from roll.config.trainer_keys import TrainerKeys
 from roll.config.worker import TrainWorkerConfig, WorkerConfig
 from roll.distributed import plan_placement
 from roll.pipelines.run.checks import sentence
@@ -17,7 +18,7 @@ from roll.workers.classes import worker_class
 from roll.workers.environment import sampling_params
 
 
-def strategy_problems(config: RLConfig) -> Iterator[Problem]:
+def strategy_problems(config: RunConfig) -> Iterator[Problem]:
     """Yield what the strategy of a role cannot do, and options that it does not have."""
     for role, worker in config.roles():
         arguments = worker.strategy_args
@@ -39,6 +40,16 @@ def strategy_problems(config: RLConfig) -> Iterator[Problem]:
             yield from error.problems
 
 
+def trained_text_problems(config: SamplingConfig) -> Iterator[Problem]:
+    """Yield an engine that answers text: without its tokens and their log-probs nothing can be learned from it."""
+    engine = config.actor_infer.strategy_args
+    if engine.about.answers_text:
+        message = "it answers text without tokens and log-probs, so the policy can be measured and not trained."
+        others = ", ".join(name for name in strategies_for("actor_infer") if not STRATEGIES.get(name).answers_text)
+        path = "actor_infer.strategy_args.strategy_name"
+        yield Problem(path, message, f"use roll eval, or one of {others}.", engine.strategy_name)
+
+
 def ability_problems(role: str, worker: WorkerConfig) -> Iterator[Problem]:
     """Yield what a role asks of its strategy that this does not do."""
     about = worker.strategy_args.about
@@ -47,12 +58,12 @@ def ability_problems(role: str, worker: WorkerConfig) -> Iterator[Problem]:
     if isinstance(worker, TrainWorkerConfig) and worker.model_args.lora_rank is not None and not about.adapts:
         message = f"{about.name} trains no LoRA adapters."
         yield Problem(f"{role}.model_args.lora_rank", message, "leave it out.", worker.model_args.lora_rank)
-    if role in ("actor_train", "critic", "reference") and worker.packs and not about.packs:
+    if role.partition(".")[0] in ("actor_train", "critic", *FROZEN) and worker.packs and not about.packs:
         message = f"{about.name} does not lay sequences end to end."
         yield Problem(f"{role}.use_sequence_packing", message, "leave it out.", worker.use_sequence_packing)
 
 
-def sampling_problems(config: RLConfig) -> Iterator[Problem]:
+def sampling_problems(config: SamplingConfig) -> Iterator[Problem]:
     """Yield sampling options that the engine of the run does not have."""
     refusals = config.actor_infer.strategy_args.about.refusals
     training, evaluation = config.actor_infer.generating_args, config.val_generating
@@ -91,7 +102,7 @@ def precision_problems(role: str, worker: WorkerConfig) -> Iterator[Problem]:
     about = worker.strategy_args.about
     if worker.model_args.dtype != "fp16":
         return
-    if ROLE_ABILITY[role] is Ability.TRAIN:
+    if ability_for(role) is Ability.TRAIN:
         message = (
             "training in fp16 needs a loss scale that skips steps, and no strategy here has one: weights become NaN."
         )
@@ -103,11 +114,11 @@ def precision_problems(role: str, worker: WorkerConfig) -> Iterator[Problem]:
     yield Problem(f"{role}.model_args.dtype", message, fix, "fp16")
 
 
-def _is_without_gpu(config: RLConfig) -> bool:
+def _is_without_gpu(config: RunConfig) -> bool:
     return config.cluster == "local" and not torch.cuda.is_available()
 
 
-def template_problems(config: RLConfig) -> Iterator[Problem]:
+def template_problems(config: TrainerKeys) -> Iterator[Problem]:
     """Yield a chat template that is no known one, no file, or no valid Jinja."""
     chosen = config.chat_template
     if chosen is None:
@@ -118,7 +129,7 @@ def template_problems(config: RLConfig) -> Iterator[Problem]:
         yield Problem(config.chat_template_key, error.message, error.fix, chosen)
 
 
-def worker_problems(config: RLConfig) -> Iterator[Problem]:
+def worker_problems(config: RunConfig) -> Iterator[Problem]:
     """Yield worker classes that cannot be had."""
     for role in plan_placement(config).roles:
         try:

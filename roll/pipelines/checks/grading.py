@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from roll.common.registry import UnknownNameError
-from roll.config import ConfigError, Problem, RLVRConfig
+from roll.config import ConfigError, Problem
 from roll.config.grading_keys import GradedKeys
 from roll.rewards.build import build_rubrics
 from roll.rewards.groups import GroupRubric
@@ -13,8 +13,8 @@ from roll.rewards.groups import GroupRubric
 
 def grading_problems(config: GradedKeys) -> Iterator[Problem]:
     """Make every verifier once, with stand-ins for the models that some grade with, and every group reward."""
-    if config.rewards or isinstance(config, RLVRConfig):
-        stand_ins = {name: _stand_in for name in ("judge", "score", "render")}
+    if config.rewards or config.needs_rewards:
+        stand_ins = {name: _stand_in for name in ("judge", "score", "render", "score_steps")}
         try:
             build_rubrics(config, stand_ins)
         except ConfigError as error:

@@ -74,10 +74,7 @@ def keys_without_effect(config: RLConfig) -> Iterator[str]:
 def unread_keys(config: RLConfig) -> dict[str, str]:
     """Return the keys and sections that nothing reads in such a run, whether they were set or not, with the reason."""
     return {
-        path: rule.reason.format(config=config)
-        for rules in (_ALGORITHM, _DEPENDENT, _OF_ALL, _OF_ROLES, _OF_ENVIRONMENTS, _OF_PROMPTS, _OF_REWARDS, _OF_LOCAL)
-        for rule in rules
-        for path in rule.paths(config)
+        path: rule.reason.format(config=config) for rules in _RULES for rule in rules for path in rule.paths(config)
     }
 
 
@@ -223,6 +220,7 @@ _OF_ROLES: Final = (
             "*.use_dynamic_batching_in_infer": _PACKING,
             "*.name": "logs and errors call a role by its key",
             "*.model_args.model_type": "the checkpoint says it",
+            "*.training_args.num_train_epochs": "max_steps says how long the run is",
             "actor_train.generating_args": _SAMPLES,
             "actor_train.model_update_frequency": _UPDATES,
             "actor_infer.training_args": _TRAINS,
@@ -273,7 +271,7 @@ _OF_ROLES: Final = (
     ),
 )
 
-_PROMPTS = "prompts of the agentic pipeline come from environments"
+_PROMPTS = "prompts of the agentic pipeline come from environments, unless prompts_per_step is above 0"
 
 
 def _plays_environments(config: RLConfig, role: str) -> bool:
@@ -281,17 +279,32 @@ def _plays_environments(config: RLConfig, role: str) -> bool:
 
 
 def _answers_prompts(config: RLConfig, role: str) -> bool:
+    return not _plays_environments(config, role) or getattr(config, "prompts_per_step", 0) > 0
+
+
+def _has_environments_only(config: RLConfig, role: str) -> bool:
+    return not _answers_prompts(config, role)
+
+
+def _has_prompts_only(config: RLConfig, role: str) -> bool:
     return not _plays_environments(config, role)
 
 
-_OF_ENVIRONMENTS: Final = _rules(
+_OF_ENVIRONMENTS_ONLY: Final = _rules(
     {
         "generate_opt_level": "it says when responses to prompts are graded; environments reward every turn",
-        "reward": "rewards come from the environment",
         "num_return_sequences_in_group": "the responses of a group are episodes: train_env_manager.group_size",
         "actor_infer.generating_args.num_return_sequences": "an environment takes one response per turn",
         **dict.fromkeys(("is_use_additional_prompts", "max_additional_running_prompts"), _PROMPTS),
         **{f"actor_train.data_args.{key}": _PROMPTS for key in DataArgs.model_fields if key not in _CONVERSATION},
+        "validation": _PROMPTS,
+    },
+    _has_environments_only,
+)
+
+_OF_ENVIRONMENTS: Final = _rules(
+    {
+        "reward": "rewards come from the environment",
         "val_env_manager.sample_mode": "episodes of evaluations are not trained on",
     },
     _plays_environments,
@@ -300,11 +313,39 @@ _OF_ENVIRONMENTS: Final = _rules(
 _OF_PROMPTS: Final = _rules(
     {
         "actor_infer.generating_args.num_return_sequences": "num_return_sequences_in_group says how many responses",
-        "actor_train.data_args.history": "an answer is one turn",
         "validation.data_args.history": "an answer is one turn",
     },
     _answers_prompts,
 )
+
+
+def _has_expert(config: RLConfig, role: str) -> bool:
+    return config.expert is not None
+
+
+def _joins_batch(config: RLConfig, role: str) -> bool:
+    return config.expert is not None and config.expert.join == "batch"
+
+
+def _joins_groups(config: RLConfig, role: str) -> bool:
+    return config.expert is not None and config.expert.join == "groups"
+
+
+_OF_EXPERTS: Final = _rules(
+    {
+        **{f"expert.data_args.{key}": "conversations are those of actor_train.data_args" for key in _CONVERSATION},
+        **dict.fromkeys(("expert.data_args.tag", "expert.data_args.domain_interleave_probs"), "rows have no domain"),
+        "expert.data_args.ground_truth": "what an expert wrote is not graded",
+    },
+    _has_expert,
+)
+_OF_JOINING: Final = (
+    Rule("expert.score", "rows beside the batch have no score (join: batch)", _joins_batch),
+    Rule("expert.expert_data_ratio", "a group has one member that an expert wrote (join: groups)", _joins_groups),
+    Rule("expert.data_args.shuffle", "answers are found by their prompts (join: groups)", _joins_groups),
+)
+
+_OF_PROMPTS_ONLY: Final = _rules({"actor_train.data_args.history": "an answer is one turn"}, _has_prompts_only)
 
 _GRADES = "a domain is graded by its verifiers, which have options of their own"
 _CLASSIFIER = "a reward model is a sequence classifier that this process loads"
@@ -349,3 +390,8 @@ _OF_LOCAL: Final = _rules(
     lambda config, _: config.cluster == "local",
 )
 """Keys that are about several processes."""
+
+_RULES: Final = (
+    *(_ALGORITHM, _DEPENDENT, _OF_ALL, _OF_ROLES, _OF_ENVIRONMENTS_ONLY, _OF_ENVIRONMENTS),
+    *(_OF_PROMPTS, _OF_EXPERTS, _OF_JOINING, _OF_PROMPTS_ONLY, _OF_REWARDS, _OF_LOCAL),
+)

@@ -6,7 +6,13 @@ from pathlib import Path
 
 from roll.config import ConfigError, EvaluationConfig, Problem, RLVRConfig, require_runnable
 from roll.pipelines.checks.algorithms import algorithm_problems
-from roll.pipelines.checks.common import sampling_problems, strategy_problems, template_problems, worker_problems
+from roll.pipelines.checks.common import (
+    sampling_problems,
+    strategy_problems,
+    template_problems,
+    trained_text_problems,
+    worker_problems,
+)
 from roll.pipelines.checks.grading import grading_problems
 from roll.pipelines.checks.keys_without_effect import keys_without_effect
 from roll.pipelines.run.checks import module_problems, tracker_problems
@@ -26,6 +32,7 @@ def check_rlvr(config: RLVRConfig) -> list[str]:
     problems = problems or [
         *algorithm_problems(config),
         *strategy_problems(config),
+        *trained_text_problems(config),
         *sampling_problems(config),
         *worker_problems(config),
         *tracker_problems(config),

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from typing import Any, Final
 
 from roll.algorithms.registry import registry, used_options
-from roll.config import RLConfig
+from roll.config import RLConfig, SamplingConfig
 
 STD_ESTIMATORS: Final = frozenset({"grpo", "grpo_passk", "gigpo", "step_wise_grpo"})
 """Estimators whose option ``scale`` is the key ``norm_adv_by_std_in_grpo``."""
@@ -21,9 +21,9 @@ LOSS_KEYS: Final[Mapping[str, tuple[str, ...]]] = {
 """Options of policy losses that have keys of their own."""
 
 
-def needs_baselines(config: RLConfig) -> bool:
-    """Whether the estimator compares with a greedy answer to the same prompt."""
-    return "baselines" in registry("advantage").get(config.adv_estimator).needs
+def needs_baselines(config: SamplingConfig) -> bool:
+    """Whether the estimator, if the run has one, compares with a greedy answer to the same prompt."""
+    return config.estimator is not None and "baselines" in registry("advantage").get(config.estimator).needs
 
 
 def estimator_keys(estimator: str) -> dict[str, tuple[str, ...]]:

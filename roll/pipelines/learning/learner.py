@@ -5,52 +5,33 @@ from __future__ import annotations
 import warnings
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
 from pathlib import Path
-from statistics import fmean
 from typing import Any, Literal
 
 import numpy as np
 import torch
 from tensordict import TensorDict
 
-from roll.algorithms.groups import AlgorithmWarning
+from roll.algorithms.groups import AlgorithmWarning, encode
+from roll.algorithms.registry import LOSSES
 from roll.config import RLConfig
+from roll.pipelines.learning.batches import TrainingBatch, mini_batches, training_batch
 from roll.pipelines.learning.credit import CreditState, assign_credit
+from roll.pipelines.learning.entropy_record import EntropyRecorder, keeping_entropies
+from roll.pipelines.learning.expert_rows import EXPERT, STEP, Answers, Experts, joined
 from roll.pipelines.learning.loss_scope import correct_sampler
 from roll.pipelines.learning.objective import PolicyObjective, merge_metrics
 from roll.pipelines.learning.value_objective import ValueObjective, critic_metrics, explained_variance
 from roll.pipelines.reporting.metrics import batch_metrics, prefixed
 from roll.pipelines.roles.core import Core
 from roll.pipelines.roles.models import TrainRole
-from roll.schedulers.groups import RolloutError
+from roll.strategies.training.micro_batches import PAIR
 from roll.tracking import Progress
-from roll.trajectories.batch import collate
-from roll.trajectories.model import Status, Trajectory, TrajectoryGroup
-from roll.trajectories.samples import Sample, is_trainable, samples_from
+from roll.trajectories.model import TrajectoryGroup
 from roll.workers.train import HF
 
 CRITIC = "critic"
 """Folder of the critic's state in a checkpoint."""
-
-
-@dataclass(slots=True)
-class TrainingBatch:
-    """What one step learns from.
-
-    Attributes:
-        tensors: The padded samples (see :func:`roll.trajectories.batch.collate`).
-        samples: The same as lists.
-        scores: The score of each sample's trajectory.
-        truncated: Whether that trajectory was cut off at a length limit.
-        baselines: The score of the greedy member of its group; ``None`` where groups have none.
-    """
-
-    tensors: TensorDict
-    samples: list[Sample]
-    scores: list[float]
-    truncated: list[bool]
-    baselines: list[float] | None
 
 
 class Learner:
@@ -61,6 +42,8 @@ class Learner:
         core: The models.
         progress: Told which stage runs.
         sample_mode: One sample per trajectory, or one per turn.
+        experts: What is learned from beside the trajectories.
+        answers: What experts answered to the same prompts.
     """
 
     def __init__(
@@ -69,11 +52,15 @@ class Learner:
         core: Core,
         progress: Progress,
         sample_mode: Literal["trajectory", "step"] = "trajectory",
+        experts: Experts | None = None,
+        answers: Answers | None = None,
     ) -> None:
         self.config = config
         self.core = core
         self.progress = progress
         self.sample_mode = sample_mode
+        self.experts = experts
+        self.answers = answers
         self.update_plan = config.update_plan()
         self.credit = CreditState.from_config(config)
         self.objective = PolicyObjective.from_config(config)
@@ -85,22 +72,22 @@ class Learner:
         Raises:
             RolloutError: If nothing is left to train on.
         """
-        batch = TrainingBatch(TensorDict({}, batch_size=[]), [], [], [], None)
-        baselines: list[float] = []
-        for group, trajectory in _members(groups):
-            if not is_trainable(trajectory):
-                continue
-            samples = samples_from(trajectory, self.sample_mode, max_length=self.config.sequence_length)
-            batch.samples += samples
-            batch.scores += [trajectory.score or 0.0] * len(samples)
-            batch.truncated += [trajectory.status is Status.TRUNCATED_LENGTH] * len(samples)
-            baselines += [_baseline(group)] * len(samples)
-        if not batch.samples:
-            reason = next((t.error for _, t in _members(groups) if t.error), "no turn was played")
-            raise RolloutError(f"No episode has a turn to train on. The first: {reason}")
-        batch.baselines = baselines if any(group.baseline is not None for group in groups) else None
-        batch.tensors = collate(batch.samples, int(self.core.tokenizer.pad_token_id or 0))
+        length = self.config.sequence_length
+        batch = training_batch(
+            groups,
+            self.sample_mode,
+            max_length=length,
+            pad_token_id=self._padding,
+            answers=None if self.answers is None else list(self.answers.samples(groups)),
+            answer_score=0.0 if self.answers is None else self.answers.score,
+        )
+        if "groups" in LOSSES.get(self.config.policy_loss_name).needs:
+            batch.tensors[PAIR] = encode([sample.group_id for sample in batch.samples], len(batch.samples)).codes
         return batch
+
+    @property
+    def _padding(self) -> int:
+        return int(self.core.tokenizer.pad_token_id or 0)
 
     async def learn(self, batch: TrainingBatch, step: int) -> dict[str, float]:
         """Score the batch, assign credit, and take the optimiser steps of training step ``step``."""
@@ -123,7 +110,18 @@ class Learner:
                 explained = explained_variance(tensors["values"], tensors["returns"], tensors["response_mask"])
                 metrics |= {} if explained is None else {"critic/explained_variance": explained}
             if self.core.critic is None or step > self.config.critic_warmup:
-                metrics |= prefixed(await self._update(self.core.trainer, self.objective, tensors, step), "train")
+                if self.experts is not None:
+                    written, described = self.experts.take()
+                    batch.tensors = tensors = joined(tensors, written, step, self._padding)
+                    metrics |= described
+                elif self.answers is not None:
+                    tensors[STEP] = torch.full((len(tensors),), step)
+                    metrics["expert/rows"] = float(tensors[EXPERT].sum())
+                # Elsewhere a trainer is given a copy of the objective, which nobody asks afterwards.
+                kept = self.config.cluster == "local" and self.config.stores(step)
+                with keeping_entropies(self.objective, tensors, kept) as objective:
+                    updated = await self._update(self.core.trainer, objective, tensors, step)
+                metrics |= prefixed(updated, "train")
         return metrics
 
     async def _score(self, batch: TensorDict) -> dict[str, float]:
@@ -147,21 +145,26 @@ class Learner:
         return correct_sampler(batch, self.config)
 
     async def _update(
-        self, trainer: TrainRole, objective: PolicyObjective | ValueObjective, batch: TensorDict, step: int
+        self,
+        trainer: TrainRole,
+        objective: PolicyObjective | EntropyRecorder | ValueObjective,
+        batch: TensorDict,
+        step: int,
     ) -> dict[str, float]:
         """Take the optimiser steps of one role; returns metrics over all of them."""
         reports = []
         for epoch in range(self.update_plan.epochs):
             key = (self.config.seed, step, epoch)
             drawn = torch.Generator().manual_seed(int(np.random.default_rng(key).integers(2**63)))
-            for mini_batch in _mini_batches(batch, self.update_plan.mini_batches, key):
+            for mini_batch in mini_batches(batch, self.update_plan.mini_batches, key):
                 objective.prepare(mini_batch, drawn)
                 reports.append(await trainer.train_step(mini_batch, objective))
         return merge_metrics(reports)
 
     def state(self) -> dict[str, Any]:
         """Return what a checkpoint must remember beside the weights, as JSON."""
-        return {"credit": self.credit.state_dict()}
+        experts = {} if self.experts is None else {EXPERT: self.experts.state()}
+        return {"credit": self.credit.state_dict(), **experts}
 
     async def save(self, directory: Path) -> None:
         """Write trainer and critic, both in Hugging Face format too, the policy with its tokenizer."""
@@ -176,25 +179,9 @@ class Learner:
         if self.core.critic is not None:
             await self.core.critic.load(directory / CRITIC)
         self.credit.load_state_dict(state["credit"])
-
-
-def _baseline(group: TrajectoryGroup) -> float:
-    """Return the score of the greedy member; where that one broke, the mean of the others stands in for it."""
-    return fmean(group.scores) if group.baseline is None else group.baseline
-
-
-def _members(groups: Sequence[TrajectoryGroup]) -> Iterator[tuple[TrajectoryGroup, Trajectory]]:
-    for group in groups:
-        for trajectory in group.trajectories:
-            yield group, trajectory
-
-
-def _mini_batches(batch: TensorDict, count: int, key: Sequence[int]) -> Iterator[TensorDict]:
-    """Yield ``count`` parts of the batch in an order that ``key`` alone decides."""
-    order = np.random.default_rng(list(key)).permutation(len(batch))
-    for rows in np.array_split(order, count):
-        if len(rows):
-            yield batch[torch.from_numpy(rows)]
+        # A checkpoint of a run without experts has none, and this one begins with their first rows.
+        if self.experts is not None and EXPERT in state:
+            self.experts.restore(state[EXPERT])
 
 
 @contextmanager

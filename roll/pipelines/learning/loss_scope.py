@@ -111,7 +111,9 @@ def correct_sampler(batch: TensorDict, config: RLConfig) -> dict[str, float]:
     if config.old_log_probs == "sampler":
         return {}
     options = config.correction
-    mask, old, sampler = batch["response_mask"], batch["old_log_probs"], batch["sampler_log_probs"]
+    old, sampler, written = batch["old_log_probs"], batch["sampler_log_probs"], batch.get("expert", None)
+    # Nobody sampled what an expert wrote, so there is nothing to correct.
+    mask = batch["response_mask"] if written is None else batch["response_mask"] & ~written.unsqueeze(1)
     weights, measured = correction(
         old,
         sampler,
@@ -124,7 +126,7 @@ def correct_sampler(batch: TensorDict, config: RLConfig) -> dict[str, float]:
         turn_ids=batch.get("turn_index", None),
     )
     if options.mode is not None:
-        batch[SAMPLER_WEIGHTS] = weights.to(old.dtype)
+        batch[SAMPLER_WEIGHTS] = weights.to(old.dtype).masked_fill(batch["response_mask"] & ~mask, 1.0)
     metrics = {name: float(value) for name, value in measured.items()}
     difference = (old - sampler)[mask].abs()
     if difference.numel():

@@ -12,19 +12,24 @@ from torch import Tensor
 
 from roll.algorithms.aggregation import aggregate, count_sequences, count_tokens
 from roll.algorithms.kl import bias_correction, kl_penalty
-from roll.algorithms.losses import compute, prepare
+from roll.algorithms.losses import compute, expert_mixture, prepare
 from roll.algorithms.registry import LOSSES
 from roll.config import RLConfig
 from roll.pipelines.learning.algorithm_options import loss_options
+from roll.pipelines.learning.expert_rows import EXPERT
 from roll.pipelines.learning.loss_scope import SAMPLE_WEIGHTS, SAMPLER_WEIGHTS, loss_mask
 from roll.strategies.base import EXTREMES, BatchTotals
+from roll.strategies.training.micro_batches import PAIR
 
 PROPORTIONAL_LOSSES = frozenset(
-    {"ppo", "gspo", "gspo_segment", "gmpo", "cispo", "sapo", "topr", "tis", "vanilla", "clip_cov"}
+    {"ppo", "gspo", "gspo_segment", "gmpo", "cispo", "sapo", "topr", "tis", "vanilla", "sppo", "clip_cov"}
 )
 """Policy losses that multiply by the advantage: a token with advantage 0 has no gradient."""
 
-_NAMES: Final = {"turn_ids": "turn_index"}
+MIXTURE: Final = "mixture"
+"""Entry of an optimiser step with expert rows, ``[batch]``: :func:`roll.algorithms.losses.expert_mixture`."""
+
+_NAMES: Final = {"turn_ids": "turn_index", "groups": PAIR}
 """Tensors that losses call otherwise than the batch."""
 
 
@@ -35,7 +40,8 @@ class PolicyObjective:
     ``rl_loss_coef * policy - entropy_loss_coef * entropy + kl_loss_coef * kl + sft_loss_coef * nll(positive samples)``,
     every term aggregated by ``loss_agg_mode`` over the whole batch: over the tokens of ``loss_mask``, or those of
     ``response_mask`` where the batch has none. The policy term is multiplied by ``sample_weights`` and
-    ``sampler_weights`` where the batch has them.
+    ``sampler_weights`` where the batch has them. Rows that an ``expert`` wrote are seen by the policy term only; all
+    other terms, and metrics, are of the rows that were sampled.
 
     Attributes:
         policy_loss: Registered name of the policy loss.
@@ -93,12 +99,15 @@ class PolicyObjective:
         chosen = prepare(self.policy_loss, batch["old_log_probs"], batch["advantages"], mask, self.options, generator)
         for name, tensor in chosen.items():
             batch[name] = tensor
+        if EXPERT in batch.keys():  # noqa: SIM118  (a TensorDict iterates over rows)
+            batch[MIXTURE] = expert_mixture(batch[EXPERT], mask, self.aggregation)
 
     def totals(self, batch: TensorDict) -> BatchTotals:
         """Count trained tokens and sequences of the whole batch."""
         mask = loss_mask(batch)
         rows = self.contributing_rows(batch)
-        measured = mask if rows is None else mask[rows]
+        sampled = _sampled(mask, batch)
+        measured = sampled if rows is None else sampled[rows]
         return BatchTotals(count_tokens(mask), count_sequences(mask), measured_tokens=count_tokens(measured))
 
     def contributing_rows(self, batch: TensorDict) -> Tensor | None:
@@ -134,31 +143,36 @@ class PolicyObjective:
         )
         policy = self._aggregate(_weighted(per_token, batch), mask, totals)
         assert entropy is not None
-        mean_entropy = aggregate(entropy, mask, "token-mean", total_tokens=totals.measured_tokens)
+        sampled = _sampled(mask, batch)
+        mean_entropy = aggregate(entropy, sampled, "token-mean", total_tokens=totals.measured_tokens)
         loss = self.policy_weight * policy
-        share = float(mask.sum()) / max(totals.measured_tokens, 1)
+        share = float(sampled.sum()) / max(totals.measured_tokens, 1)
         report = {
             f"policy/{name}": torch.as_tensor(value) * (1.0 if name.endswith(EXTREMES) else share)
             for name, value in metrics.items()
         }
         report |= {"loss/policy": policy.detach(), "policy/entropy": mean_entropy.detach()}
         if self.entropy_weight:
-            loss = loss - self.entropy_weight * self._aggregate(entropy, mask, totals)
+            loss = loss - self.entropy_weight * self._over_sampled(entropy, sampled, batch, totals)
         if self.kl_weight:
             if self.kl_kind == "full":
                 divergence = batch["divergence"]
             else:
                 divergence = kl_penalty(log_probs, batch["ref_log_probs"], self.kl_kind)
             if self.kl_correction:
-                divergence = divergence * bias_correction(log_probs, batch["old_log_probs"], mask)
-            kl = self._aggregate(divergence, mask, totals)
+                divergence = divergence * bias_correction(log_probs, batch["old_log_probs"], sampled)
+            kl = self._over_sampled(divergence, sampled, batch, totals)
             loss = loss + self.kl_weight * kl
             report["loss/kl"] = kl.detach()
         if self.supervised_weight:
-            positive = mask & batch["positive"].unsqueeze(1)
-            nll = self._aggregate(-log_probs, positive, totals)
+            positive = sampled & batch["positive"].unsqueeze(1)
+            nll = self._over_sampled(-log_probs, positive, batch, totals)
             loss = loss + self.supervised_weight * nll
             report["loss/sft"] = nll.detach()
+        if EXPERT in batch.keys():  # noqa: SIM118
+            # Losses with experts leave no row out, so that what is not measured is the expert's.
+            theirs = max(totals.tokens - totals.measured_tokens, 1)
+            report["expert/nll"] = aggregate(-log_probs.detach(), mask & ~sampled, "token-mean", total_tokens=theirs)
         return loss, report
 
     def _further(self, batch: TensorDict) -> dict[str, Tensor]:
@@ -166,6 +180,13 @@ class PolicyObjective:
         entry = LOSSES.get(self.policy_loss)
         places = {name: _NAMES.get(name, name) for name in entry.needs | entry.uses}
         return {name: batch[place] for name, place in places.items() if place in batch.keys()}
+
+    def _over_sampled(self, per_token: Tensor, sampled: Tensor, batch: TensorDict, totals: BatchTotals) -> Tensor:
+        """Aggregate over the rows that were sampled, as if there were no others."""
+        factors = batch.get(MIXTURE, None)
+        if factors is not None:
+            per_token = per_token * factors.unsqueeze(1).to(per_token.dtype)
+        return self._aggregate(per_token, sampled, totals)
 
     def _aggregate(self, per_token: Tensor, mask: Tensor, totals: BatchTotals) -> Tensor:
         return aggregate(
@@ -196,6 +217,12 @@ def _merge(name: str, values: Sequence[float]) -> float:
     if name.endswith("_min"):
         return min(values)
     return sum(values) / len(values)
+
+
+def _sampled(mask: Tensor, batch: TensorDict) -> Tensor:
+    """Return ``mask`` without the rows that an expert wrote, ``[batch, sequence]``."""
+    written = batch.get(EXPERT, None)
+    return mask if written is None else mask & ~written.unsqueeze(1)
 
 
 def _weighted(per_token: Tensor, batch: TensorDict) -> Tensor:

@@ -1,1 +1,1 @@
-"""What is told of what was sampled: metrics, review pages, stored trajectories, warnings."""
+"""What is told of what was sampled: metrics, a review, stored trajectories, warnings."""

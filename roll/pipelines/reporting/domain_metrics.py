@@ -10,9 +10,6 @@ from statistics import fmean
 from roll.pipelines.reporting.metrics import rollout_metrics
 from roll.trajectories.model import Status, Trajectory, TrajectoryGroup
 
-VERIFIER = "verifier"
-"""Prefix of what verifiers report."""
-
 
 def pass_at_k(samples: int, correct: int, k: int) -> float:
     """Return the probability that one of ``k`` responses is correct, without bias: ``1 - C(n-c, k) / C(n, k)``.
@@ -36,13 +33,15 @@ def evaluation_metrics(groups: Sequence[TrajectoryGroup]) -> dict[str, float]:
     """Describe an evaluation as a whole and per tag.
 
     Returns:
-        What :func:`roll.pipelines.reporting.metrics.rollout_metrics` says, and ``mean@n`` and ``pass@k`` (k = 1, 2, 4,
-        … n) of all prompts and of every tag (``<tag>/mean@8``), where n is the number of responses per prompt.
+        What :func:`roll.pipelines.reporting.metrics.rollout_metrics` says, and where prompts were answered ``mean@n``
+        and ``pass@k`` (k = 1, 2, 4, … n) of all of them and of every tag (``<tag>/mean@8``), where n is the number of
+        responses per prompt.
         Responses that could not be graded count in ``errors``; mean and pass leave the prompts of those out.
     """
-    metrics = {**rollout_metrics(groups, VERIFIER), **_accuracies(groups)}
+    answers = [group for group in groups if group.is_answers]
+    metrics = {**rollout_metrics(groups), **_accuracies(answers)}
     by_tag: dict[str, list[TrajectoryGroup]] = defaultdict(list)
-    for group in groups:
+    for group in answers:
         by_tag[group.tag].append(group)
     for tag, members in by_tag.items():
         metrics |= {f"{tag}/{name}": value for name, value in _accuracies(members).items()}
@@ -51,7 +50,10 @@ def evaluation_metrics(groups: Sequence[TrajectoryGroup]) -> dict[str, float]:
 
 
 def domain_metrics(groups: Sequence[TrajectoryGroup]) -> dict[str, float]:
-    """Describe a training rollout per domain, where there are several: score, success, length, share cut off."""
+    """Describe groups per domain, where there are others too: share, score, success, length, share cut off.
+
+    Episodes of environments count in the shares.
+    """
     by_domain: dict[str, list[Trajectory]] = defaultdict(list)
     for group in groups:
         by_domain[group.domain] += [t for t in group.trajectories if not t.status.is_error]
@@ -59,6 +61,8 @@ def domain_metrics(groups: Sequence[TrajectoryGroup]) -> dict[str, float]:
         return {}
     metrics: dict[str, float] = {}
     for domain, members in by_domain.items():
+        if not domain:
+            continue
         metrics[f"{domain}/share"] = len(members) / sum(map(len, by_domain.values()))
         if members:
             metrics |= {

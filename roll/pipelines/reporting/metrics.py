@@ -14,18 +14,14 @@ from tensordict import TensorDict
 from roll.trajectories.model import Status, Trajectory, TrajectoryGroup
 
 
-def rollout_metrics(groups: Sequence[TrajectoryGroup], reporter: str = "env") -> dict[str, float]:
+def rollout_metrics(groups: Sequence[TrajectoryGroup]) -> dict[str, float]:
     """Describe the trajectories of one rollout.
-
-    Args:
-        groups: The trajectories.
-        reporter: Who reported the metrics of a trajectory: prefix of their names.
 
     Returns:
         ``success``, ``reward`` (mean episode score), ``reward_std``, ``turns``, ``response_tokens`` and
         ``prompt_tokens`` per episode, ``zero_variance_groups`` (share of groups whose scores are all equal),
-        ``status/<status>`` (share of episodes), ``errors`` (count), ``<reporter>/<metric>`` for what environments or
-        verifiers report, and success and reward per tag when there are several tags.
+        ``status/<status>`` (share of episodes), ``errors`` (count), ``env/<metric>`` and ``verifier/<metric>`` for
+        what environments and verifiers report, and success and reward per tag when there are several tags.
     """
     everything = [trajectory for group in groups for trajectory in group.trajectories]
     scored = [trajectory for trajectory in everything if not trajectory.status.is_error]
@@ -35,7 +31,7 @@ def rollout_metrics(groups: Sequence[TrajectoryGroup], reporter: str = "env") ->
     metrics["errors"] = float(len(everything) - len(scored))
     if not scored:
         return metrics
-    metrics |= {**_averages(scored), **_reported(everything, reporter)}
+    metrics |= {**_averages(scored), **_reported(groups)}
     groups_with_scores = [[t.score or 0.0 for t in g.trajectories if not t.status.is_error] for g in groups]
     comparable = [scores for scores in groups_with_scores if len(scores) > 1]
     if comparable:
@@ -62,14 +58,23 @@ def _averages(trajectories: Sequence[Trajectory]) -> dict[str, float]:
     }
 
 
-def _reported(trajectories: Sequence[Trajectory], reporter: str) -> dict[str, float]:
+def success_in_environments(groups: Sequence[TrajectoryGroup]) -> float | None:
+    """Return the share of episodes that succeeded, without responses to prompts; ``None`` where no such group is."""
+    played = [group for group in groups if not group.is_answers]
+    scored = [t.success for group in played for t in group.trajectories if not t.status.is_error]
+    return None if not played else fmean(scored) if scored else 0.0
+
+
+def _reported(groups: Sequence[TrajectoryGroup]) -> dict[str, float]:
     """Average what environments or verifiers reported; failures (``…/error``) over trajectories that broke too."""
     reported: dict[str, list[float]] = defaultdict(list)
-    for trajectory in trajectories:
-        for name, value in trajectory.metrics.items():
-            if name.endswith("/error") or not trajectory.status.is_error:
-                reported[name].append(value)
-    return {f"{reporter}/{name}": fmean(values) for name, values in reported.items()}
+    for group in groups:
+        reporter = "verifier" if group.is_answers else "env"
+        for trajectory in group.trajectories:
+            for name, value in trajectory.metrics.items():
+                if name.endswith("/error") or not trajectory.status.is_error:
+                    reported[f"{reporter}/{name}"].append(value)
+    return {name: fmean(values) for name, values in reported.items()}
 
 
 @dataclass

@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import asyncio
-from dataclasses import dataclass, field, fields
+from collections.abc import Mapping
+from dataclasses import dataclass, field, fields, replace
 from functools import partial
 
 from transformers import PreTrainedModel
 
-from roll.config import RLConfig
+from roll.algorithms.distillation import Divergence
+from roll.config import SamplingConfig
+from roll.config.strategies import FROZEN
 from roll.distributed import Cluster, LocalGroup, WorkerGroup, WorkerSpec
 from roll.generation import Activity
 from roll.pipelines.roles.device_sharing import DeviceSharing
@@ -19,7 +22,7 @@ from roll.pipelines.roles.weight_check import WeightCheck, check_options
 from roll.schedulers.generation import GenerationScheduler, waits_for_quiet
 from roll.workers.classes import worker_class
 from roll.workers.engine import wire_dtype
-from roll.workers.loading import Text
+from roll.workers.loading import Text, require_same_tokens
 from roll.workers.setup import Registered
 
 
@@ -68,19 +71,31 @@ class Core(Sampler):
     Attributes:
         trainer: The policy being trained (``actor_train``).
         critic: The value model, where the estimator needs one.
-        reference: Scores with the frozen policy, where a term needs it.
+        frozen: Models that score and are not trained, by role: the reference, teachers.
         devices: Who has the devices that roles share.
         weight_check: Compares engines with the trainer after new weights.
     """
 
     trainer: TrainRole
     critic: TrainRole | None
-    reference: ScoreRole | None
+    frozen: Mapping[str, ScoreRole]
     devices: DeviceSharing
     weight_check: WeightCheck
 
+    @property
+    def reference(self) -> ScoreRole | None:
+        """The frozen policy, where a term needs it."""
+        return self.frozen.get("reference")
 
-async def build_sampler(config: RLConfig, text: Text, cluster: Cluster, trainers: TrainRole | None = None) -> Sampler:
+
+async def build_sampler(
+    config: SamplingConfig,
+    text: Text,
+    cluster: Cluster,
+    trainers: TrainRole | None = None,
+    *,
+    stand_in: WorkerSpec | None = None,
+) -> Sampler:
     """Start the engines.
 
     Args:
@@ -88,6 +103,7 @@ async def build_sampler(config: RLConfig, text: Text, cluster: Cluster, trainers
         text: Tokenizer and renderer.
         cluster: Where workers live.
         trainers: What the engines' weights come from; an engine in the same process samples from the very model.
+        stand_in: What is started in place of the engines, with their arguments before its own.
 
     Raises:
         ConfigError: If the model cannot be loaded.
@@ -95,14 +111,15 @@ async def build_sampler(config: RLConfig, text: Text, cluster: Cluster, trainers
     registered = Registered.here()
     activity = Activity() if waits_for_quiet(config) else None
     shared = _shared_model(config, trainers)
-    spec = WorkerSpec(cls=worker_class(config, "actor_infer"), args=(config, registered, shared, activity))
+    spec = WorkerSpec(cls=worker_class(config, "actor_infer")) if stand_in is None else stand_in
+    spec = replace(spec, args=(config, registered, shared, activity))
     engines = EngineRole(await cluster.start("actor_infer", spec), None if trainers is None else trainers.group, config)
     generation = GenerationScheduler.for_run(config, engines.engines.clients())
 
-    async def replace(rank: int) -> None:
+    async def made_again(rank: int) -> None:
         generation.replace(rank, engines.engines.client(rank))
 
-    engines.on_restart(replace)
+    engines.on_restart(made_again)
     return Sampler(
         tokenizer=text.tokenizer,
         renderer=text.renderer,
@@ -114,7 +131,7 @@ async def build_sampler(config: RLConfig, text: Text, cluster: Cluster, trainers
     )
 
 
-async def build_core(config: RLConfig, text: Text, cluster: Cluster) -> Core:
+async def build_core(config: SamplingConfig, text: Text, cluster: Cluster) -> Core:
     """Start the models of a configuration that a preflight check has passed.
 
     Raises:
@@ -129,17 +146,23 @@ async def build_core(config: RLConfig, text: Text, cluster: Cluster) -> Core:
     async def critic() -> TrainRole | None:
         return await train_role("critic") if "critic" in cluster.plan.roles else None
 
-    async def reference() -> ScoreRole | None:
-        if not config.needs_reference:
-            return None
-        spec = WorkerSpec(cls=worker_class(config, "reference"), args=(config, registered))
-        return await ScoreRole.over(await cluster.start("reference", spec))
+    async def frozen_role(role: str) -> ScoreRole:
+        spec = WorkerSpec(cls=worker_class(config, role), args=(config, registered, role))
+        return await ScoreRole.over(await cluster.start(role, spec))
 
+    async def frozen_roles() -> dict[str, ScoreRole]:
+        return dict(zip(names, await asyncio.gather(*map(frozen_role, names)), strict=True))
+
+    names = [role for role in cluster.plan.roles if role.partition(".")[0] in FROZEN]
+    require_same_tokens(config, text, names)
     trainer = await train_role("actor_train")
-    sampler, values, frozen = await asyncio.gather(build_sampler(config, text, cluster, trainer), critic(), reference())
-    if frozen is not None and config.kl_penalty == "full":
-        await trainer.measure_from(frozen)
-    models = {"actor_train": trainer, "critic": values, "reference": frozen}
+    sampler, values, frozen = await asyncio.gather(
+        build_sampler(config, text, cluster, trainer), critic(), frozen_roles()
+    )
+    if config.measured_from or config.measures_top_k:
+        divergence = Divergence(*config.measured_by)
+        await trainer.measure_from(*(frozen[role] for role in config.measured_from), divergence=divergence)
+    models = {"actor_train": trainer, "critic": values, **frozen}
     groups = {role: model.group for role, model in models.items() if model is not None}
     shared = cluster.plan.sharing("actor_infer")
     devices = DeviceSharing(groups, sampler.engines.group, shared)
@@ -149,13 +172,13 @@ async def build_core(config: RLConfig, text: Text, cluster: Cluster) -> Core:
         **{each.name: getattr(sampler, each.name) for each in fields(sampler)},
         trainer=trainer,
         critic=values,
-        reference=frozen,
+        frozen=frozen,
         devices=devices,
         weight_check=WeightCheck(sampler.engines, trainer, options),
     )
 
 
-def _shared_model(config: RLConfig, trainers: TrainRole | None) -> PreTrainedModel | None:
+def _shared_model(config: SamplingConfig, trainers: TrainRole | None) -> PreTrainedModel | None:
     """Return the trainer's own model where an engine can sample from it: one process, one engine, always up to date."""
     infer, train = config.actor_infer, config.actor_train
     if trainers is None or not isinstance(trainers.group, LocalGroup) or infer.workers != 1:

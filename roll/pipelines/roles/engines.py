@@ -10,7 +10,7 @@ from typing import Any, Final
 
 import torch
 
-from roll.config import RLConfig
+from roll.config import SamplingConfig
 from roll.distributed import LocalGroup, WorkerDiedError, WorkerError, WorkerGroup, WorkerTimeoutError
 from roll.distributed.weight_sync import WeightOffer, WeightSyncError, WeightSyncSettings, report_missing
 from roll.pipelines.roles.pool import PATIENCE, restart
@@ -44,7 +44,7 @@ class EngineRole:
         config: The run.
     """
 
-    def __init__(self, group: WorkerGroup, trainers: WorkerGroup | None, config: RLConfig) -> None:
+    def __init__(self, group: WorkerGroup, trainers: WorkerGroup | None, config: SamplingConfig) -> None:
         self.group = group
         self.engines = Engines(group.calls())
         self.restarts = 0

@@ -9,6 +9,7 @@ import torch
 from tensordict import TensorDict
 from torch import Tensor
 
+from roll.algorithms.distillation import REVERSE_KL, Divergence
 from roll.distributed import WorkerGroup
 from roll.distributed.sharding import Shard, shard, unshard
 from roll.strategies.base import Loss
@@ -41,10 +42,10 @@ class ModelRole:
         """Return log p(token t | tokens < t), ``[batch, sequence]``, 0 where the response mask is 0."""
         return await self._per_row("compute_log_probs", batch)
 
-    async def _per_row(self, method: str, batch: TensorDict) -> Tensor:
+    async def _per_row(self, method: str, batch: TensorDict, *arguments: Any) -> Tensor:
         """Call a method that returns a tensor with one row per row of the batch."""
         parts = self._parts(batch)
-        outputs = await self.group.each(method, [(parts[place.rank].batch,) for place in self._places])
+        outputs = await self.group.each(method, [(parts[place.rank].batch, *arguments) for place in self._places])
         if len(parts) == 1:
             return self._spoken(outputs)[0]
         return unshard(parts, self._spoken(outputs))
@@ -67,6 +68,10 @@ class ModelRole:
 class TrainRole(ModelRole):
     """A model that is trained (``actor_train``, ``critic``)."""
 
+    async def compute_base_log_probs(self, batch: TensorDict) -> Tensor:
+        """Return log-probs of the policy with its LoRA adapters switched off, ``[batch, sequence]``."""
+        return await self._per_row("compute_base_log_probs", batch)
+
     async def compute_values(self, batch: TensorDict) -> Tensor:
         """Return a critic's value of the state before token t, ``[batch, sequence]``, 0 outside the response mask."""
         return await self._per_row("compute_values", batch)
@@ -75,9 +80,9 @@ class TrainRole(ModelRole):
         """Return the divergence from the reference over the vocabulary, ``[batch, sequence]``; reads ``ref_states``."""
         return await self._per_row("compute_divergence", batch)
 
-    async def measure_from(self, reference: ScoreRole) -> None:
-        """Take over the output layer of the reference, which :meth:`compute_divergence` needs."""
-        await self.group.all("measure_from", *await reference.head())
+    async def measure_from(self, *frozen: ScoreRole, divergence: Divergence = REVERSE_KL) -> None:
+        """Take over the output layers of frozen models, and how divergences from them are computed."""
+        await self.group.all("measure_from", [await model.head() for model in frozen], divergence)
 
     async def train_step(self, batch: TensorDict, loss: Loss) -> dict[str, float]:
         """Take one optimiser step; returns metrics over the whole batch.
@@ -104,17 +109,27 @@ class TrainRole(ModelRole):
         """Write weights, optimiser, schedule and random state, and the model in Hugging Face format (``hf``)."""
         await self.group.all("save", directory.absolute())
 
+    async def export(self, directory: Path) -> None:
+        """Write the model alone, in Hugging Face format; LoRA adapters are merged into it."""
+        await self.group.all("export", directory.absolute())
+
     async def load(self, directory: Path) -> None:
         """Restore what :meth:`save` wrote."""
         await self.group.all("load", directory.absolute())
 
 
 class ScoreRole(ModelRole):
-    """A frozen model (``reference``)."""
+    """A frozen model (``reference``, ``teacher``)."""
 
     async def compute_states(self, batch: TensorDict) -> Tensor:
         """Return the last hidden states, ``[batch, sequence, hidden]``."""
         return await self._per_row("compute_states", batch)
+
+    async def compute_top(self, batch: TensorDict, k: int) -> tuple[Tensor, Tensor]:
+        """Return the likeliest tokens ``[batch, sequence, k]`` and the log-probs of their buckets ``[…, k + 1]``."""
+        found = await self._per_row("compute_top", batch, k)
+        k = found.shape[-1] // 2
+        return found[..., :k].long(), found[..., k:].float()
 
     async def head(self) -> tuple[Tensor, Tensor | None]:
         """Return weight ``[vocabulary, hidden]`` and bias ``[vocabulary]``, if there is one, of the output layer."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Awaitable
 from contextlib import suppress
 from typing import Any, Final
 
@@ -34,16 +35,23 @@ class WorkerPool:
         self._generation = [0] * group.size
         self._reviving = [asyncio.Lock() for _ in range(group.size)]
 
-    async def call(self, method: str, *args: Any) -> Any:
-        """Have one worker do a piece of work.
+    def call(self, method: str, *args: Any) -> Awaitable[Any]:
+        """Have one worker do a piece of work; what it returns is to be awaited.
+
+        A worker of this process is called without a detour: the order in which coroutines run is part of what makes a
+        run reproducible.
 
         Raises:
             WorkerError: If it failed again and again, or the worker cannot be made again.
             Exception: What the worker raised.
         """
         if isinstance(self.group, LocalGroup):
-            # No detour: the order in which coroutines of this process run is part of what makes a run reproducible.
-            return await getattr(self.group.worker(self._least_busy()), method)(*args)
+            work: Awaitable[Any] = getattr(self.group.worker(0), method)(*args)
+            return work
+        return self._call_elsewhere(method, *args)
+
+    async def _call_elsewhere(self, method: str, *args: Any) -> Any:
+        """Have the process that has least to do do it, and another one where it dies."""
         attempt = 1
         while True:
             rank = self._least_busy()

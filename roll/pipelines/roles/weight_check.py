@@ -11,7 +11,7 @@ import torch
 from tensordict import TensorDict
 from torch import Tensor
 
-from roll.config import RLConfig
+from roll.config import SamplingConfig
 from roll.distributed.weight_sync.probes import Answer, Probes, batch_of, differences
 from roll.generation import Completion, GenerationRequest
 from roll.schedulers.replicas import GenerationClient, ReplicaDown
@@ -209,7 +209,7 @@ def _named(found: Sequence[Deviation], compared: int) -> str:
 
 
 def check_options(
-    config: RLConfig, token_ids: Sequence[int], wire_dtype: torch.dtype | None, shared: bool
+    config: SamplingConfig, token_ids: Sequence[int], wire_dtype: torch.dtype | None, shared: bool
 ) -> CheckOptions:
     """Return what a run checks.
 

@@ -13,7 +13,6 @@ from __future__ import annotations
 
 import json
 import os
-import re
 import shutil
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
@@ -23,10 +22,10 @@ from typing import Any
 
 from roll.pipelines.run.checksums import CHECKSUMS, damages, visible_damages, write_checksums
 from roll.pipelines.run.storage import hidden_refusal, refusal, require_room
+from roll.runs.layout import CHECKPOINT_STATE, folder_of, is_checkpoint_name, list_checkpoints
 
 FORMAT = 1
-STATE = "state.json"
-_NAME = re.compile(r"step=(\d+)")
+STATE = CHECKPOINT_STATE
 _LEFTOVERS = "step=*.partial"
 
 
@@ -60,7 +59,7 @@ def new_checkpoint(root: Path, step: int, state: Mapping[str, Any], *, keep: int
     """Write the checkpoint of ``step`` atomically and remove the oldest beyond ``keep``.
 
     A process killed at any moment leaves either the whole checkpoint or only a ``.partial`` folder, which the next
-    one removes. So only one run at a time may write to ``root`` (:mod:`roll.pipelines.run.lock`)::
+    one removes. So only one run at a time may write to ``root`` (:mod:`roll.runs.lock`)::
 
         with new_checkpoint(root, 20, state, keep=2) as folder:
             model.save_pretrained(folder)
@@ -109,21 +108,6 @@ def new_checkpoint(root: Path, step: int, state: Mapping[str, Any], *, keep: int
             shutil.rmtree(_set_aside(old))
 
 
-def folder_of(root: Path, step: int) -> Path:
-    """Return the folder of the checkpoint of ``step``."""
-    return root / f"step={step:06d}"
-
-
-def list_checkpoints(root: Path) -> list[tuple[int, Path]]:
-    """Return (step, folder) of every checkpoint under ``root``, damaged ones included, oldest first."""
-    found = []
-    for path in root.glob("step=*"):
-        match = _NAME.fullmatch(path.name)
-        if match and path.is_dir():
-            found.append((int(match.group(1)), path))
-    return sorted(found)
-
-
 def find(resume: bool | str, root: Path) -> Found | None:
     """Return the checkpoint to resume from, every file of it checked.
 
@@ -140,7 +124,7 @@ def find(resume: bool | str, root: Path) -> Found | None:
     if resume is True:
         return _newest_whole(root)
     path = Path(resume).expanduser()
-    if (path / STATE).exists() or (_NAME.fullmatch(path.name) and path.is_dir()):
+    if (path / STATE).exists() or (is_checkpoint_name(path.name) and path.is_dir()):
         return _named(path)
     found = _newest_whole(path) or _newest_whole(path / "checkpoints")
     if found is None:

@@ -3,26 +3,22 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
 
 from roll.config import ConfigError, Problem, RunConfig
-from roll.pipelines.run.checkpoint import list_checkpoints
-from roll.pipelines.run.lock import FolderInUseError, hold, require_writable
-from roll.pipelines.run.record import CONFIG, RECORD
 from roll.pipelines.run.storage import reason_of
-
-CHECKPOINTS = "checkpoints"
-TRAJECTORIES = "trajectories"
-EVALUATION = "evaluation.json"
+from roll.runs.layout import CHECKPOINTS, CONFIG, EVALUATION, NOTES, RECORD, TRAJECTORIES, list_checkpoints
+from roll.runs.lock import FolderInUseError, hold, require_writable
+from roll.runs.outcome import OUTCOME
 
 
 @contextmanager
 def own_folders(config: RunConfig) -> Iterator[list[str]]:
     """Keep every other run out of the folders that this one writes to, and make sure that they can be written to.
 
-    Logs and review pages outside of ``output_dir`` may be shared by many runs.
+    Logs and reviews outside of ``output_dir`` may be shared by many runs.
 
     Yields:
         What a person should know about it, as sentences.
@@ -66,7 +62,7 @@ def _written(config: RunConfig) -> Iterator[tuple[str, Path, bool]]:
             yield key, folder, True
 
 
-def make_room(config: RunConfig, begun_from: Path | None) -> Path | None:
+def make_room(config: RunConfig, begun_from: Path | None, also: Sequence[Path] = ()) -> Path | None:
     """Move what an earlier run left to ``output_dir.1`` (``.2``, …), unless this run continues it.
 
     A run that continues from an older checkpoint than the newest moves only the newer checkpoints aside, so that the
@@ -75,13 +71,16 @@ def make_room(config: RunConfig, begun_from: Path | None) -> Path | None:
     Args:
         config: Where this run writes. Only what runs write is moved; other files in ``output_dir`` stay.
         begun_from: The checkpoint this run continues from, if any.
+        also: What else of the earlier run is moved, all of it below ``output_dir``.
 
     Returns:
         Where the earlier run is now, ``None`` if there was none.
     """
     root = config.checkpoint_path
     if begun_from is not None and begun_from.resolve().parent == root.resolve():
-        return _move([path for _, path in list_checkpoints(root) if path.name > begun_from.name], config.output_dir)
+        return move_aside(
+            [path for _, path in list_checkpoints(root) if path.name > begun_from.name], config.output_dir
+        )
     inside = (
         config.checkpoint_path,
         config.logs_path,
@@ -90,17 +89,20 @@ def make_room(config: RunConfig, begun_from: Path | None) -> Path | None:
         config.output_dir / EVALUATION,
         config.output_dir / CONFIG,
         config.output_dir / RECORD,
+        config.output_dir / OUTCOME,
+        config.output_dir / NOTES,
+        *also,
     )
     left = [path for path in inside if _holds_something(path) and _is_below(path, config.output_dir)]
-    moved = _move(left, config.output_dir)
+    moved = move_aside(left, config.output_dir)
     if list_checkpoints(root):
         # Checkpoints elsewhere are lost if they are written over; logs and pages elsewhere may belong to many runs.
-        moved = _move([path for _, path in list_checkpoints(root)], root) or moved
+        moved = move_aside([path for _, path in list_checkpoints(root)], root) or moved
     return moved
 
 
-def _move(paths: Iterable[Path], folder: Path) -> Path | None:
-    """Move ``paths``, all below ``folder``, to the same places below a new folder beside it."""
+def move_aside(paths: Iterable[Path], folder: Path) -> Path | None:
+    """Move ``paths``, all below ``folder``, to the same places below a new folder beside it, and return that."""
     paths = list(paths)
     if not paths:
         return None

@@ -12,7 +12,7 @@ from typing import Any, ClassVar, Generic, TypeVar
 from roll.config import RunConfig, RunError
 from roll.config.process import settle_collector
 from roll.distributed import Cluster, WorkerError, open_cluster
-from roll.pipelines.run.checkpoint import folder_of, new_checkpoint
+from roll.pipelines.run.checkpoint import new_checkpoint
 from roll.pipelines.run.checks import check_run
 from roll.pipelines.run.command import resume_command, shown
 from roll.pipelines.run.folders import folders, make_room, own_folders
@@ -23,6 +23,8 @@ from roll.pipelines.run.record import RunRecord
 from roll.pipelines.run.resuming import Resumed, find_resumed
 from roll.pipelines.run.storage import StorageError, refusals_end_the_run
 from roll.pipelines.run.terminal import introduce, one_line, quiet_transformers, say, say_differences
+from roll.runs.layout import folder_of
+from roll.runs.outcome import forget_outcome, outcome_recorded
 from roll.tracking import Progress, RunSummary, make_progress
 
 TIMELINE = "timeline.json"
@@ -80,8 +82,9 @@ class Run(ABC, Generic[Config]):
         with own_folders(config) as more, quiet_transformers(), make_progress(config.progress) as progress:
             introduce(config, [*notes, *more, *settle_process(config.system_envs)])
             run = cls(config, progress)
+            recorded = outcome_recorded(config.output_dir, lambda: run._begun)
             try:
-                with refusals_end_the_run(folders(config), run.how_to_continue):
+                with recorded, refusals_end_the_run(folders(config), run.how_to_continue):
                     return runner()(run.run())
             except (KeyboardInterrupt, asyncio.CancelledError):
                 raise KeyboardInterrupt(f"Stopped. {run.how_to_continue()}") from None
@@ -133,6 +136,10 @@ class Run(ABC, Generic[Config]):
         """Return what the run is about, in a few words."""
         return ""
 
+    def how_to_review(self) -> str:
+        """Return the command that opens the review of the run while it works, where it stores what to review."""
+        return ""
+
     def remarks(self) -> Iterator[str]:
         """Yield what a person should know before the first step, as sentences."""
         return iter(())
@@ -158,11 +165,11 @@ class Run(ABC, Generic[Config]):
 
     async def _sit(self, cluster: Cluster) -> RunSummary:
         """Run from the checkpoint to continue from, if any, to the end, with what is due in between."""
-        config = self.config
-        resumed = find_resumed(config, self._resume_from)
+        resumed = find_resumed(self.config, self._resume_from)
         first = 0 if resumed is None else resumed.step
         self.saved, self.unsaved = None if resumed is None else resumed.path, None
         await self.assemble(cluster)
+        config = self.config  # only now: how many steps there are may depend on what was read
         self._begin(resumed, first)
         restore_collector = settle_collector()
         try:
@@ -236,8 +243,11 @@ class Run(ABC, Generic[Config]):
                 say(config, f"An earlier run was there: it is in {shown(aside)} now.")
             self.record = RunRecord.of(config, self.saved)
             self.record.write(config.output_dir)
+            forget_outcome(config.output_dir)
             say_differences(config, self.record)
-            self.progress.start(config.max_steps, config.exp_name, self.headline(), first_step=first)
+            self.progress.start(
+                config.max_steps, config.exp_name, self.headline(), first_step=first, review=self.how_to_review()
+            )
         self.log = RunLog(config, self.progress, None if resumed is None else resumed.state)
         self.log.trackers.log_config(self.record.keys, self.record.text)
         for note in () if resumed is None else resumed.notes:

@@ -18,9 +18,7 @@ import roll
 from roll.config import RunConfig
 from roll.config.strategies import STRATEGIES
 from roll.config.written import differences, to_mapping, to_yaml, without_secrets
-
-CONFIG: Final = "config.yaml"
-RECORD: Final = "run.json"
+from roll.runs.layout import CONFIG, RECORD
 
 _PACKAGES: Final = (
     "torch",
@@ -64,12 +62,14 @@ class RunRecord:
     @cached_property
     def about(self) -> dict[str, Any]:
         """Everything but the configuration, as JSON."""
-        command, here = self.config.origins.command, _commit(Path.cwd())
+        origins, here = self.config.origins, _commit(Path.cwd())
+        # A script is shown with what runs it.
+        command = None if origins.command is None else [*(() if origins.program else ("python",)), *origins.command]
         return {
             "name": self.config.exp_name,
             "begun": self.begun,
             "continued_from": None if self.continued_from is None else str(self.continued_from),
-            "command": None if command is None else shlex.join(without_secrets(["python", *command], self.config)),
+            "command": None if command is None else shlex.join(without_secrets(command, self.config)),
             "folder": str(Path.cwd()),
             "program": self.config.program,
             "versions": {"roll": roll.__version__, "python": platform.python_version(), **_versions()},
@@ -90,10 +90,16 @@ class RunRecord:
             f"in {about['folder']}",
             *(f"{name} {_shown(about[key])}" for name, key in (("commit", "git"), ("roll", "roll_git")) if about[key]),
             ", ".join(f"{name} {number}" for name, number in about["versions"].items()),
-            f"Again: python {about['program']} --config-dir <the folder of this file> --config-name config",
+            f"Again: {self._again()}",
             "Keys that are commented out were not set; the comment shows the default that applied.",
         ]
         return "".join(f"# {' '.join(line.split())}\n" for line in lines) + "\n" + to_yaml(self.config)
+
+    def _again(self) -> str:
+        started = self.config.origins.program
+        if started:
+            return f"{shlex.join(started[:-1])} <this file>"
+        return f"python {self.config.program} --config-dir <the folder of this file> --config-name config"
 
     def write(self, folder: Path) -> None:
         """Write both files."""

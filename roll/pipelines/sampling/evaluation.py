@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
+from functools import partial
 from typing import TypeVar
 
+from roll.pipelines.reporting.sample import sample_of
 from roll.schedulers.group_stream import play_all
 from roll.schedulers.groups import GroupPlayer
 from roll.schedulers.tasks import Play, Task
 from roll.tracking import Progress
-from roll.trajectories.model import TrajectoryGroup
+from roll.trajectories.model import Trajectory, TrajectoryGroup
 
 What = TypeVar("What")
 
@@ -20,7 +22,6 @@ async def sample_all(
     progress: Progress,
     *,
     at_a_time: int | None = None,
-    sampled_tokens: Callable[[], int] = lambda: 0,
 ) -> list[TrajectoryGroup]:
     """Play every task.
 
@@ -29,16 +30,16 @@ async def sample_all(
         play: Plays one member of a group.
         progress: Told after every member.
         at_a_time: Groups under way at the same time; ``None`` for all.
-        sampled_tokens: Says how many tokens were sampled so far.
 
     Returns:
         One group per task, in order; those whose members broke are among them.
     """
-    before, done, total = sampled_tokens(), 0, sum(task.size for task in tasks)
+    done, tokens, total = 0, 0, sum(task.size for task in tasks)
 
-    def show() -> None:
-        nonlocal done
-        done += 1
-        progress.rollout_progress(done, total, sampled_tokens() - before)
+    def show(member: Trajectory, greedy: bool) -> None:
+        nonlocal done, tokens
+        done, tokens = done + 1, tokens + member.completion_tokens
+        progress.rollout_progress(done, total, tokens)
+        progress.sample(partial(sample_of, member))
 
     return await play_all(tasks, GroupPlayer(play, on_member=show).play_group, at_a_time)

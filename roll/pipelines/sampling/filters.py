@@ -7,8 +7,8 @@ from collections.abc import Callable
 import torch
 
 from roll.algorithms.filters import mean_std_filter, zero_variance_filter
-from roll.config import RLVRConfig
-from roll.schedulers.group_stream import Keep
+from roll.config.prompt_keys import PromptKeys
+from roll.schedulers.source_share import Keep
 from roll.trajectories.model import TrajectoryGroup
 
 _LIMITS = {"threshold_down": "minimum_mean", "threshold_up": "maximum_mean", "std_threshold": "minimum_std"}
@@ -20,7 +20,7 @@ def has_variance(group: TrajectoryGroup) -> bool:
     return bool(len(scores)) and zero_variance_filter(scores, [0] * len(scores)).kept == 1
 
 
-def domain_filter(config: RLVRConfig) -> Keep | None:
+def domain_filter(config: PromptKeys) -> Keep | None:
     """Return which groups of the domains are worth training on, ``None`` if all are."""
     rules = {domain: _rule(config, domain) for domain in config.rewards}
     if not any(rules.values()):
@@ -33,7 +33,7 @@ def domain_filter(config: RLVRConfig) -> Keep | None:
     return keep
 
 
-def _rule(config: RLVRConfig, domain: str) -> list[Callable[[torch.Tensor], bool]]:
+def _rule(config: PromptKeys, domain: str) -> list[Callable[[torch.Tensor], bool]]:
     """Return the conditions on the scores of a group of ``domain``."""
     rules: list[Callable[[torch.Tensor], bool]] = []
     if config.dynamic_sampling.enable:

@@ -1,4 +1,4 @@
-"""Episodes of environments that verifiers grade beside the environment's own reward."""
+"""What grades: the workers of each domain, and episodes that verifiers grade beside the environment's own reward."""
 
 from __future__ import annotations
 
@@ -6,13 +6,53 @@ import time
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from roll.config import AgenticConfig
-from roll.rewards.base import RewardRequest
+from roll.config import PlayingConfig
+from roll.config.grading_keys import GradedKeys
+from roll.distributed import WorkerSpec
+from roll.pipelines.roles.core import Sampler
+from roll.pipelines.roles.pool import WorkerPool
+from roll.rewards.base import Grade, RewardRequest
+from roll.rewards.concurrency import ConcurrencyLimit
 from roll.rewards.groups import add, refuse
 from roll.schedulers.answers import Grader
 from roll.schedulers.levels import Level
 from roll.schedulers.tasks import Play, Task
 from roll.trajectories.model import Status, Trajectory
+from roll.workers.classes import worker_class
+
+
+class PooledGrader:
+    """Grades in the workers of a domain; see :class:`roll.schedulers.answers.Grader`.
+
+    Args:
+        pool: The workers.
+    """
+
+    def __init__(self, pool: WorkerPool) -> None:
+        self.pool = pool
+
+    async def grade(self, request: RewardRequest) -> Grade:
+        """Return the grade of one response; if its worker dies, another one grades it."""
+        grade: Grade = await self.pool.call("grade", request)
+        return grade
+
+
+async def start_graders(config: GradedKeys, sampler: Sampler) -> dict[str, Grader]:
+    """Start the reward workers of every domain.
+
+    Raises:
+        ConfigError: If a verifier cannot be made.
+    """
+    local = config.cluster == "local"
+    limit = ConcurrencyLimit(config.max_concurrent_rewards) if local else None
+    text = sampler if local else None
+    graders: dict[str, Grader] = {}
+    for domain in config.rewards or [""]:
+        arguments = (config, domain, sampler.registered, sampler.engines.engines, text, limit)
+        role = f"rewards.{domain}"
+        group = await sampler.cluster.start(role, WorkerSpec(cls=worker_class(config, role), args=arguments))
+        graders[domain] = PooledGrader(sampler.pool(group))
+    return graders
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,13 +107,9 @@ def episode_request(trajectory: Trajectory, domain: str, max_response_tokens: in
     ``row`` says more of it: all ``responses`` and ``actions``, the ``score`` and the metrics of the environment, the
     ``final_observation``.
     """
-    messages = [dict(message) for message in trajectory.messages]
-    for turn, after in zip(trajectory.turns, trajectory.turns[1:], strict=False):
-        messages.append({"role": "assistant", "content": turn.response})
-        messages.append({"role": "user", "content": after.observation})
     last = trajectory.turns[-1]
     return RewardRequest(
-        messages=messages,
+        messages=trajectory.conversation[:-1],
         response=last.response,
         row={
             **trajectory.metrics,
@@ -90,7 +126,7 @@ def episode_request(trajectory: Trajectory, domain: str, max_response_tokens: in
     )
 
 
-def graders_by_tag(config: AgenticConfig, graders: Mapping[str, Grader]) -> dict[str, EpisodeGrader]:
+def graders_by_tag(config: PlayingConfig, graders: Mapping[str, Grader]) -> dict[str, EpisodeGrader]:
     """Return what grades the episodes of each tag, from what grades each domain."""
     longest = config.actor_infer.generating_args.max_new_tokens
     tags = config.tags()

@@ -4,18 +4,16 @@ from __future__ import annotations
 
 from contextlib import suppress
 
-from roll.config import AgenticConfig, ConfigError, Problem
+from roll.config import ConfigError, PlayingConfig, Problem
 from roll.config.batch_plan import rollout_plan
 from roll.distributed import WorkerDiedError, WorkerSpec
-from roll.env_managers.records import EpisodeSpec
-from roll.pipelines.roles.core import Core
+from roll.pipelines.roles.core import Sampler
 from roll.pipelines.roles.pool import WorkerPool
 from roll.pipelines.sampling.filters import has_variance
 from roll.pipelines.sampling.stream import Source
 from roll.schedulers import levels
 from roll.schedulers.levels import Level
 from roll.schedulers.tasks import Play, Task
-from roll.trajectories.model import Trajectory
 from roll.workers.classes import worker_class
 from roll.workers.loading import Text
 
@@ -25,7 +23,7 @@ VALIDATION_OFFSET = 1 << 40
 """Added to the numbers of validation groups: no training step ever reaches these seeds."""
 
 
-def require_turns(config: AgenticConfig, text: Text) -> Text:
+def require_turns(config: PlayingConfig, text: Text) -> Text:
     """Return ``text`` if its chat template can hold conversations of several turns.
 
     Raises:
@@ -42,41 +40,24 @@ def require_turns(config: AgenticConfig, text: Text) -> Text:
     raise ConfigError([Problem(key, f"no second turn can be played: {text.renderer.turn_problem}.", fix, value)])
 
 
-class Environments:
-    """The environments of one section (``train_env_manager``, ``val_env_manager``), in as many workers as it asks for.
-
-    Args:
-        pool: The workers.
-    """
-
-    def __init__(self, pool: WorkerPool) -> None:
-        self.pool = pool
-        self.sampled_tokens = 0
-
-    async def play(self, spec: EpisodeSpec, greedy: bool) -> Trajectory:
-        """Play one episode; if its worker dies, another one plays it from the same seeds."""
-        trajectory: Trajectory = await self.pool.call("play", spec, greedy)
-        self.sampled_tokens += trajectory.completion_tokens
-        return trajectory
-
-    async def generation_reports(self) -> list[dict[str, float]]:
-        """Return what the workers' schedulers of requests report; one that is being made again reports nothing."""
-        reports = []
-        for rank in range(self.pool.group.size):
-            with suppress(WorkerDiedError):
-                reports.append(await self.pool.group.one(rank, "generation_metrics"))
-        return reports
-
-
-async def start_environments(config: AgenticConfig, core: Core, section: str) -> Environments:
-    """Start the workers of a section of a configuration that the preflight check has passed."""
+async def start_environments(config: PlayingConfig, core: Sampler, section: str) -> WorkerPool:
+    """Start the workers of a section (``train_env_manager``, ``val_env_manager``) that the preflight check passed."""
     text = core if config.cluster == "local" else None
     arguments = (config, section, core.registered, core.engines.engines, text, core.activity)
     group = await core.cluster.start(section, WorkerSpec(cls=worker_class(config, section), args=arguments))
-    return Environments(core.pool(group))
+    return core.pool(group)
 
 
-def level_sources(config: AgenticConfig, play: Play[Level]) -> list[Source]:
+async def generation_reports(environments: WorkerPool) -> list[dict[str, float]]:
+    """Return what the workers' schedulers of requests report; one that is being made again reports nothing."""
+    reports = []
+    for rank in range(environments.group.size):
+        with suppress(WorkerDiedError):
+            reports.append(await environments.group.one(rank, "generation_metrics"))
+    return reports
+
+
+def level_sources(config: PlayingConfig, play: Play[Level]) -> list[Source]:
     """Return the levels of the training tags without end, each tag in its share."""
     played = rollout_plan(config.train_env_manager, config.rollout_batch_size, config.dynamic_sampling)
     sources = levels.level_sources(played.groups_per_rollout, played.group_size, config.seed, "train-")
@@ -96,7 +77,7 @@ def level_sources(config: AgenticConfig, play: Play[Level]) -> list[Source]:
     ]
 
 
-def validation_levels(config: AgenticConfig) -> list[Task[Level]]:
+def validation_levels(config: PlayingConfig) -> list[Task[Level]]:
     """Return the levels of an evaluation, the same every time."""
     played = rollout_plan(config.val_env_manager, config.val_batch_size)
     return levels.level_tasks(

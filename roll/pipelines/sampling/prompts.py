@@ -1,178 +1,103 @@
-"""Prompts of domains: their data, what grades the responses, and the source of a run."""
+"""Prompts of domains: the source of a run, how they are answered, and how far the run has come in them."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Mapping
+from dataclasses import replace
 from typing import Any
 
-from roll.config import ConfigError, GeneratingArgs, Problem, RLVRConfig
-from roll.config.grading_keys import GradedKeys
-from roll.config.worker import DataArgs
-from roll.data.dataset import PromptDataset
-from roll.data.errors import DataError
-from roll.data.loading import load_prompts, validation_prompts
-from roll.data.prompts import Prompt
-from roll.distributed import WorkerSpec
+from roll.config import GeneratingArgs
+from roll.config.prompt_keys import PROMPTS, PromptKeys
 from roll.pipelines.learning.algorithm_options import needs_baselines
+from roll.pipelines.reporting.domain_metrics import domain_metrics
+from roll.pipelines.reporting.metrics import prefixed
 from roll.pipelines.roles.core import Sampler
-from roll.pipelines.roles.pool import WorkerPool
+from roll.pipelines.sampling.evaluation import sample_all
 from roll.pipelines.sampling.filters import domain_filter
+from roll.pipelines.sampling.prompt_data import PromptData
 from roll.pipelines.sampling.stream import Source
-from roll.rewards.base import Grade, RewardRequest
-from roll.rewards.concurrency import ConcurrencyLimit
-from roll.schedulers import answers
-from roll.schedulers.answers import AnswerLimits, Grader, PromptPlay
-from roll.workers.classes import worker_class
+from roll.schedulers.answers import AnswerLimits, Grader, PromptPlay, prompt_source, prompt_tasks
+from roll.schedulers.group_stream import StepGroups
+from roll.tracking import Progress
+from roll.trajectories.model import TrajectoryGroup
 from roll.workers.environment import sampling_params
-from roll.workers.loading import Text
 from roll.workers.reward_engines import is_judged_by_policy
 
-PROMPTS = "prompts"
-"""Name of the source of prompts in checkpoints."""
 
-
-@dataclass(frozen=True, slots=True)
-class RlvrData:
-    """The prompts of a run.
-
-    Attributes:
-        train: Training prompts, in an endless order.
-        val: Validation prompts, each once.
-    """
-
-    train: PromptDataset
-    val: Sequence[Prompt]
-
-    def resume_position(self, state: Mapping[str, Any]) -> int:
-        """Return the position that a checkpoint holds.
-
-        Raises:
-            ConfigError: If its data were others.
-        """
-        try:
-            return self.train.check_state(state)
-        except DataError as error:
-            raise data_problem("actor_train.data_args", error) from error
-
-
-@dataclass
-class RlvrParts:
-    """What an RLVR run works with beside its models.
-
-    Attributes:
-        data: The prompts.
-        train: Answers training prompts.
-        val: Answers validation prompts; ``None`` without evaluations.
-    """
-
-    data: RlvrData
-    train: PromptPlay
-    val: PromptPlay | None
-
-
-class PooledGrader:
-    """Grades in the workers of a domain; see :class:`roll.schedulers.answers.Grader`.
+class Prompts:
+    """The prompts that a run trains on and is evaluated with.
 
     Args:
-        pool: The workers.
+        config: The run.
+        sampler: Policy and engine.
+        data: The prompts.
+        graders: What grades the responses of each domain.
+        per_step: Prompts of a training step.
+        beside: Groups that a step has beside them; what they are called keeps apart from the names of prompts.
     """
 
-    def __init__(self, pool: WorkerPool) -> None:
-        self.pool = pool
+    def __init__(
+        self,
+        config: PromptKeys,
+        sampler: Sampler,
+        data: PromptData,
+        graders: Mapping[str, Grader],
+        per_step: int,
+        beside: int = 0,
+    ) -> None:
+        self._config = config
+        self.data = data
+        self._per_step = per_step
+        self._beside = beside
+        self._kind = "prompt-" if beside else ""
+        self._train = prompt_play(config, sampler, graders, config.actor_infer.generating_args, training=True)
+        self._val = prompt_play(config, sampler, graders, config.validation_generating) if config.validation else None
 
-    async def grade(self, request: RewardRequest) -> Grade:
-        """Return the grade of one response; if its worker dies, another one grades it."""
-        grade: Grade = await self.pool.call("grade", request)
-        return grade
+    def source(self) -> Source:
+        """Return the training prompts without end, in the order of the data."""
+        config = self._config
+        pace = (self._per_step + self._beside) / self._per_step
+        return Source(
+            name=PROMPTS,
+            tasks=prompt_source(self.data.train, config.num_return_sequences_in_group, f"train-{self._kind}", pace),
+            play=self._train,
+            groups_per_step=self._per_step,
+            group_size=config.num_return_sequences_in_group,
+            keep=domain_filter(config),
+            additional=config.max_additional_running_prompts if config.is_use_additional_prompts else 0,
+            in_rounds=config.generate_opt_level == 0,
+        )
 
+    async def evaluate(self, progress: Progress) -> list[TrajectoryGroup]:
+        """Answer every validation prompt, with the same sampling noise each time; none without ``validation``."""
+        if self._val is None:
+            return []
+        size = self._config.validation_generating.num_return_sequences
+        tasks = prompt_tasks(self.data.val, size, f"val-{self._kind}")
+        return await sample_all(tasks, self._val, progress, at_a_time=self._config.val_batch_size)
 
-def load_data(config: RLVRConfig, text: Text) -> RlvrData:
-    """Read the training and validation files.
+    def sampled(self, rollout: StepGroups, position: int) -> dict[str, float]:
+        """Return how many prompts a step used up, how far that is in the data, and what each domain earned."""
+        used_up = [*rollout.groups, *(each.group for each in rollout.dropped)]
+        levels = sum(not group.is_answers for group in used_up)
+        return {
+            "rollout/prompts_consumed": float(rollout.consumed - levels),
+            "rollout/prompts_aborted": float(rollout.aborted),
+            "data/epoch": position / len(self.data.train),
+            **prefixed(domain_metrics(rollout.groups), "rollout"),
+        }
 
-    Raises:
-        ConfigError: If they cannot be used.
-    """
-    data = config.actor_train.data_args
-    tokens = tokenisation(config, text, config.actor_infer.generating_args)
-    try:
-        train = load_prompts(data, domain_tags(config), seed=config.seed, **tokens)
-    except DataError as error:
-        raise data_problem("actor_train.data_args", error) from error
-    return RlvrData(train, eval_prompts(config, config.val_data_args, text) if config.validation else [])
+    def state(self, sampling: Mapping[str, Any]) -> dict[str, Any]:
+        """Return which data they are and the position in them, as JSON.
 
-
-def eval_prompts(config: RLVRConfig, data: DataArgs, text: Text) -> Sequence[Prompt]:
-    """Read validation files.
-
-    Raises:
-        ConfigError: If they cannot be used.
-    """
-    try:
-        return validation_prompts(data, domain_tags(config), **tokenisation(config, text, config.val_generating))
-    except DataError as error:
-        raise data_problem("validation.data_args", error) from error
-
-
-async def build_rlvr(config: RLVRConfig, sampler: Sampler, data: RlvrData) -> RlvrParts:
-    """Start what grades, and build what answers.
-
-    Raises:
-        ConfigError: If a verifier cannot be made.
-    """
-    graders = await start_graders(config, sampler)
-    return RlvrParts(
-        data=data,
-        train=prompt_play(config, sampler, graders, config.actor_infer.generating_args, training=True),
-        val=prompt_play(config, sampler, graders, config.val_generating) if config.validation else None,
-    )
-
-
-async def start_graders(config: GradedKeys, sampler: Sampler) -> dict[str, Grader]:
-    """Start the reward workers of every domain.
-
-    Raises:
-        ConfigError: If a verifier cannot be made.
-    """
-    local = config.cluster == "local"
-    limit = ConcurrencyLimit(config.max_concurrent_rewards) if local else None
-    text = sampler if local else None
-    graders: dict[str, Grader] = {}
-    for domain in config.rewards or [""]:
-        arguments = (config, domain, sampler.registered, sampler.engines.engines, text, limit)
-        role = f"rewards.{domain}"
-        group = await sampler.cluster.start(role, WorkerSpec(cls=worker_class(config, role), args=arguments))
-        graders[domain] = PooledGrader(sampler.pool(group))
-    return graders
-
-
-def domain_tags(config: RLVRConfig) -> dict[str, list[str]]:
-    """Return the tags of the rows of each domain."""
-    return {domain: reward.tags(domain) for domain, reward in config.rewards.items()}
-
-
-def data_problem(path: str, error: DataError) -> ConfigError:
-    """Make a fault of the data a problem of the keys that name them."""
-    place_and_fault = str(error).partition("\n")[0]
-    return ConfigError([Problem(f"{path}.file_name", place_and_fault, error.fix)])
-
-
-def prompt_source(config: RLVRConfig, parts: RlvrParts) -> Source:
-    """Return the training prompts without end, in the order of the data."""
-    return Source(
-        name=PROMPTS,
-        tasks=answers.prompt_source(parts.data.train, config.num_return_sequences_in_group),
-        play=parts.train,
-        groups_per_step=config.rollout_batch_size,
-        group_size=config.num_return_sequences_in_group,
-        keep=domain_filter(config),
-        additional=config.max_additional_running_prompts if config.is_use_additional_prompts else 0,
-        in_rounds=config.generate_opt_level == 0,
-    )
+        Args:
+            sampling: What the sampling of the run remembers.
+        """
+        return {"data": self.data.train.state_dict(sampling[PROMPTS]["next"])}
 
 
 def prompt_play(
-    config: RLVRConfig,
+    config: PromptKeys,
     sampler: Sampler,
     graders: Mapping[str, Grader],
     generating: GeneratingArgs,
@@ -203,14 +128,3 @@ def prompt_play(
         grade_at_end=training and synchronous and config.generate_opt_level == 0,
         greedy=replace(sampling, temperature=0.0) if training and needs_baselines(config) else None,
     )
-
-
-def tokenisation(config: RLVRConfig, text: Text, generating: GeneratingArgs) -> dict[str, Any]:
-    """Return how a data set turns text into tokens and back, and how long a prompt may be."""
-    room = config.sequence_length - generating.max_new_tokens
-    return {
-        "encode": text.renderer.initial_ids,
-        "encode_text": lambda content: text.tokenizer.encode(content, add_special_tokens=False),
-        "decode": text.tokenizer.decode,
-        "prompt_length": config.prompt_length or room,
-    }

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator
+from dataclasses import asdict, dataclass
+
+from roll.generation import SamplingParams
 
 
 @dataclass(frozen=True, slots=True)
@@ -21,15 +23,12 @@ class Refusal:
     fix: str
 
 
-def check_limits(refusals: Iterable[Refusal], request_id: str) -> None:
-    """Refuse a request that the engine cannot sample.
+def all_but(*able: str) -> Callable[[SamplingParams], Iterator[Refusal]]:
+    """Return what refuses every parameter of sampling that an engine does not name, where it is not at its default."""
 
-    Args:
-        refusals: Everything in it that the engine cannot do.
-        request_id: Of the request.
+    def refusals(sampling: SamplingParams) -> Iterator[Refusal]:
+        for key, default in asdict(SamplingParams()).items():
+            if key not in able and getattr(sampling, key) != default:
+                yield Refusal(key, f"this engine has no {key}", "leave it out, or use strategy hf_infer")
 
-    Raises:
-        ValueError: With the first of them.
-    """
-    for refusal in refusals:
-        raise ValueError(f"request {request_id!r}: {refusal.message}; {refusal.fix}")
+    return refusals

@@ -1,11 +1,47 @@
-"""What generation strategies have in common: checks of requests, and an engine that serves one event loop."""
+"""What generation strategies have in common: the check of a request, and an engine that serves one event loop."""
 
 from __future__ import annotations
 
 import asyncio
-from typing import ClassVar
+from collections.abc import Callable, Iterable
+from typing import ClassVar, Self
 
 from roll.generation import GenerationRequest, SamplingParams
+from roll.strategies.generation.sampling_limits import Refusal
+from roll.strategies.generation.stop_strings import StopStrings
+from roll.strategies.jobs import EngineJob
+
+
+def check_request(
+    request: GenerationRequest,
+    *,
+    is_running: bool,
+    max_length: int,
+    vocabulary: int | None = None,
+    stop_strings: StopStrings | None = None,
+    refusals: Iterable[Refusal] = (),
+) -> None:
+    """Refuse a request that an engine cannot answer.
+
+    Args:
+        request: What is asked for.
+        is_running: Whether a request with this id is running.
+        max_length: Most tokens of prompt and completion.
+        vocabulary: Token ids are below this; ``None`` leaves them to the engine.
+        stop_strings: Looks for the texts that end a completion; ``None`` where ``refusals`` has them.
+        refusals: What the request asks of the sampling that the engine cannot do.
+
+    Raises:
+        ValueError: If it has no meaning, asks for what the engine cannot do, or its id is running.
+    """
+    check_sampling(request.sampling)
+    if stop_strings is not None:
+        stop_strings.check(request)
+    for refusal in refusals:
+        raise ValueError(f"request {request.request_id!r}: {refusal.message}; {refusal.fix}")
+    if is_running:
+        raise ValueError(f"request {request.request_id!r} is already running; request ids must be unique")
+    check_prompt(request, max_length, vocabulary)
 
 
 def check_prompt(request: GenerationRequest, max_length: int, vocabulary: int | None = None) -> None:
@@ -67,6 +103,24 @@ class ServedEngine:
         self._loop: asyncio.AbstractEventLoop | None = None
         self._closed = False
         self._unusable = "load_format=dummy made random weights" if random else None
+
+    @classmethod
+    def for_job(cls, job: EngineJob) -> Self:
+        """Return an engine that loads the model from its folder.
+
+        Raises:
+            ConfigError: The options are wrong.
+        """
+        make: Callable[..., Self] = cls
+        return make(
+            job.folder(),
+            dtype=job.dtype,
+            strategy_config=job.strategy_config,
+            seed=job.seed,
+            max_slots=job.max_slots,
+            max_length=job.max_length,
+            decode=job.decode,
+        )
 
     @classmethod
     def check_sizes(cls, **sizes: int) -> None:

@@ -10,6 +10,7 @@ import torch
 from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint
 
+from roll.strategies.training.comparing import Reference, log_softmax
 from roll.strategies.training.packing import flat_hidden
 from roll.strategies.training.ulysses import SequenceRanks
 
@@ -23,18 +24,6 @@ class TokenOutputs(NamedTuple):
     log_probs: Tensor
     entropy: Tensor | None
     divergence: Tensor | None = None
-
-
-class Reference(NamedTuple):
-    """The distribution that a divergence is measured from, as states small enough to keep for a whole batch.
-
-    Attributes:
-        states: ``[batch, sequence, hidden]``, of the reference before each token of the mask.
-        head: From states ``[n, hidden]`` to logits ``[n, vocabulary]``.
-    """
-
-    states: Tensor
-    head: Callable[[Tensor], Tensor]
 
 
 def forward_log_probs(
@@ -66,7 +55,7 @@ def forward_log_probs(
         lengths: ``[batch]``, valid tokens of each row: packs the rows
             (:func:`roll.strategies.training.packing.flat_hidden`).
         chunk_size: Most tokens whose logits are held at once; ``None`` for as many as make :data:`MAX_LOGITS`.
-        reference: Also return the divergence from it, summed over the vocabulary.
+        reference: Also return the divergence from it.
         ranks: Those that each compute a part of the same sequences; every one of them gets all results.
 
     Returns:
@@ -80,11 +69,10 @@ def forward_log_probs(
     head = project if project is not None else model.get_output_embeddings()  # type: ignore[operator]
     if chunk_size is None:
         chunk_size = max(1, MAX_LOGITS // model.config.get_text_config().vocab_size)  # type: ignore[operator, union-attr]
-    ref_head = None if reference is None else reference.head
-    score = partial(_score, head, ref_head, temperature=temperature, with_entropy=with_entropy)
-    # Without a reference nothing reads the third column, which only has to be as long as the others.
-    ref_before = before[:, :0] if reference is None else reference.states[mask]
-    chosen, entropy, divergence = in_chunks(score, chunk_size, before, input_ids[mask], ref_before)
+    measure = None if reference is None else reference.measure
+    score = partial(_score, head, measure, temperature=temperature, with_entropy=with_entropy)
+    compared = () if reference is None else tuple(column[mask] for column in reference.columns)
+    chosen, entropy, divergence = in_chunks(score, chunk_size, before, input_ids[mask], *compared)
 
     def placed(values: Tensor) -> Tensor:
         return hidden.together(values.new_zeros(mask.shape).masked_scatter(mask, values))
@@ -98,29 +86,18 @@ def forward_log_probs(
 
 def _score(
     head: Callable[[Tensor], Tensor],
-    ref_head: Callable[[Tensor], Tensor] | None,
+    measure: Callable[..., Tensor] | None,
     before: Tensor,
     targets: Tensor,
-    ref_before: Tensor,
-    *,
+    *compared: Tensor,
     temperature: float,
     with_entropy: bool,
 ) -> TokenOutputs:
     """Return log-probs of ``targets`` ``[n]``, entropies and divergences after hidden states ``[n, hidden]``."""
-    normalised = _log_softmax(head(before), temperature)
+    normalised = log_softmax(head(before), temperature)
     chosen = normalised.gather(-1, targets.unsqueeze(-1)).squeeze(-1)
     entropy = -(normalised.exp() * normalised).sum(-1) if with_entropy else None
-    if ref_head is None:
-        return TokenOutputs(chosen, entropy)
-    with torch.no_grad():
-        reference = _log_softmax(ref_head(ref_before), temperature)
-    return TokenOutputs(chosen, entropy, (normalised.exp() * (normalised - reference)).sum(-1))
-
-
-def _log_softmax(logits: Tensor, temperature: float) -> Tensor:
-    # The softmax needs at least fp32, whatever the weights are stored in.
-    logits = logits.to(torch.promote_types(logits.dtype, torch.float32))
-    return torch.log_softmax(logits / temperature if temperature != 1.0 else logits, dim=-1)
+    return TokenOutputs(chosen, entropy, None if measure is None else measure(normalised, *compared))
 
 
 def in_chunks(score: Callable[..., TokenOutputs], size: int, *columns: Tensor) -> TokenOutputs:

@@ -3,10 +3,49 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
 
 import torch
 from tensordict import TensorDict
 from torch import Tensor
+
+PAIR = "pair"
+"""Column of a batch, ``[batch]`` int64: rows with the same number are computed in one pass, for losses over pairs."""
+
+
+@dataclass(frozen=True, slots=True)
+class Units:
+    """What a pass computes as a whole, or not at all: single rows, or pairs of rows.
+
+    Attributes:
+        rows: Of each unit its rows.
+        lengths: Of each unit the tokens that it takes: those of its rows, padded to each other where they are padded.
+    """
+
+    rows: list[list[int]]
+    lengths: list[int]
+
+    @classmethod
+    def of(cls, batch: TensorDict, lengths: Sequence[int], *, packed: bool) -> Units:
+        """Return the units of a batch.
+
+        Args:
+            batch: With the column :data:`PAIR` where rows belong together.
+            lengths: Tokens per row.
+            packed: Whether rows are laid end to end.
+        """
+        if PAIR not in batch.keys():  # noqa: SIM118  (a TensorDict iterates over rows)
+            return cls([[row] for row in range(len(lengths))], list(lengths))
+        found: dict[int, list[int]] = {}
+        for row, pair in enumerate(batch[PAIR].tolist()):
+            found.setdefault(pair, []).append(row)
+        rows = list(found.values())
+        own = [[lengths[row] for row in unit] for unit in rows]
+        return cls(rows, [sum(unit) if packed else len(unit) * max(unit) for unit in own])
+
+    def rows_of(self, groups: Sequence[Sequence[int]]) -> list[list[int]]:
+        """Return the rows of groups of units."""
+        return [[row for unit in group for row in self.rows[unit]] for group in groups]
 
 
 def split_by_tokens(lengths: Sequence[int], max_tokens: int | None, max_samples: int | None = None) -> list[list[int]]:

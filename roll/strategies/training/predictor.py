@@ -8,7 +8,8 @@ from torch import Tensor, nn
 from transformers import PreTrainedModel
 
 from roll.strategies.base import Prediction
-from roll.strategies.training.log_probs import Reference, TokenOutputs, forward_log_probs
+from roll.strategies.training.comparing import Comparison
+from roll.strategies.training.log_probs import TokenOutputs, forward_log_probs
 from roll.strategies.training.packing import flat_hidden
 from roll.strategies.training.ulysses import SequenceRanks
 from roll.strategies.training.values import forward_values
@@ -47,8 +48,8 @@ class Predictor(nn.Module):
         self.packed = packed
         self.chunk_size = chunk_size
         self.sequence_ranks: SequenceRanks | None = None
-        # In a list, for it is not part of what is trained, moved or sharded here.
-        self.reference_head: list[nn.Module] = []
+        # No module, for it is not part of what is trained, moved or sharded here.
+        self.comparison = Comparison(temperature)
 
     def forward(
         self,
@@ -57,7 +58,7 @@ class Predictor(nn.Module):
         lengths: Tensor,
         with_entropy: bool,
         probe: Layout | None = None,
-        ref_states: Tensor | None = None,
+        compared: dict[str, Tensor] | None = None,
     ) -> TokenOutputs:
         """Return predictions and, of a policy, entropies and divergences if asked, ``[batch, sequence]`` each.
 
@@ -79,6 +80,6 @@ class Predictor(nn.Module):
             with_entropy=with_entropy,
             lengths=packing,
             chunk_size=self.chunk_size,
-            reference=None if ref_states is None else Reference(ref_states, self.reference_head[0]),
+            reference=self.comparison.reference(compared),
             ranks=ranks,
         )

@@ -8,6 +8,7 @@ from typing import Any
 from tensordict import TensorDict
 from torch import Tensor, nn
 
+from roll.algorithms.distillation import REVERSE_KL, Divergence
 from roll.strategies.base import EXTREMES, Loss
 
 LARGEST, SMALLEST = EXTREMES
@@ -48,9 +49,9 @@ class ScoringTrainer:
         """Return the divergence from the reference over the whole vocabulary, ``[batch, sequence]``, 0 outside."""
         return self._score("compute_divergence", batch)
 
-    def measure_from(self, head: nn.Module) -> None:
-        """Let batches with ``ref_states`` have a ``divergence`` from the reference that has this head."""
-        self._scorer.measure_from(head)
+    def measure_from(self, *heads: nn.Module, divergence: Divergence = REVERSE_KL) -> None:
+        """Let batches say what their ``divergence`` is measured from (:mod:`roll.strategies.training.comparing`)."""
+        self._scorer.measure_from(*heads, divergence=divergence)
 
     @property
     def offloaded(self) -> bool:

@@ -141,7 +141,7 @@ def tensors_gathered_ahead(case: Case) -> tuple[int, int]:
 
 def _alive(seen: list[weakref.ref[torch.Tensor]], expected: int) -> int:
     """Return how many tensors are there; what threads of a collective call still hold for a moment is waited for."""
-    until = time.monotonic() + 20
+    until = time.monotonic() + 200
     while True:
         seen[:] = [reference for reference in seen if reference() is not None]
         if len(seen) <= expected or time.monotonic() > until:

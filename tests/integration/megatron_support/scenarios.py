@@ -28,6 +28,7 @@ from roll.pipelines.learning.objective import PolicyObjective
 from roll.pipelines.learning.value_objective import ValueObjective
 from roll.strategies.base import Loss
 from roll.strategies.jobs import TrainOptions
+from roll.strategies.training.supervised import SupervisedLoss
 
 VOCABULARY = 150
 """Ends inside the part of the second of two ranks, so that padding counts."""
@@ -60,6 +61,7 @@ class Case:
         dropout: Of the attention.
         train: Changes to the training options.
         lora: What ``add_adapters`` is told; ``None`` trains all weights.
+        imitates: Learn from demonstrations.
     """
 
     megatron: dict[str, Any] = field(default_factory=dict)
@@ -72,6 +74,7 @@ class Case:
     dropout: float = 0.0
     train: dict[str, Any] = field(default_factory=dict)
     lora: dict[str, Any] | None = None
+    imitates: bool = False
 
     def model(self, seed: int = 3) -> PreTrainedModel:
         torch.manual_seed(seed)
@@ -134,6 +137,8 @@ class Case:
     def loss(self) -> Loss:
         if self.critic:
             return ValueObjective(clip=0.2, aggregation="token-mean")
+        if self.imitates:
+            return SupervisedLoss()
         return PolicyObjective(
             options={"clip_low": 0.2, "clip_high": 0.3},
             entropy_weight=0.01,

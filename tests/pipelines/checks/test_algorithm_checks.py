@@ -28,8 +28,11 @@ def test_every_estimator_passes_with_what_it_needs(kind: type[RLConfig], estimat
 
 @pytest.mark.parametrize("loss", POLICY_LOSSES)
 def test_every_loss_passes_whose_inputs_are_there(loss: str) -> None:
-    expected = ["policy_loss"] if loss == "mix" else []
-    assert paths(RLVRConfig(policy_loss=loss)) == expected
+    learns_from_experts = "expert" in LOSSES.get(loss).needs
+    assert paths(RLVRConfig(policy_loss=loss)) == (["policy_loss"] if learns_from_experts else [])
+    join = "groups" if loss == "luffy" else "batch"
+    expert = {"data_args": {"file_name": "answers.jsonl"}, "join": join}
+    assert paths(RLVRConfig(policy_loss=loss, expert=expert)) == ([] if learns_from_experts else ["expert"])
 
 
 @pytest.mark.parametrize(

@@ -15,7 +15,8 @@ import torch
 from roll.config import AgenticConfig
 from roll.distributed.cluster import LocalCluster
 from roll.distributed.placement import plan_placement
-from roll.pipelines.learning.learner import Learner, _mini_batches
+from roll.pipelines.learning.batches import mini_batches
+from roll.pipelines.learning.learner import Learner
 from roll.pipelines.roles.core import Core, build_core
 from roll.schedulers.groups import RolloutError
 from roll.tracking.progress import NullProgress
@@ -74,11 +75,21 @@ def expected_gradient(model: torch.nn.Module, groups: list[TrajectoryGroup]) -> 
     return float(loss.detach()), {name: one.grad for name, one in model.named_parameters() if one.grad is not None}
 
 
+@torch.no_grad()
+def expected_entropies(model: torch.nn.Module, trajectory: Trajectory, width: int) -> list[float]:
+    """Entropies of the distributions that sampled tokens were drawn from, in nats; not a number elsewhere."""
+    (turn,) = trajectory.turns
+    tokens = torch.tensor([turn.prompt_ids + turn.completion_ids])
+    found = torch.distributions.Categorical(logits=model(input_ids=tokens).logits[0].double()).entropy().tolist()
+    first, last = len(turn.prompt_ids), tokens.shape[1]
+    return [found[place - 1] if first <= place < last else math.nan for place in range(width)]
+
+
 def test_a_step_is_the_gradient_of_a_loop_over_tokens(tmp_path: Path) -> None:
     config = config_of(tmp_path)
     groups = [group(0, [1.0, -0.5, 0.25]), group(1, [-1.0, None, 2.0])]
 
-    async def learn() -> tuple[torch.nn.Module, torch.nn.Module, dict[str, float]]:
+    async def learn() -> tuple[torch.nn.Module, torch.nn.Module, dict[str, float], torch.Tensor]:
         core = await core_of(config)
         model = core.trainer.group.worker(0).model  # type: ignore[attr-defined]
         before = copy.deepcopy(model)
@@ -86,9 +97,13 @@ def test_a_step_is_the_gradient_of_a_loop_over_tokens(tmp_path: Path) -> None:
         batch = learner.make_batch(groups)
         assert len(batch.samples) == 5 and batch.scores == [1.0, -0.5, 0.25, -1.0, 2.0] and batch.baselines is None
         metrics = await learner.learn(batch, 1)
-        return before, model, metrics
+        return before, model, metrics, batch.tensors["entropies"]
 
-    before, after, metrics = asyncio.run(learn())
+    before, after, metrics, entropies = asyncio.run(learn())
+    for row, trajectory in enumerate(one for each in groups for one in each.trajectories if one.score is not None):
+        assert entropies[row].numpy() == pytest.approx(
+            expected_entropies(before, trajectory, len(entropies[0])), rel=1e-4, nan_ok=True
+        )
     start = {name: one.detach().clone() for name, one in before.named_parameters()}
     loss, gradient = expected_gradient(before, groups)
     norm = math.sqrt(sum(float((one.double() ** 2).sum()) for one in gradient.values()))
@@ -114,7 +129,7 @@ def test_every_sample_is_in_one_mini_batch_and_another_step_has_another_order(tm
     tensors = asyncio.run(batch()).tensors
     orders = []
     for key in ((7, 1, 0), (7, 1, 0), (7, 2, 0)):
-        parts = list(_mini_batches(tensors, 4, key))
+        parts = list(mini_batches(tensors, 4, key))
         rows = [tuple(row.tolist()) for part in parts for row in part["input_ids"]]
         assert sorted(rows) == sorted(tuple(row.tolist()) for row in tensors["input_ids"])
         assert max(len(part) for part in parts) - min(len(part) for part in parts) <= 1

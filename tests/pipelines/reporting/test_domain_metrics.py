@@ -9,6 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from roll.pipelines.reporting.domain_metrics import domain_metrics, evaluation_metrics, pass_at_k
+from roll.pipelines.reporting.metrics import success_in_environments
 from roll.trajectories.model import Status, Trajectory, TrajectoryGroup, Turn
 
 
@@ -68,3 +69,14 @@ def test_domains_are_reported_apart_where_there_are_several() -> None:
     assert metrics["math/share"] == 0.25 and metrics["code/share"] == 0.75
     assert metrics["math/correct"] == 0.5 and metrics["code/score"] == 1.0
     assert metrics["code/response_tokens"] == 2 and metrics["code/truncated"] == 0
+
+
+def test_games_beside_prompts_have_success_by_tag_and_prompts_accuracy_by_tag_and_domain() -> None:
+    groups = [group("Sokoban", [True, False], domain=""), group("sums", [True, True, True, False], domain="math")]
+    metrics = {**evaluation_metrics(groups), **domain_metrics(groups)}
+    assert metrics["Sokoban/success"] == 0.5 and metrics["sums/success"] == 0.75
+    assert metrics["mean@4"] == metrics["sums/mean@4"] == metrics["math/correct"] == 0.75
+    assert metrics["math/share"] == pytest.approx(4 / 6)
+    assert metrics["env/success"] == 0.5 and metrics["verifier/success"] == 0.75
+    assert not any(name.startswith("/") or name.startswith("Sokoban/mean") for name in metrics)
+    assert success_in_environments(groups) == 0.5 and success_in_environments(groups[1:]) is None

@@ -62,7 +62,7 @@ async def hear(group: FakeGroup, folder: Path) -> list[int]:
 
     engines.on_restart(listen)
     async with engines.watched():
-        await asyncio.wait_for(something.wait(), 10)
+        await asyncio.wait_for(something.wait(), 100)
         await asyncio.sleep(0.05)
     return heard
 

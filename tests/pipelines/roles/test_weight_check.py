@@ -124,7 +124,7 @@ def test_every_engine_is_checked_and_the_wrong_one_named() -> None:
     assert "engine 2 does not answer" in found(check)
 
 
-@pytest.mark.long
+@pytest.mark.exhaustive
 def test_no_false_alarm_in_two_hundred_updates_with_requests_under_way() -> None:
     trainer = Trainer(tiny_model())
     strategy = HfInferStrategy(same_engine_of_its_own(trainer.model), max_slots=16, max_length=256)

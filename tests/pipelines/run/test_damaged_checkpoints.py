@@ -120,6 +120,12 @@ def test_what_has_no_checksums_is_loaded_unless_it_is_visibly_cut_short(root: Pa
     assert found.path == folder_of(root, 20) and f"{name} is" in found.notes[0]
 
 
+def test_a_line_feed_that_became_a_vertical_tab_is_seen(root: Path) -> None:
+    file = folder_of(root, 30) / CHECKSUMS
+    file.write_bytes(file.read_bytes().replace(b"\n", b"\v", 1))
+    assert damages(folder_of(root, 30), STATE) != []
+
+
 @given(st.sampled_from([*FILES, CHECKSUMS]), st.randoms(use_true_random=False))
 def test_no_change_of_a_single_bit_goes_unseen(
     tmp_path_factory: pytest.TempPathFactory, name: str, draw: random.Random

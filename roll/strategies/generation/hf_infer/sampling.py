@@ -65,6 +65,36 @@ def sample(
     Raises:
         RuntimeError: If a row has no finite log-probability to draw from (NaN or infinite logits).
     """
+    greedy = temperature == 0.0
+    scaled = adjusted(logits, temperature, top_k, top_p)
+    log_probs = torch.log_softmax(scaled, dim=-1)
+    if greedy.all():
+        tokens = scaled.argmax(dim=-1)
+    else:
+        tokens = _invert(log_probs, torch.from_numpy(noise).to(logits.device))
+        if greedy.any():
+            tokens = torch.where(torch.from_numpy(greedy).to(logits.device), scaled.argmax(dim=-1), tokens)
+    chosen = log_probs.gather(1, tokens[:, None]).squeeze(1)
+    ids, values = tokens.tolist(), chosen.tolist()
+    if not np.isfinite(values).all():
+        raise RuntimeError("the model returned NaN or infinite logits; check the weights that were loaded last")
+    return ids, values
+
+
+def adjusted(
+    logits: torch.Tensor,
+    temperature: npt.NDArray[np.float64],
+    top_k: npt.NDArray[np.int64],
+    top_p: npt.NDArray[np.float64],
+) -> torch.Tensor:
+    """Return the logits of the distributions that tokens are drawn from, float32 ``[n, vocabulary]``.
+
+    Args:
+        logits: ``[n, vocabulary]``, any float type.
+        temperature: ``[n]``; 0 leaves a row as it is, top-k and top-p aside.
+        top_k: ``[n]``; values below 1 keep all tokens.
+        top_p: ``[n]`` in (0, 1].
+    """
     device = logits.device
     greedy = temperature == 0.0
     scaled = logits.float()
@@ -80,18 +110,7 @@ def sample(
             torch.from_numpy(top_p[restricted]).to(device),
         )
         scaled = scaled.index_copy(0, rows, kept)
-    log_probs = torch.log_softmax(scaled, dim=-1)
-    if greedy.all():
-        tokens = scaled.argmax(dim=-1)
-    else:
-        tokens = _invert(log_probs, torch.from_numpy(noise).to(device))
-        if greedy.any():
-            tokens = torch.where(torch.from_numpy(greedy).to(device), scaled.argmax(dim=-1), tokens)
-    chosen = log_probs.gather(1, tokens[:, None]).squeeze(1)
-    ids, values = tokens.tolist(), chosen.tolist()
-    if not np.isfinite(values).all():
-        raise RuntimeError("the model returned NaN or infinite logits; check the weights that were loaded last")
-    return ids, values
+    return scaled
 
 
 def _invert(log_probs: torch.Tensor, noise: torch.Tensor) -> torch.Tensor:

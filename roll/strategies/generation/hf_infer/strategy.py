@@ -15,7 +15,7 @@ from roll.strategies.base import WeightUpdate
 from roll.strategies.fingerprints import Fingerprints
 from roll.strategies.generation.hf_infer.engine import Counters, Engine, Sequence, StepResults
 from roll.strategies.generation.hf_infer.model_runner import Layout, ModelRunner
-from roll.strategies.generation.serving import check_prompt, check_sampling
+from roll.strategies.generation.serving import check_request
 from roll.strategies.generation.stop_strings import Decode, StopStrings
 from roll.strategies.parking import Parking
 
@@ -226,12 +226,14 @@ class HfInferStrategy:
             raise RuntimeError("hf_infer is closed")
         if self._unusable is not None:
             raise RuntimeError(f"hf_infer has no valid weights: {self._unusable}; send a full update")
-        check_sampling(request.sampling)
-        self._stop_strings.check(request)
-        where = f"request {request.request_id!r}"
-        if request.request_id in self._futures and not self._futures[request.request_id].get_loop().is_closed():
-            raise ValueError(f"{where} is already running; request ids must be unique")
-        check_prompt(request, self.max_length, self._engine.runner.vocabulary)
+        same = self._futures.get(request.request_id)
+        check_request(
+            request,
+            is_running=same is not None and not same.get_loop().is_closed(),
+            max_length=self.max_length,
+            vocabulary=self._engine.runner.vocabulary,
+            stop_strings=self._stop_strings,
+        )
 
     def _ensure_running(self) -> None:
         """Start the loop task unless it runs on this event loop or there is nothing to do."""

@@ -6,11 +6,11 @@ from roll.config.strategies import StrategyDescription
 
 SGLANG: Final = StrategyDescription(
     name="sglang",
-    engine="roll.strategies.generation.sglang.build:engine",
+    engine="roll.strategies.generation.sglang.strategy:SglangStrategy.for_job",
     check_options="roll.strategies.generation.sglang.options:check_options",
     refusals="roll.strategies.generation.sglang.limits:refusals",
     package="sglang",
-    install="pip install 'roll[sglang]'",
+    install="pip install 'roll-rl[sglang]'",
     instead="hf_infer",
     distributions=("sglang",),
     parallel_sizes=("tp_size", "pp_size"),

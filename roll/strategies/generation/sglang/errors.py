@@ -9,7 +9,7 @@ class SglangNotInstalledError(ImportError):
     def __init__(self, cause: ImportError) -> None:
         super().__init__(
             f"strategy sglang needs SGLang, which cannot be imported here ({cause}). With NVIDIA GPUs: "
-            "pip install 'roll[sglang]'. docs/sglang.md says more; on CPUs use strategy vllm or hf_infer."
+            "pip install 'roll-rl[sglang]'. docs/sglang.md says more; on CPUs use strategy vllm or hf_infer."
         )
 
 

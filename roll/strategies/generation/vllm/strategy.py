@@ -14,8 +14,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 from roll.generation import Completion, GenerationRequest
 from roll.strategies.base import WeightUpdate
 from roll.strategies.fingerprints import Fingerprints
-from roll.strategies.generation.sampling_limits import check_limits
-from roll.strategies.generation.serving import ServedEngine, check_prompt, check_sampling
+from roll.strategies.generation.serving import ServedEngine, check_request
 from roll.strategies.generation.stop_strings import Decode, StopStrings
 from roll.strategies.generation.vllm.buckets import DEFAULT_BUCKET_BYTES, buckets_of
 from roll.strategies.generation.vllm.description import VLLM
@@ -318,13 +317,14 @@ class VllmStrategy(ServedEngine):
 
     def _check(self, request: GenerationRequest) -> None:
         self._check_usable()
-        check_sampling(request.sampling)
-        self._stop_strings.check(request)
-        where = f"request {request.request_id!r}"
-        check_limits(refusals(request.sampling), request.request_id)
-        if request.request_id in self._active:
-            raise ValueError(f"{where} is already running; request ids must be unique")
-        check_prompt(request, self.max_length, self._vocabulary)
+        check_request(
+            request,
+            is_running=request.request_id in self._active,
+            max_length=self.max_length,
+            vocabulary=self._vocabulary,
+            stop_strings=self._stop_strings,
+            refusals=refusals(request.sampling),
+        )
 
     async def _pause(self) -> None:
         await self._engine.pause_generation(mode="keep", clear_cache=False)

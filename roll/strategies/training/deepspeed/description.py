@@ -9,7 +9,7 @@ _describe: Final = partial(
     StrategyDescription,
     check_options="roll.strategies.training.deepspeed.options:DeepSpeedOptions.from_mapping",
     package="deepspeed",
-    install="pip install 'roll[deepspeed]'",
+    install="pip install 'roll-rl[deepspeed]'",
     instead="fsdp_train",
     distributions=("deepspeed",),
     spans_processes=True,
@@ -23,7 +23,9 @@ DEEPSPEED_TRAIN: Final = _describe(
     trainer="roll.strategies.training.deepspeed.build:trainer",
     scorer="roll.strategies.training.pytorch.build:scorer",
     trains_critics=True,
+    saves_reward_models=True,
     adapts=True,
+    distils=True,
 )
 
 DEEPSPEED_INFER: Final = _describe(name="deepspeed_infer", scorer="roll.strategies.training.deepspeed.build:scorer")

@@ -33,7 +33,8 @@ def import_deepspeed() -> ModuleType:
         import deepspeed
     except ImportError as error:
         raise ImportError(
-            "deepspeed_train and deepspeed_infer need DeepSpeed, which is not installed: pip install 'roll[deepspeed]'."
+            "deepspeed_train and deepspeed_infer need DeepSpeed, which is not installed: "
+            "pip install 'roll-rl[deepspeed]'."
         ) from error
     module: ModuleType = deepspeed
     return module

@@ -9,6 +9,7 @@ from tensordict import TensorDict
 from torch import Tensor, nn
 from transformers import PreTrainedModel
 
+from roll.algorithms.distillation import REVERSE_KL, Divergence
 from roll.config.errors import ConfigError, Problem
 from roll.strategies.base import Prediction
 from roll.strategies.training.deepspeed.engine import (
@@ -109,9 +110,9 @@ class DeepSpeedInferStrategy:
         self._prepare()
         return self._scorer.compute_states(batch)
 
-    def measure_from(self, head: nn.Module) -> None:
-        """Let batches with ``ref_states`` have a ``divergence`` from the reference that has this head."""
-        self._scorer.measure_from(head)
+    def measure_from(self, *heads: nn.Module, divergence: Divergence = REVERSE_KL) -> None:
+        """Let batches say what their ``divergence`` is measured from (:mod:`roll.strategies.training.comparing`)."""
+        self._scorer.measure_from(*heads, divergence=divergence)
 
     def compute_divergence(self, batch: TensorDict) -> Tensor:
         """Return the divergence from the reference over the whole vocabulary, ``[batch, sequence]``, 0 outside."""

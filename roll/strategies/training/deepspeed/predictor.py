@@ -7,7 +7,7 @@ from torch import Tensor, nn
 
 from roll.strategies.training.deepspeed.engine import import_deepspeed, is_shared_out
 from roll.strategies.training.deepspeed.weights import whole
-from roll.strategies.training.log_probs import Reference, TokenOutputs, forward_log_probs
+from roll.strategies.training.log_probs import TokenOutputs, forward_log_probs
 from roll.strategies.training.predictor import Layout, Predictor
 
 
@@ -27,7 +27,7 @@ class StackedPredictor(Predictor):
         lengths: Tensor,
         with_entropy: bool,
         probe: Layout | None = None,
-        ref_states: Tensor | None = None,
+        compared: dict[str, Tensor] | None = None,
     ) -> Tensor | TokenOutputs:
         """Return predictions, entropies and divergences, as far as asked, ``[kinds, batch, sequence]``.
 
@@ -45,7 +45,7 @@ class StackedPredictor(Predictor):
             project=self._project if self._gathers_head else None,
             lengths=lengths if self.packed else None,
             chunk_size=self.chunk_size,
-            reference=None if ref_states is None else Reference(ref_states, self.reference_head[0]),
+            reference=self.comparison.reference(compared),
         )
         return torch.stack([output for output in outputs if output is not None])
 

@@ -10,7 +10,9 @@ from tensordict import TensorDict
 from torch import Tensor, nn
 from transformers import PreTrainedModel
 
+from roll.algorithms.distillation import REVERSE_KL, Divergence
 from roll.strategies.base import Prediction
+from roll.strategies.training.comparing import compared_columns
 from roll.strategies.training.deepspeed.predictor import StackedPredictor, whole_head
 from roll.strategies.training.packing import prepare_packing
 from roll.strategies.training.predictor import Predictor
@@ -89,9 +91,9 @@ class EngineScorer(Scorer):
     def handed_over(self, value: bool) -> None:
         self._handed_over = value
 
-    def measure_from(self, head: nn.Module) -> None:
-        """Let batches with ``ref_states`` have a ``divergence`` from the reference that has this head."""
-        self._inner.reference_head = [whole_head(head)]
+    def measure_from(self, *heads: nn.Module, divergence: Divergence = REVERSE_KL) -> None:
+        """Let batches say what their ``divergence`` is measured from (:mod:`roll.strategies.training.comparing`)."""
+        self._inner.comparison.measure_from(*map(whole_head, heads), divergence=divergence)
 
     def compute_states(self, batch: TensorDict) -> Tensor:
         """Return the hidden states before each token of the mask, ``[batch, sequence, hidden]``, 0 elsewhere."""
@@ -102,13 +104,13 @@ class EngineScorer(Scorer):
     def forward(self, micro: TensorDict, *, with_entropy: bool) -> tuple[Tensor, Tensor | None]:
         """Return the predictions for a micro-batch, and the entropies if asked of a policy, ``[batch, sequence]`` each.
 
-        Where there are ``ref_states``, ``divergence`` of the micro-batch becomes that of these predictions.
+        Where the batch says what to compare with, ``divergence`` of the micro-batch becomes that of these predictions.
         """
-        ref_states = micro.get("ref_states", None)
+        compared = compared_columns(micro)
         found = self.engine(
-            micro["input_ids"], micro["response_mask"], micro["lengths"], with_entropy, ref_states=ref_states
+            micro["input_ids"], micro["response_mask"], micro["lengths"], with_entropy, compared=compared
         )
-        if ref_states is not None and self.predicts == "log_probs":
+        if compared is not None and self.predicts == "log_probs":
             micro["divergence"] = found[-1]
         return found[0], found[1] if with_entropy and self.predicts == "log_probs" else None
 

@@ -12,7 +12,7 @@ import torch
 from tensordict import TensorDict
 from torch import Tensor, nn
 from torch.optim import Optimizer
-from transformers import PreTrainedModel, get_scheduler
+from transformers import PreTrainedModel
 
 from roll.strategies.base import BatchTotals, Loss, Prediction
 from roll.strategies.jobs import TrainOptions
@@ -26,6 +26,7 @@ from roll.strategies.training.deepspeed.penalty import SquarePenalty
 from roll.strategies.training.deepspeed.scorer import EngineScorer
 from roll.strategies.training.deepspeed.weights import exact, save_whole, stream_weights
 from roll.strategies.training.ranks import Ranks
+from roll.strategies.training.schedules import make_schedule
 from roll.strategies.training.trainer import ScoringTrainer, accumulate, contributing
 
 
@@ -82,12 +83,7 @@ class DeepSpeedTrainStrategy(ScoringTrainer):
         self.device = self._scorer.device
         self._ranks = Ranks()
         self._memory = DeviceMemory(model, self.engine, self.optimizer)
-        self.scheduler = get_scheduler(
-            options.lr_scheduler_type,
-            self.optimizer,
-            num_warmup_steps=options.warmup_steps,
-            num_training_steps=max(options.total_steps, 1),
-        )
+        self.scheduler = make_schedule(self.optimizer, options)
 
     def train_step(self, batch: TensorDict, loss: Loss, totals: BatchTotals | None = None) -> dict[str, float]:
         """Take one optimiser step on ``batch``.

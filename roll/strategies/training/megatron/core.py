@@ -44,7 +44,8 @@ try:
     from megatron.core.transformer.utils import make_sharded_tensors_for_checkpoint
 except ImportError as error:
     raise ImportError(
-        f"megatron_train and megatron_infer need Megatron-Core ({error}). Install it with: pip install 'roll[megatron]'"
+        f"megatron_train and megatron_infer need Megatron-Core ({error}). "
+        "Install it with: pip install 'roll-rl[megatron]'"
     ) from error
 
 __all__ = [

@@ -9,7 +9,6 @@ from typing import Any
 import torch
 import torch.distributed as dist
 from torch import Tensor, nn
-from transformers import get_scheduler
 
 from roll.strategies.jobs import TrainOptions
 from roll.strategies.training.megatron.core import (
@@ -24,6 +23,7 @@ from roll.strategies.training.megatron.core import (
 )
 from roll.strategies.training.megatron.model import Stage
 from roll.strategies.training.megatron.options import MegatronOptions
+from roll.strategies.training.schedules import make_schedule
 
 
 class Stepper:
@@ -152,17 +152,12 @@ class Stepper:
 
 
 class Schedule:
-    """The learning rate of each step, by a schedule of ``transformers``; optimisers of several ranks follow it."""
+    """The learning rate of each step, by the schedule of the run; optimisers of several ranks follow it."""
 
     def __init__(self, train: TrainOptions) -> None:
         # Schedules of torch change an optimiser; this one has nothing else to do.
         self._carrier = torch.optim.SGD([nn.Parameter(torch.zeros(()))], lr=train.learning_rate)
-        self._scheduler = get_scheduler(
-            train.lr_scheduler_type,
-            self._carrier,
-            num_warmup_steps=train.warmup_steps,
-            num_training_steps=max(train.total_steps, 1),
-        )
+        self._scheduler = make_schedule(self._carrier, train)
 
     @property
     def learning_rate(self) -> float:

@@ -12,7 +12,7 @@ from roll.strategies.training.balance import spread
 from roll.strategies.training.megatron.inputs import Division, ModelInputs, model_inputs
 from roll.strategies.training.megatron.options import MegatronOptions
 from roll.strategies.training.megatron.parallel import Place, gather
-from roll.strategies.training.micro_batches import iterate_micro_batches, split_by_tokens
+from roll.strategies.training.micro_batches import Units, iterate_micro_batches, split_by_tokens
 from roll.strategies.training.packing import pack_by_tokens
 
 
@@ -72,12 +72,13 @@ class PassPlanner:
         if lengths and self.megatron.virtual_stages is not None and not self.packed:
             # One shape for all micro-batches, see `_shapes`: as wide as the longest row.
             lengths = [max(lengths)] * len(lengths)
-        groups = (pack_by_tokens if self.packed else split_by_tokens)(lengths, self.max_tokens, max_samples)
+        units = Units.of(batch, lengths, packed=self.packed)
+        groups = (pack_by_tokens if self.packed else split_by_tokens)(units.lengths, self.max_tokens, max_samples)
         shares = gather((self.place.data_rank, len(groups), sum(lengths), int(batch["input_ids"].sum())))
         _check_shares(shares)
         count = self._round_up(max(1, *(groups for _, groups, *_ in shares)))
         caps = {"max_tokens": self.max_tokens, "max_samples": max_samples}
-        groups = spread(groups, lengths, count, packed=self.packed, **caps)
+        groups = units.rows_of(spread(groups, units.lengths, count, packed=self.packed, **caps))
         shapes = self._shapes(groups, lengths, count)
         result = []
         for number in range(count):

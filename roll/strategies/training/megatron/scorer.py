@@ -13,6 +13,7 @@ from tensordict import TensorDict
 from torch import Tensor, nn
 from transformers import PreTrainedModel
 
+from roll.algorithms.distillation import REVERSE_KL, Divergence
 from roll.strategies.base import Prediction
 from roll.strategies.parking import Parking
 from roll.strategies.training.log_probs import TokenOutputs
@@ -182,15 +183,19 @@ class MegatronScorer:
         self._must_predict("log_probs")
         return self._compute(batch, lambda one, outputs: one.micro["divergence"])
 
-    def measure_from(self, head: nn.Module) -> None:
+    def measure_from(self, *heads: nn.Module, divergence: Divergence = REVERSE_KL) -> None:
         """Let batches with ``ref_states`` have a ``divergence`` from the reference that has this head.
 
         Args:
-            head: A linear layer from hidden states to the whole vocabulary, without bias.
+            heads: One linear layer from hidden states to the whole vocabulary, without bias.
+            divergence: ``REVERSE_KL``: what the ranks that share the vocabulary add up.
 
         Raises:
-            ValueError: The head has a bias.
+            ValueError: The head has a bias, there are several, or the divergence is another one.
         """
+        if len(heads) != 1 or divergence != REVERSE_KL:
+            raise ValueError("megatron_train measures the reverse KL from one frozen model over the whole vocabulary.")
+        head = heads[0]
         if getattr(head, "bias", None) is not None:
             raise ValueError("kl_penalty=full: megatron_train cannot measure from a reference whose head has a bias.")
         last = self.stages[-1]

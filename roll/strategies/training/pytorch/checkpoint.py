@@ -97,6 +97,28 @@ def load(
         raise FileNotFoundError(f"{directory} holds no {CHECKPOINT_FILE}; it is not a checkpoint of fsdp_train.")
 
 
+def load_moments(
+    directory: Path,
+    model: PreTrainedModel,
+    optimizer: Optimizer,
+    scheduler: LRScheduler,
+    device: torch.device,
+    ranks: Ranks,
+) -> None:
+    """Restore only weights and what the optimiser keeps for each parameter, for a run with a schedule of its own.
+
+    Raises:
+        FileNotFoundError: If ``directory`` holds no training state.
+    """
+    options = [{key: value for key, value in group.items() if key != "params"} for group in optimizer.param_groups]
+    schedule, random = copy.deepcopy(scheduler.state_dict()), _random_state(device)
+    load(directory, model, optimizer, scheduler, device, ranks)
+    scheduler.load_state_dict(schedule)
+    for group, own in zip(optimizer.param_groups, options, strict=True):
+        group.update(own)
+    _restore_random_state(random, device)
+
+
 def _describe(directory: Path, model: PreTrainedModel) -> None:
     """Write the model's configuration, so that its weights can be used without the run that trained them."""
     config = copy.deepcopy(model.config)

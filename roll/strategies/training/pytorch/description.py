@@ -15,6 +15,9 @@ FSDP_TRAIN: Final = StrategyDescription(
     spans_processes=True,
     trains_critics=True,
     adapts=True,
+    takes_optimizer_state=True,
+    saves_reward_models=True,
+    distils=True,
     packs=True,
     shares_model=True,
 )

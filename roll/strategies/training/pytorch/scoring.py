@@ -11,11 +11,13 @@ from tensordict import TensorDict
 from torch import Tensor, nn
 from transformers import PreTrainedModel
 
+from roll.algorithms.distillation import REVERSE_KL, Divergence
 from roll.strategies.base import Prediction
 from roll.strategies.parking import Parking
 from roll.strategies.training.balance import spread
+from roll.strategies.training.comparing import compared_columns
 from roll.strategies.training.log_probs import TokenOutputs
-from roll.strategies.training.micro_batches import iterate_micro_batches, split_by_tokens
+from roll.strategies.training.micro_batches import Units, iterate_micro_batches, split_by_tokens
 from roll.strategies.training.packing import PackingProbe, check_packing, pack_by_tokens, prepare_packing
 from roll.strategies.training.predictor import Layout, Predictor
 from roll.strategies.training.pytorch.options import FsdpOptions
@@ -47,7 +49,7 @@ class Scorer:
         predicts: ``log_probs`` of a language model, or ``values`` of a critic.
         temperature: Logits are divided by it, so that log-probs are those of the distribution sampled from.
         max_tokens_per_microbatch: Hard cap on tokens per forward, padding included; ``None`` for none.
-        max_samples_per_microbatch: Hard cap on sequences per forward; ``None`` for none.
+        max_samples_per_microbatch: Hard cap on sequences per forward, or on pairs; ``None`` for none.
         max_samples_per_scoring: The same where nothing is trained; ``None`` takes ``max_samples_per_microbatch``.
         mixed_precision: Compute in bf16, with the weights as they are.
         use_sequence_packing: Lay the sequences of a micro-batch end to end instead of padding them.
@@ -159,9 +161,9 @@ class Scorer:
         """Return the value of the state before token t, ``[batch, sequence]`` float32, 0 where the mask is 0."""
         return self._compute(batch, "values")
 
-    def measure_from(self, head: nn.Module) -> None:
-        """Let batches with ``ref_states`` have a ``divergence`` from the reference that has this head."""
-        self.predictor.reference_head = [head]
+    def measure_from(self, *heads: nn.Module, divergence: Divergence = REVERSE_KL) -> None:
+        """Let batches say what their ``divergence`` is measured from (:mod:`roll.strategies.training.comparing`)."""
+        self.predictor.comparison.measure_from(*heads, divergence=divergence)
 
     @torch.no_grad()
     def compute_states(self, batch: TensorDict) -> Tensor:
@@ -186,8 +188,8 @@ class Scorer:
     def forward(self, micro: TensorDict, *, with_entropy: bool) -> tuple[Tensor, Tensor | None]:
         """Return the predictions for a micro-batch, and the entropies if asked of a policy, ``[batch, sequence]`` each.
 
-        Gradients are recorded if they are enabled. Where there are ``ref_states``, ``divergence`` of the micro-batch
-        becomes that of these predictions.
+        Gradients are recorded if they are enabled. Where the batch says what to compare with, ``divergence`` of the
+        micro-batch becomes that of these predictions.
         """
         with self._precision():
             outputs: TokenOutputs = self.predictor(
@@ -195,7 +197,7 @@ class Scorer:
                 micro["response_mask"],
                 micro["lengths"],
                 with_entropy,
-                ref_states=micro.get("ref_states", None),
+                compared=compared_columns(micro),
             )
         if outputs.divergence is not None:
             micro["divergence"] = outputs.divergence
@@ -215,15 +217,16 @@ class Scorer:
             raise RuntimeError("The weights have been handed over by offload(). Call reload() before computing.")
         lengths, packed = batch["lengths"].tolist(), self.predictor.packed
         most = self.max_scored_samples if scoring else self.max_samples
-        groups = (pack_by_tokens if packed else split_by_tokens)(lengths, self.max_tokens, most)
+        units = Units.of(batch, lengths, packed=packed)
+        groups = (pack_by_tokens if packed else split_by_tokens)(units.lengths, self.max_tokens, most)
         count = len(groups)
         if self.shards is not None and self.ranks is not None:
             shares = self.ranks.gather((count, sum(lengths), int(batch["input_ids"].sum())))
             self._check_shares(shares)
             count = max(groups for groups, *_ in shares)
             caps = {"max_tokens": self.max_tokens, "max_samples": most}
-            groups = spread(groups, lengths, count, packed=packed, **caps)
-        for number, group in enumerate(groups, start=1):
+            groups = spread(groups, units.lengths, count, packed=packed, **caps)
+        for number, group in enumerate(units.rows_of(groups), start=1):
             rows = torch.tensor(group)
             order, micro = next(iterate_micro_batches(batch[rows], self.device, max_tokens=None))
             yield Pass(rows[order], micro, number == count)

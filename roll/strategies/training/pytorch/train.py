@@ -9,7 +9,7 @@ from pathlib import Path
 import torch
 from tensordict import TensorDict
 from torch import Tensor
-from transformers import PreTrainedModel, get_scheduler
+from transformers import PreTrainedModel
 
 from roll.strategies.base import BatchTotals, Loss, Prediction
 from roll.strategies.jobs import TrainOptions
@@ -20,6 +20,7 @@ from roll.strategies.training.pytorch.checkpoint import CHECKPOINT_FILE
 from roll.strategies.training.pytorch.options import FsdpOptions
 from roll.strategies.training.pytorch.scoring import Scorer
 from roll.strategies.training.ranks import Ranks
+from roll.strategies.training.schedules import make_schedule
 from roll.strategies.training.trainer import ScoringTrainer, accumulate, contributing
 
 __all__ = ["CHECKPOINT_FILE", "FsdpTrainStrategy"]
@@ -76,12 +77,7 @@ class FsdpTrainStrategy(ScoringTrainer):
             betas=options.betas,
             eps=options.epsilon,
         )
-        self.scheduler = get_scheduler(
-            options.lr_scheduler_type,
-            self.optimizer,
-            num_warmup_steps=options.warmup_steps,
-            num_training_steps=max(options.total_steps, 1),
-        )
+        self.scheduler = make_schedule(self.optimizer, options)
 
     def train_step(self, batch: TensorDict, loss: Loss, totals: BatchTotals | None = None) -> dict[str, float]:
         """Take one optimiser step on ``batch``.
@@ -157,6 +153,15 @@ class FsdpTrainStrategy(ScoringTrainer):
         """
         self._must_be_here()
         checkpoint.load(directory, self.model, self.optimizer, self.scheduler, self.device, self._ranks)
+
+    def load_optimizer(self, directory: Path) -> None:
+        """Load weights and moments of a checkpoint; schedule, options and random state stay those of this run.
+
+        Raises:
+            FileNotFoundError: If ``directory`` holds no training state.
+        """
+        self._must_be_here()
+        checkpoint.load_moments(directory, self.model, self.optimizer, self.scheduler, self.device, self._ranks)
 
     def save_hf(self, directory: Path) -> None:
         """Write weights, adapters merged, and config in Hugging Face format; of several ranks the first one writes."""

@@ -1,0 +1,1 @@
+"""What ``import roll`` offers to scripts and notebooks."""

@@ -1,0 +1,158 @@
+"""``roll doctor``: what this machine has, and what is missing for which part of the library."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import os
+import platform
+import shutil
+from importlib.metadata import PackageNotFoundError, requires, version
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from roll.cli.examples import examples
+from roll.cli.exits import ExitCode
+
+app = typer.Typer()
+
+_DISTRIBUTION = "roll-rl"
+_LEAST_FREE_GB = 1.0
+
+
+@app.command(epilog=examples("roll doctor", "roll doctor --json"))
+def doctor(as_json: Annotated[bool, typer.Option("--json", help="Print one JSON document.")] = False) -> None:
+    """Look at packages, devices, Ray, disk and the sandbox, and say what is missing for what.
+
+    Code 0: a toy policy can be trained here. Code 3: it cannot; the last lines say why. Starts and writes nothing.
+    \f
+
+    Raises:
+        Exit: Something is missing.
+    """
+    packages = _packages()
+    found: dict[str, Any] = {
+        "roll": version_of(_DISTRIBUTION),
+        "python": platform.python_version(),
+        "platform": platform.platform(),
+        "packages": packages,
+        "devices": _devices(),
+        "disk": _disk(),
+        "strategies": _strategies(),
+        "ray": _ray(),
+        "sandbox": _sandbox(),
+    }
+    found["problems"] = _problems(found)
+    typer.echo(json.dumps(found, indent=2, default=str) if as_json else "\n".join(_lines(found)))
+    if found["problems"]:
+        raise typer.Exit(ExitCode.UNABLE)
+
+
+def version_of(distribution: str) -> str | None:
+    """Return the installed version of a distribution."""
+    try:
+        return version(distribution)
+    except PackageNotFoundError:
+        return None
+
+
+def _packages() -> dict[str, str | None]:
+    """Return the versions of what the core needs, ``None`` for what is missing."""
+    try:
+        lines = [line for line in requires(_DISTRIBUTION) or () if "extra ==" not in line]
+    except PackageNotFoundError:
+        lines = ["torch", "transformers", "tokenizers", "pydantic", "hydra-core", "pyarrow"]  # a bare source tree
+    names = ("".join(letter if letter.isalnum() or letter in "._-" else " " for letter in line) for line in lines)
+    return {name: version_of(name) for name in sorted(name.split()[0] for name in names)}
+
+
+def _devices() -> dict[str, Any]:
+    memory = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") if hasattr(os, "sysconf") else 0
+    usable = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()
+    found: dict[str, Any] = {"processors": usable, "memory_gb": round(memory / 2**30, 1)}
+    if find_spec("torch") is not None:
+        import torch
+
+        count = torch.cuda.device_count() if torch.cuda.is_available() else 0
+        found["gpus"] = [torch.cuda.get_device_name(index) for index in range(count)]
+        found["built_for_cuda"] = torch.version.cuda
+    return found
+
+
+def _disk() -> dict[str, Any]:
+    here = Path.cwd()
+    free = shutil.disk_usage(here).free / 2**30
+    return {"folder": str(here), "free_gb": round(free, 1), "writable": os.access(here, os.W_OK)}
+
+
+def _strategies() -> dict[str, dict[str, Any]]:
+    """Return for each engine and trainer whether its package is there, and how to get it."""
+    from roll.config.strategies import STRATEGIES
+
+    found: dict[str, dict[str, Any]] = {}
+    for name in STRATEGIES:
+        about = STRATEGIES.get(name)
+        there = not about.package or _is_there(about.package)
+        found[name] = {"ready": there, "install": None if there else about.install}
+    return found
+
+
+def _is_there(module: str) -> bool:
+    try:
+        return find_spec(module) is not None
+    except ModuleNotFoundError:
+        return False  # the package that the module is in
+
+
+def _ray() -> dict[str, Any]:
+    installed = find_spec("ray") is not None
+    return {
+        "version": version_of("ray"),
+        "address": os.environ.get("RAY_ADDRESS"),
+        "install": None if installed else "pip install 'roll-rl[ray]'",
+    }
+
+
+def _sandbox() -> dict[str, Any]:
+    from roll.sandbox.run import capabilities
+
+    return dataclasses.asdict(capabilities())
+
+
+def _problems(found: dict[str, Any]) -> list[str]:
+    """Return what keeps a toy policy from being trained here."""
+    problems = [f"{name} is missing: pip install {name}" for name, number in found["packages"].items() if not number]
+    if not found["disk"]["writable"]:
+        problems.append(f"nothing can be written to {found['disk']['folder']}: start from another folder")
+    if found["disk"]["free_gb"] < _LEAST_FREE_GB:
+        problems.append(
+            f"{found['disk']['free_gb']} GB are free in {found['disk']['folder']}: a run wants {_LEAST_FREE_GB}"
+        )
+    return problems
+
+
+def _lines(found: dict[str, Any]) -> list[str]:
+    devices, disk, ray = found["devices"], found["disk"], found["ray"]
+    gpus = ", ".join(devices.get("gpus") or ()) or "no GPU"
+    own = found["roll"] or "(not installed: run from its source)"
+    lines = [
+        f"roll {own}, Python {found['python']}, {found['platform']}",
+        "",
+        f"devices    {devices['processors']} processors, {devices['memory_gb']} GB of memory, {gpus}",
+        f"disk       {disk['free_gb']} GB free in {disk['folder']}",
+        f"ray        {ray['version'] or ray['install']}{f', {where}' if (where := ray['address']) else ''}",
+        "packages   " + ", ".join(f"{name} {number or 'MISSING'}" for name, number in found["packages"].items()),
+        "",
+        "strategies",
+    ]
+    for name, each in found["strategies"].items():
+        lines.append(f"  {name:<18} {'ready' if each['ready'] else each['install']}")
+    lines += ["", "sandbox (python -m roll.sandbox tries each wall)"]
+    lines += [f"  {name:<18} {value}" for name, value in found["sandbox"].items()]
+    lines.append("")
+    if found["problems"]:
+        return [*lines, "A toy policy cannot be trained here:", *(f"  {problem}" for problem in found["problems"])]
+    return [*lines, "A toy policy can be trained here: roll train sokoban"]

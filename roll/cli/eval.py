@@ -1,0 +1,139 @@
+"""``roll eval``: how good a policy is, without training it; :func:`roll.evaluate` for the command line."""
+
+from __future__ import annotations
+
+import json
+import warnings
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from roll.cli.completion import complete_configuration, complete_override, complete_tag
+from roll.cli.examples import examples
+
+if TYPE_CHECKING:
+    from roll.api.endpoint import Endpoint
+
+app = typer.Typer()
+
+
+@app.command(
+    "eval",
+    epilog=examples(
+        "roll eval eval_math                                     the toy policy on math problems",
+        "roll eval sokoban                                       the levels of its validation",
+        "roll eval output/sokoban --env SimpleSokoban --greedy   the newest checkpoint of a run",
+        "roll eval output/rlvr_math/checkpoints/step=000060 --data roll_problems.jsonl",
+        "roll eval toy --env FrozenLake --episodes 64 val_generating_args.temperature=0.5",
+        "roll eval --endpoint http://localhost:8000/v1 --model my-model --env SimpleSokoban",
+        "roll eval eval_math --endpoint http://localhost:8000/v1 --model my-model --json",
+    ),
+)
+def evaluate(
+    policy: Annotated[
+        str | None,
+        typer.Argument(
+            metavar="[NAME|POLICY]",
+            help="A configuration; or a run, a checkpoint or a model.",
+            autocompletion=complete_configuration,
+            show_default=False,
+        ),
+    ] = None,
+    overrides: Annotated[
+        list[str] | None,
+        typer.Argument(metavar="[KEY=VALUE]...", help="Keys to set.", autocompletion=complete_override),
+    ] = None,
+    env: Annotated[
+        list[str] | None,
+        typer.Option("--env", metavar="TAG", help="Play this; may be repeated.", autocompletion=complete_tag),
+    ] = None,
+    data: Annotated[
+        list[Path] | None, typer.Option("--data", metavar="FILE", help="Answer these problems; may be repeated.")
+    ] = None,
+    endpoint: Annotated[
+        str | None, typer.Option(metavar="URL", help="The policy is behind this OpenAI-compatible address, up to /v1.")
+    ] = None,
+    model: Annotated[str | None, typer.Option(metavar="NAME", help="Its name there.")] = None,
+    api_key_env: Annotated[
+        str | None,
+        typer.Option(metavar="VARIABLE", help="Environment variable with the key. OPENAI_API_KEY, where it is set."),
+    ] = None,
+    concurrency: Annotated[int, typer.Option(min=1, help="With --endpoint: requests at a time.")] = 16,
+    timeout: Annotated[float, typer.Option(help="With --endpoint: seconds for one attempt at a response.")] = 120.0,
+    episodes: Annotated[
+        int | None, typer.Option(min=1, help="Levels (128 with --env) or problems (all).", show_default=False)
+    ] = None,
+    attempts: Annotated[
+        int | None, typer.Option(min=1, help="Attempts at each level or problem.", show_default=False)
+    ] = None,
+    greedy: Annotated[bool, typer.Option("--greedy", help="Also play everything greedily.")] = False,
+    as_json: Annotated[bool, typer.Option("--json", help="Print one JSON document.")] = False,
+) -> None:
+    """Measure a policy on an environment or on problems, and write figures, episodes and a review.
+
+    Nothing is trained. A configuration, or a run, is evaluated on what it validates with. An endpoint gets messages and
+    answers text; its key comes from the environment, never from the command line.
+    """
+    from roll.cli.own_words import own_words
+    from roll.config import ConfigWarning
+    from roll.config.origins import Origins
+    from roll.config.process import prepare_process
+
+    words: list[str] = list(overrides or ())
+    if policy is not None and "=" in policy and not Path(policy).exists():
+        words.insert(0, policy)
+        policy = None
+    named, config = _who(policy, bool(env or data), endpoint, model)
+    who: str | Endpoint | None = named
+    if endpoint is not None and model is not None:
+        from roll.api.endpoint import endpoint as behind
+
+        who = behind(endpoint, model, api_key_env=api_key_env, timeout=timeout, concurrency=concurrency)
+    # Before torch is imported.
+    prepare_process()
+    from roll.api.evaluation import evaluate as measure
+
+    options = {"env": env, "data": data, "endpoint": [endpoint], "model": [model], "episodes": [episodes]}
+    said = [word for name, values in options.items() for v in values or () if v for word in (f"--{name}", str(v))]
+    program = [*own_words(), "eval", *([policy] if policy else []), *said]
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        found = measure(
+            who,
+            env or None,
+            data=data or None,
+            config=config,
+            episodes=episodes,
+            attempts=attempts,
+            greedy=greedy,
+            output_dir=f"output/eval_{_task(policy, env, data)}",
+            overrides=[f"progress={'none' if as_json else 'auto'}", *words],
+            started=Origins(command=[*program, *words], program=[*own_words(), "eval", ""]),
+        )
+    for item in caught:
+        if issubclass(item.category, ConfigWarning):
+            typer.echo(f"Warning: {item.message}", err=True)
+    if as_json:
+        typer.echo(json.dumps(found.to_json(), indent=2))
+
+
+def _who(policy: str | None, has_task: bool, endpoint: str | None, model: str | None) -> tuple[str | None, str | None]:
+    """Return the policy and the configuration that a name means.
+
+    Raises:
+        BadParameter: No policy is named, or half of an endpoint.
+    """
+    if (endpoint is None) != (model is None):
+        raise typer.BadParameter("an endpoint is named by both --endpoint URL and --model NAME.")
+    if endpoint is not None:
+        return None, policy
+    if policy is None:
+        raise typer.BadParameter("name a configuration or a policy, or an endpoint: --endpoint URL --model NAME.")
+    return (policy, None) if has_task or Path(policy).is_dir() else (None, policy)
+
+
+def _task(policy: str | None, env: list[str] | None, data: list[Path] | None) -> str:
+    """Return what the folder of the evaluation is called by."""
+    names = env or [path.stem for path in data or ()] or [Path(policy or "endpoint").stem]
+    return "_".join(names).removeprefix("eval_").replace("=", "_")

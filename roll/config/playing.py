@@ -1,0 +1,56 @@
+"""What the keys of environments, and of prompts beside them, mean together, whatever is learned from the episodes."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import ClassVar
+
+from roll.config.agentic_checks import playing_problems
+from roll.config.agentic_keys import AgenticKeys
+from roll.config.batch_plan import BatchPlan, MixedPlan, batch_plan, rollout_plan
+from roll.config.env_manager import EnvManagerConfig
+from roll.config.errors import Problem
+from roll.config.worker import WorkerConfig
+
+
+class PlayingConfig(AgenticKeys):
+    """Base of every run that plays episodes with the policy it trains, and may answer prompts beside them."""
+
+    plays: ClassVar[bool] = True
+
+    def plan(self) -> BatchPlan:
+        """Return what training and evaluation play, and how that becomes optimiser steps."""
+        tags = self.tags()
+        limit = self.actor_infer.generating_args.max_new_tokens
+        responses = [
+            min(limit, tags[tag].max_tokens_per_step or limit) if tag in tags else limit
+            for tag in self.train_env_manager.tags
+        ]
+        train = rollout_plan(self.train_env_manager, self.rollout_batch_size, self.dynamic_sampling)
+        val = rollout_plan(self.val_env_manager, self.val_batch_size)
+        if not self.prompts_per_step:
+            return batch_plan(self, train, val, max(responses))
+        prompts = self.validation_plan()
+        return batch_plan(
+            self,
+            MixedPlan((train, self.prompt_plan(self.prompts_per_step))),
+            MixedPlan((val, prompts)) if prompts else val,
+            max(*responses, limit),
+        )
+
+    def worker_roles(self) -> Iterator[tuple[str, WorkerConfig]]:
+        """Yield the roles that have workers of their own: models, and the graders of each domain."""
+        yield from super().worker_roles()
+        for domain, reward in self.rewards.items():
+            yield f"rewards.{domain}", reward
+
+    def environment_roles(self) -> Iterator[tuple[str, EnvManagerConfig]]:
+        """Yield the sections whose environments have workers of their own."""
+        yield "train_env_manager", self.train_env_manager
+        if self.eval_steps:
+            yield "val_env_manager", self.val_env_manager
+
+    def problems(self) -> Iterator[Problem]:
+        """Yield every contradiction between keys that are each valid alone."""
+        yield from super().problems()
+        yield from playing_problems(self)

@@ -1,0 +1,62 @@
+"""The keys of pipelines that answer prompts from files."""
+
+from __future__ import annotations
+
+from pydantic import Field
+
+from roll.config.base import ConfigModel
+from roll.config.batch_plan import PromptPlan
+from roll.config.grading_keys import GradedKeys
+from roll.config.worker import DataArgs, GeneratingArgs
+
+PROMPTS = "prompts"
+"""Name of the source of prompts, beside those of environment tags."""
+
+
+class ValidationConfig(ConfigModel):
+    """Evaluation on prompts."""
+
+    data_args: DataArgs = Field(default_factory=DataArgs, description="Validation files; metrics are per tag.")
+    generating_args: GeneratingArgs | None = Field(
+        None,
+        description="Sampling of evaluations; unset keys are those of training. `num_return_sequences` responses per "
+        "prompt give mean@k and pass@k.",
+    )
+
+
+class PromptKeys(GradedKeys):
+    """The keys of prompts, beside those of their data (``actor_train.data_args``) and of rewards."""
+
+    validation: ValidationConfig | None = Field(None, description="Evaluation on prompts. null: none.")
+
+    @property
+    def prompt_tags(self) -> dict[str, list[str]]:
+        """The domains that prompts may belong to, with the tags of their rows."""
+        return {domain: reward.tags(domain) for domain, reward in self.rewards.items()}
+
+    @property
+    def validation_generating(self) -> GeneratingArgs:
+        """How validation prompts are answered: as ``validation.generating_args`` says, else as in any evaluation."""
+        changes = self.validation.generating_args if self.validation is not None else None
+        base = super().val_generating
+        return base if changes is None else base.model_copy(update=changes.model_dump(exclude_unset=True))
+
+    def prompt_plan(self, prompts: int) -> PromptPlan:
+        """Return the responses of a training step that answers so many prompts."""
+        sampling = self.dynamic_sampling
+        refill = prompts * sampling.max_batches if sampling.enable else None
+        return PromptPlan(prompts, self.num_return_sequences_in_group, refill)
+
+    def validation_plan(self) -> PromptPlan | None:
+        """Return the responses of an evaluation on prompts; ``None`` where there is none."""
+        return PromptPlan(None, self.validation_generating.num_return_sequences) if self.validation else None
+
+    @property
+    def val_data_args(self) -> DataArgs:
+        """The validation data; how rows are read is as in training where ``validation.data_args`` does not say."""
+        own = self.validation.data_args if self.validation is not None else DataArgs()
+        given = own.model_fields_set
+        keys = {"ground_truth", "tag", "system_prompt", "template", "enable_thinking"} - given
+        if not given & {"prompt", "messages"}:
+            keys |= {"prompt", "messages"}
+        return own.model_copy(update={key: getattr(self.actor_train.data_args, key) for key in keys})

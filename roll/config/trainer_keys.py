@@ -1,0 +1,99 @@
+"""The keys of every run that trains a model, whatever it learns from."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Annotated, Any, Literal
+
+from pydantic import Field
+
+from roll.config.errors import Problem
+from roll.config.optimizer_checks import optimizer_problems
+from roll.config.run import RunConfig
+from roll.config.worker import DataArgs, NonNegativeFloat, TrainWorkerConfig, WorkerConfig
+
+Head = Literal["language", "value", "score"]
+"""What a model has behind its backbone: a vocabulary; one number per token; one number for a whole text."""
+
+
+class TrainerKeys(RunConfig):
+    """The model that is trained, and how; reinforcement learning adds what samples (:class:`roll.config.RLConfig`)."""
+
+    pretrain: str = Field(
+        "toy",
+        description="The policy: `toy`, `toy_math`, `toy_sokoban`, `toy_mixed`, `toy_shallow`, `smollm2`, a path "
+        "or a hub id.",
+    )
+    actor_train: TrainWorkerConfig = Field(default_factory=TrainWorkerConfig, description="The policy being trained.")
+    optimizer_from: Annotated[Path, Field(strict=False)] | None = Field(
+        None,
+        description="Checkpoint of another run whose optimiser, with its weights, the run begins with; schedule and "
+        "learning rate are those of this run. null: `pretrain` with a new optimiser.",
+    )
+    max_grad_norm: NonNegativeFloat = Field(1.0, description="Gradient norm is clipped to this; 0 is off.")
+    l2: NonNegativeFloat = Field(0.0, description="L2 penalty on the weights, as a loss term.")
+
+    # Named blocks that exist to be interpolated
+    deepspeed_zero: dict[str, Any] | None = Field(None, description="DeepSpeed options, stage 0.")
+    deepspeed_zero2: dict[str, Any] | None = Field(None, description="DeepSpeed options, stage 2.")
+    deepspeed_zero3: dict[str, Any] | None = Field(None, description="DeepSpeed options, stage 3.")
+    deepspeed_zero3_cpuoffload: dict[str, Any] | None = Field(
+        None, description="DeepSpeed options, stage 3 with weights and optimiser in main memory."
+    )
+
+    def roles(self) -> Iterator[tuple[str, WorkerConfig]]:
+        """Yield the name and keys of every role that the run has."""
+        yield "actor_train", self.actor_train
+
+    def problems(self) -> Iterator[Problem]:
+        """Yield every contradiction between keys that are each valid alone."""
+        yield from super().problems()
+        if self.optimizer_from is not None:
+            yield from optimizer_problems("optimizer_from", self.actor_train)
+
+    @property
+    def total_optimizer_steps(self) -> int:
+        """Optimiser steps of the whole run: those of the schedule of the learning rate."""
+        return self.max_steps
+
+    @property
+    def training_temperature(self) -> float:
+        """The temperature whose log-probs are trained."""
+        return 1.0
+
+    @property
+    def chat_template_key(self) -> str:
+        """The key that names the chat template of every conversation with the policy."""
+        return "actor_train.data_args.template"
+
+    @property
+    def conversation_args(self) -> DataArgs:
+        """The section that says how every conversation with the policy is written."""
+        return self.actor_train.data_args
+
+    @property
+    def chat_template(self) -> str | None:
+        """The chat template; ``None`` for the one of the tokenizer."""
+        chosen = self.conversation_args.template
+        return None if chosen == "native" else chosen
+
+    def role(self, name: str) -> WorkerConfig:
+        """Return the keys of a role that the run uses; one without keys of its own has those of the trained policy."""
+        return dict(self.roles()).get(name) or self.actor_train
+
+    def head(self, role: str) -> Head:
+        """Return what the model of a role has behind its backbone."""
+        return "value" if role == "critic" else "language"
+
+    def model_path(self, role: str) -> str:
+        """Return the path or hub id of the model that ``role`` loads."""
+        worker = dict(self.roles()).get(role)
+        named = None if worker is None else worker.model_args.model_name_or_path
+        return self.pretrain if named is None else named
+
+    def model_key(self, role: str) -> str:
+        """Return the key that says so."""
+        worker = dict(self.roles()).get(role)
+        named = worker is not None and worker.model_args.model_name_or_path is not None
+        return f"{role}.model_args.model_name_or_path" if named else "pretrain"

@@ -1,0 +1,308 @@
+"""One row of a data set as a demonstration: a conversation, a plain text, or tokens."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Final
+
+from roll.config.demonstration_columns import DemonstrationColumns
+from roll.config.errors import FixableError, choose_from
+from roll.data.errors import DataError
+from roll.data.json_text import parse_json
+from roll.data.rows import as_text
+
+Message = dict[str, Any]
+
+TOKENS: Final = "input_ids"
+MASKS: Final = ("assistant_masks", "completion_mask")
+"""Columns of rows that are tokens already, under the names that TRL gives them too."""
+
+_CHATS: Final = ("messages", "conversations")
+_PAIRS: Final = (
+    ("prompt", "completion"),
+    ("prompt", "response"),
+    ("instruction", "output"),
+    ("instruction", "response"),
+)
+_TEXT: Final = "text"
+_SPEAKERS: Final = {"human": "user", "user": "user", "gpt": "assistant", "assistant": "assistant", "system": "system"}
+"""Roles by the names of ShareGPT."""
+
+
+@dataclass(frozen=True, slots=True)
+class Conversation:
+    """A conversation to imitate the answers of.
+
+    Attributes:
+        messages: ``role``, ``content``, and what else chat templates read.
+        trained: Which messages are imitated.
+        tools: Descriptions of functions that may be called.
+    """
+
+    messages: list[Message]
+    trained: list[bool]
+    tools: list[Any] | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class PlainText:
+    """A text to imitate all of."""
+
+    text: str
+
+
+@dataclass(frozen=True, slots=True)
+class Tokens:
+    """Tokens, and which of them are imitated.
+
+    Attributes:
+        token_ids: The tokens.
+        trained: Which of them, as many.
+        says: What the first of those that are imitated say, where the row holds the conversation beside its tokens.
+    """
+
+    token_ids: list[int]
+    trained: list[bool]
+    says: str | None = None
+
+
+Demonstration = Conversation | PlainText | Tokens
+
+
+@dataclass(frozen=True, slots=True)
+class Columns:
+    """Which columns of a file hold what; one of ``tokens``, ``messages``, ``prompt`` and ``text`` is set."""
+
+    tokens: str | None = None
+    mask: str | None = None
+    messages: str | None = None
+    prompt: str | None = None
+    query: str | None = None
+    response: str | None = None
+    text: str | None = None
+    system: str | None = None
+    tools: str | None = None
+
+    @classmethod
+    def of(cls, keys: DemonstrationColumns, columns: Iterable[str], file: str) -> Columns:
+        """Return the columns that the configuration names, else those with the usual names.
+
+        Raises:
+            DataError: A column is not there, or none has a usual name.
+        """
+        names = sorted(columns)
+        for key in ("messages_key", "prompt_key", "query_key", "response_key", "system_key", "text_key", "tools_key"):
+            column = getattr(keys, key)
+            if column is not None and column not in names:
+                raise DataError(f"no column {column!r}, which `{key}` names.", choose_from(column, names), file=file)
+        more = {"system": keys.system_key, "tools": keys.tools_key or ("tools" if "tools" in names else None)}
+        if keys.messages_key is not None:
+            return cls(messages=keys.messages_key, **more)
+        if keys.prompt_key is not None:
+            return cls(prompt=keys.prompt_key, query=keys.query_key, response=keys.response_key, **more)
+        if keys.text_key is not None:
+            return cls(text=keys.text_key)
+        mask = next((name for name in MASKS if name in names), None)
+        if TOKENS in names and mask is not None:
+            return cls(tokens=TOKENS, mask=mask)
+        for name in _CHATS:
+            if name in names:
+                return cls(messages=name, **more)
+        for prompt, response in _PAIRS:
+            if prompt in names and response in names:
+                query = keys.query_key or ("input" if prompt == "instruction" and "input" in names else None)
+                return cls(prompt=prompt, query=query, response=response, **more)
+        if _TEXT in names:
+            return cls(text=_TEXT)
+        fix = "name the columns: messages_key; or prompt_key and response_key; or text_key."
+        raise DataError(f"no columns with demonstrations among {', '.join(names) or '(none)'}.", fix, file=file)
+
+
+class DemonstrationReader:
+    """Reads the rows of one file."""
+
+    def __init__(self, columns: Columns, system_prompt: str | None) -> None:
+        """Remember how.
+
+        Args:
+            columns: Of the file.
+            system_prompt: System message of conversations that have none.
+        """
+        self._columns = columns
+        self._system = system_prompt
+
+    def read(self, row: Mapping[str, Any]) -> Demonstration:
+        """Return what ``row`` demonstrates.
+
+        Raises:
+            FixableError: If the row cannot be used.
+        """
+        columns = self._columns
+        if columns.tokens is not None:
+            return _tokens(row, columns.tokens, str(columns.mask))
+        if columns.text is not None:
+            return PlainText(read_text(row, columns.text))
+        if columns.messages is not None:
+            messages, flags = read_messages(row.get(columns.messages), columns.messages)
+        else:
+            messages, flags = self._pair(row)
+        system = as_text(row.get(columns.system)) if columns.system is not None else None
+        system = system or self._system
+        if system and messages[0]["role"] != "system":
+            messages, flags = [{"role": "system", "content": system}, *messages], [None, *flags]
+        trained = [
+            message["role"] == "assistant" and flag is not False for message, flag in zip(messages, flags, strict=True)
+        ]
+        if not any(trained):
+            what = "no message of the assistant is to be imitated."
+            raise FixableError(what, "add one, or take `train: false` away.")
+        tools = read_tools(row.get(columns.tools), columns.tools) if columns.tools is not None else None
+        return Conversation(messages, trained, tools)
+
+    def _pair(self, row: Mapping[str, Any]) -> tuple[list[Message], list[bool | None]]:
+        """Return a question and its answer; either may be messages."""
+        prompt_column, answer_column = str(self._columns.prompt), str(self._columns.response)
+        prompt, answer = row.get(prompt_column), row.get(answer_column)
+        if isinstance(prompt, list):
+            before, _ = read_messages(prompt, prompt_column)
+        else:
+            text = read_text(row, prompt_column)
+            query = as_text(row.get(self._columns.query)) if self._columns.query is not None else None
+            before = [{"role": "user", "content": f"{text}\n{query}" if query else text}]
+        if isinstance(answer, list):
+            after, flags = read_messages(answer, answer_column)
+        else:
+            after, flags = [{"role": "assistant", "content": read_text(row, answer_column)}], [None]
+        return [*before, *after], [*([False] * len(before)), *flags]
+
+
+def read_text(row: Mapping[str, Any], column: str) -> str:
+    """Return the text of a column.
+
+    Raises:
+        FixableError: It has none.
+    """
+    content = row.get(column)
+    if not isinstance(content, str):
+        what = f"{column!r} is missing." if content is None else f"{column!r} is {type(content).__name__}, not text."
+        raise FixableError(what, "write it there as text.")
+    if not content.strip():
+        raise FixableError(f"{column!r} is empty.", "write something there, or take the row out.")
+    return content
+
+
+def read_messages(content: Any, column: str) -> tuple[list[Message], list[bool | None]]:
+    """Return the messages of a column, and of each whether it says that it is (not) imitated.
+
+    Raises:
+        FixableError: It holds no messages.
+    """
+    expected = f"{column!r} must be a list of {{role, content}}, or that as JSON text."
+    if isinstance(content, str):
+        try:
+            content = parse_json(content)
+        except ValueError as error:
+            raise FixableError(f"{column!r} is text that is not valid JSON: {error}.", expected) from None
+    if not isinstance(content, list) or not content:
+        raise FixableError(f"{column!r} has no messages.", expected)
+    places = [(item, f"message {number} of {column!r}") for number, item in enumerate(content, start=1)]
+    return [_message(item, place) for item, place in places], [_flag(item, place) for item, place in places]
+
+
+def _message(item: Any, place: str) -> Message:
+    if not isinstance(item, Mapping):
+        raise FixableError(f"{place} is {type(item).__name__}.", "write it as {role, content}.")
+    if "from" in item and "value" in item:
+        role = _SPEAKERS.get(str(item["from"]))
+        if role is None:
+            fix = f"use one of {', '.join(_SPEAKERS)}, or write messages as {{role, content}}."
+            raise FixableError(f"{place} is from {item['from']!r}, who is nobody.", fix)
+        return {"role": role, "content": _content(item["value"], False, place)}
+    role = item.get("role")
+    if not isinstance(role, str) or not role:
+        raise FixableError(f"{place} has no role.", "set `role` to system, user, assistant or tool.")
+    calls = item.get("tool_calls")
+    message: Message = {"role": role, "content": _content(item.get("content"), bool(calls), place)}
+    # Tables give every message the keys of all others.
+    rest = {key: value for key, value in item.items() if value is not None}
+    message |= {key: value for key, value in rest.items() if key not in ("role", "content", "train", "weight")}
+    if calls:
+        message["tool_calls"] = [_call(call, place) for call in calls]
+    return message
+
+
+def _content(content: Any, may_be_missing: bool, place: str) -> str:
+    if content is None and may_be_missing:
+        return ""
+    if isinstance(content, list) and all(isinstance(part, Mapping) and part.get("type") == "text" for part in content):
+        content = "".join(str(part.get("text", "")) for part in content)
+    if not isinstance(content, str):
+        raise FixableError(f"{place} has no text as `content`.", "only text can be used; write it as one string.")
+    return content
+
+
+def _flag(item: Mapping[str, Any], place: str) -> bool | None:
+    """Return what ``train`` (or ``weight``, 0 or 1) of a message says; ``None`` where it says nothing."""
+    train, weight = item.get("train"), item.get("weight")
+    if train is None and weight is not None:
+        if weight not in (0, 1):
+            raise FixableError(f"{place} has the weight {weight!r}.", "write 0 (not imitated) or 1.")
+        return bool(weight)
+    if train is not None and not isinstance(train, bool):
+        raise FixableError(f"{place} has train: {train!r}.", "write true or false.")
+    return train
+
+
+def _call(call: Any, place: str) -> Any:
+    """Return a call of a tool with its arguments as a mapping, which is what chat templates write."""
+    function = call.get("function") if isinstance(call, Mapping) else None
+    if not isinstance(function, Mapping) or not isinstance(function.get("arguments"), str):
+        return call
+    try:
+        arguments = parse_json(function["arguments"])
+    except ValueError as error:
+        what = f"{place} calls {function.get('name')!r} with arguments that are not valid JSON: {error}."
+        raise FixableError(what, "correct them.") from None
+    return {**call, "function": {**function, "arguments": arguments}}
+
+
+def read_tools(content: Any, column: str) -> list[Any] | None:
+    """Return the descriptions of functions of a column.
+
+    Raises:
+        FixableError: It holds something else.
+    """
+    if isinstance(content, str):
+        try:
+            content = parse_json(content) if content.strip() else None
+        except ValueError as error:
+            fix = "write a list of descriptions of functions."
+            raise FixableError(f"{column!r} is text that is not valid JSON: {error}.", fix) from None
+    if content is None or content == []:
+        return None
+    if not isinstance(content, list):
+        raise FixableError(f"{column!r} is {type(content).__name__}.", "write a list of descriptions of functions.")
+    return content
+
+
+def _tokens(row: Mapping[str, Any], ids_column: str, mask_column: str) -> Tokens:
+    ids, mask = row.get(ids_column), row.get(mask_column)
+    if not _whole_numbers(ids) or not _whole_numbers(mask) or len(ids) != len(mask):  # type: ignore[arg-type]
+        what = f"{ids_column!r} and {mask_column!r} must be lists of whole numbers, as long as each other."
+        raise FixableError(what, "write both, a number per token.")
+    trained = [bool(flag) for flag in mask or ()]
+    return Tokens(list(ids or ()), [False, *trained[1:]], _first_answer(row.get(_CHATS[0])))
+
+
+def _first_answer(messages: Any) -> str | None:
+    """Return the first message that is marked as imitated."""
+    if not isinstance(messages, list):
+        return None
+    marked = (item.get("content") for item in messages if isinstance(item, Mapping) and item.get("train") is True)
+    content = next(marked, None)
+    return content if isinstance(content, str) else None
+
+
+def _whole_numbers(value: Any) -> bool:
+    return isinstance(value, Sequence) and not isinstance(value, str) and all(isinstance(item, int) for item in value)

@@ -1,0 +1,119 @@
+"""What is wrong with a run of several stages, before the first begins."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+
+from roll.config import ConfigError, Problem, RunConfig, SamplingConfig
+from roll.config.kinds import PIPELINES, STAGES, runner
+from roll.config.optimizer_checks import optimizer_problems
+from roll.config.sample import SampleConfig
+from roll.config.shipped import shipped_data
+from roll.config.staged import StagedConfig
+from roll.config.trainer_keys import TrainerKeys
+from roll.config.worker import DataArgs, WorkerConfig
+from roll.pipelines.run.checks import check_run
+from roll.pipelines.run.life_cycle import Run
+
+
+def check_stages(config: StagedConfig) -> list[str]:
+    """Check of every stage what loading cannot, before the first begins; return what has no effect.
+
+    Raises:
+        ConfigError: Lists the problems of all stages.
+    """
+    notes, problems = check_run(config), list(_start_problems(config))
+    for name, stage in config.stages.items():
+        start = runner(PIPELINES.get(str(stage.config.pipeline)).run)
+        owner = getattr(start, "__self__", None)
+        try:
+            if isinstance(owner, type) and issubclass(owner, Run):
+                notes += [f"{STAGES}.{name}: {note}" for note in owner.check(stage.config)]
+        except ConfigError as error:
+            problems += [replace(each, path=f"{STAGES}.{name}.{each.path}") for each in error.problems]
+        problems += _data_problems(config, name)
+    if problems:
+        raise ConfigError(problems)
+    return notes
+
+
+def _start_problems(config: StagedConfig) -> Iterator[Problem]:
+    """Yield stages whose start is no policy: of a kind that has none."""
+    for name, stage in config.stages.items():
+        origin = config.origin_of(name)
+        if origin is not None and not isinstance(stage.config, TrainerKeys):
+            fix = "add start_from: pretrain to the stage."
+            yield Problem(f"{STAGES}.{name}.start_from", f"{stage.config.pipeline} has no policy to start from.", fix)
+        if stage.optimizer:
+            yield from _optimizer_problems(config, name, origin)
+        own = stage.config.actor_train.model_args.model_name_or_path if isinstance(stage.config, TrainerKeys) else None
+        if origin is not None and own is not None:
+            path = f"{STAGES}.{name}.actor_train.model_args.model_name_or_path"
+            yield Problem(path, f"the stage starts from the weights of {origin}.", "remove it.", own)
+        before = None if origin is None else config.stages[origin].config
+        if isinstance(before, TrainerKeys) and isinstance(stage.config, TrainerKeys):
+            trained = before.head("actor_train")
+            if trained not in ("language", stage.config.head("actor_train")):
+                fix = "name the stage whose policy goes on, or pretrain; reward_pretrain takes a reward model."
+                yield Problem(
+                    f"{STAGES}.{name}.start_from", f"{origin} trains a reward model, not a policy.", fix, origin
+                )
+
+
+def _optimizer_problems(config: StagedConfig, name: str, origin: str | None) -> Iterator[Problem]:
+    """Yield why a stage cannot begin with the optimiser of the stage whose weights it starts from."""
+    path, stage = f"{STAGES}.{name}.optimizer", config.stages[name].config
+    while origin is not None and isinstance(config.stages[origin].config, SampleConfig):
+        origin = config.origin_of(origin)
+    before = None if origin is None else config.stages[origin].config
+    if not isinstance(before, TrainerKeys) or not isinstance(stage, TrainerKeys):
+        yield Problem(path, "no stage before it has an optimiser.", "leave it out.")
+        return
+    yield from optimizer_problems(path, stage.actor_train)
+    theirs, own = (each.actor_train.strategy_args.strategy_name for each in (before, stage))
+    if theirs != own or before.actor_train.model_args.lora_rank is not None:
+        message = f"the optimiser of {origin} is of other parameters ({theirs}), and this stage has {own}."
+        yield Problem(path, message, "train both with the same strategy and without lora_rank, or leave it out.")
+
+
+def _data_problems(config: StagedConfig, name: str) -> Iterator[Problem]:
+    """Yield files of a stage that are not there, and that no stage before it writes."""
+    names = list(config.stages)
+    earlier = names[: names.index(name)]
+    for key, data in _data_sections(config.stages[name].config):
+        for file in data.file_name or [] if data.custom_cls is None else []:
+            path = Path(file).expanduser()
+            if path.resolve().is_relative_to(config.output_dir.resolve()):
+                by = next(
+                    (each for each in names if path.resolve().is_relative_to(config.folder(each).resolve())), None
+                )
+                yield from _source_problems(config, f"{STAGES}.{name}.{key}.file_name", file, by, earlier)
+            elif not shipped_data(path).exists():
+                fix = "correct the path; what a stage before it writes is at ${stages.<name>.output_dir}."
+                yield Problem(f"{STAGES}.{name}.{key}.file_name", "there is no such file.", fix, file)
+
+
+def _source_problems(
+    config: StagedConfig, path: str, file: str, by: str | None, earlier: list[str]
+) -> Iterator[Problem]:
+    if by not in earlier:
+        listed = ", ".join(f"${{{STAGES}.{each}.output_dir}}" for each in earlier) or "a file that there is"
+        yield Problem(path, "no stage before this one writes it.", f"name {listed}.", file)
+        return
+    source = config.stages[by].config
+    if isinstance(source, SamplingConfig) and not source.trajectory_dump_steps:
+        fix = f"set {STAGES}.{by}.trajectory_dump_steps=1."
+        yield Problem(path, f"stage {by} does not store what it samples.", fix, file)
+    elif not isinstance(source, SamplingConfig):
+        yield Problem(path, f"stage {by} samples nothing.", "name the folder of a stage that does.", file)
+
+
+def _data_sections(config: RunConfig) -> Iterator[tuple[str, DataArgs]]:
+    """Yield the key path and the keys of every section that names files."""
+    sections = [*config.roles(), ("validation", getattr(config, "validation", None))]
+    for key, section in sections:
+        data = getattr(section, "data_args", None)
+        if isinstance(data, DataArgs) and (isinstance(section, WorkerConfig) or key == "validation"):
+            yield f"{key}.data_args", data

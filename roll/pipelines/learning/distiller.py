@@ -1,0 +1,114 @@
+"""Learning from teachers: trajectories -> samples -> batch -> what teachers say of every token -> optimiser steps."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import torch
+from tensordict import TensorDict
+from torch import Tensor
+
+from roll.config import DistillConfig
+from roll.pipelines.learning.batches import TrainingBatch, mini_batches, training_batch
+from roll.pipelines.learning.objective import merge_metrics
+from roll.pipelines.learning.taught_rows import taught_rows
+from roll.pipelines.reporting.metrics import batch_metrics, prefixed
+from roll.pipelines.roles.core import Core
+from roll.strategies.training.comparing import BUCKETS, HEAD, IDS, STATES
+from roll.strategies.training.distilled import DistillationLoss
+from roll.tracking import Progress
+from roll.trajectories.model import TrajectoryGroup
+from roll.trajectories.taught import taught_path, write_taught
+from roll.workers.train import HF
+
+
+class Distiller:
+    """Turns trajectories into new weights of a student.
+
+    Args:
+        config: A checked configuration.
+        core: The student, and its teachers among the frozen models.
+        progress: Told which stage runs.
+    """
+
+    def __init__(self, config: DistillConfig, core: Core, progress: Progress) -> None:
+        self.config = config
+        self.core = core
+        self.progress = progress
+        self._roles = [role for role, _ in config.teacher_roles()]
+        by_tag = config.teachers_by_tag()
+        self._number_of = {tag: self._roles.index(role) for tag, role in by_tag.items()}
+        self._loss = DistillationLoss(config.loss_agg_mode, config.sequence_length)
+
+    def make_batch(self, groups: Sequence[TrajectoryGroup]) -> TrainingBatch:
+        """Turn trajectories into a padded batch; those that broke are left out.
+
+        Raises:
+            RolloutError: If nothing is left to train on.
+        """
+        batch = training_batch(
+            groups,
+            self.config.train_env_manager.sample_mode,
+            max_length=self.config.sequence_length,
+            pad_token_id=int(self.core.tokenizer.pad_token_id or 0),
+        )
+        # What no other teacher teaches is the first one's: `teacher`, which is there if anything is left.
+        numbers = [self._number_of.get(sample.tag, 0) for sample in batch.samples]
+        batch.tensors[HEAD] = torch.tensor(numbers)
+        return batch
+
+    async def learn(self, batch: TrainingBatch, step: int) -> dict[str, float]:
+        """Take the optimiser steps of training step ``step``; teachers are asked for one of them at a time."""
+        metrics = batch_metrics(batch.tensors)
+        reports, said, key = [], list[TensorDict](), (self.config.seed, step, 0)
+        for part in mini_batches(batch.tensors, self.config.update_plan().mini_batches, key):
+            if IDS not in part.keys():
+                with self.progress.stage("log_probs"):
+                    await self._ask(part)
+                if self.config.store_teacher:
+                    said.append(part)
+            with self.progress.stage("update"):
+                reports.append(await self.core.trainer.train_step(part, self._loss))
+        if said:
+            write_taught(taught_path(self.config.output_dir, step), taught_rows(said))
+        return {**metrics, **prefixed(merge_metrics(reports), "train")}
+
+    async def _ask(self, batch: TensorDict) -> None:
+        """Let the teachers say what they say of a batch (:mod:`roll.strategies.training.comparing`)."""
+        for number, role in enumerate(self._roles):
+            rows = (batch[HEAD] == number).nonzero().squeeze(-1)
+            if not len(rows):
+                continue
+            teacher, part = self.core.frozen[role], batch[rows]
+            if self.config.teacher_top_k is None:
+                _fill(batch, STATES, rows, await teacher.compute_states(part))
+            else:
+                ids, buckets = await teacher.compute_top(part, self.config.teacher_top_k)
+                _fill(batch, IDS, rows, ids)
+                _fill(batch, BUCKETS, rows, buckets)
+
+    def state(self) -> dict[str, Any]:
+        """Nothing: teachers do not change."""
+        return {}
+
+    async def save(self, directory: Path) -> None:
+        """Write the trainer, with the student in Hugging Face format and its tokenizer beside it."""
+        await self.core.trainer.save(directory)
+        self.core.tokenizer.save_pretrained(directory / HF)
+
+    async def restore(self, directory: Path, state: dict[str, Any]) -> None:
+        """Load what :meth:`save` wrote."""
+        await self.core.trainer.load(directory)
+
+
+def _fill(batch: TensorDict, name: str, rows: Tensor, values: Tensor) -> None:
+    """Put ``values`` ``[rows, sequence, width]`` into rows of a column, which becomes as wide as its widest teacher."""
+    width, column = values.shape[-1], batch.get(name, None)
+    if column is None:
+        column = values.new_zeros(*batch["input_ids"].shape, width)
+    if column.shape[-1] < width:
+        column = torch.nn.functional.pad(column, (0, width - column.shape[-1]))
+    column[rows, : values.shape[1], :width] = values
+    batch[name] = column

@@ -1,0 +1,109 @@
+"""What runs with environments have in common: episodes, and prompts beside them -> trajectories."""
+
+from __future__ import annotations
+
+from abc import abstractmethod
+from functools import partial
+from typing import Any, TypeVar
+
+from roll.config import PlayingConfig
+from roll.distributed import Cluster
+from roll.pipelines.reporting.domain_metrics import domain_metrics, evaluation_metrics
+from roll.pipelines.reporting.metrics import generation_metrics
+from roll.pipelines.roles.core import build_core
+from roll.pipelines.roles.pool import WorkerPool
+from roll.pipelines.sampled import Learns, SampledRun
+from roll.pipelines.sampling.evaluation import sample_all
+from roll.pipelines.sampling.grading import GradedPlay, graders_by_tag, start_graders
+from roll.pipelines.sampling.levels import (
+    TRAIN,
+    VAL,
+    generation_reports,
+    level_sources,
+    require_turns,
+    start_environments,
+    validation_levels,
+)
+from roll.pipelines.sampling.meter import RolloutMeter
+from roll.pipelines.sampling.prompt_data import load_data
+from roll.pipelines.sampling.prompts import PROMPTS, Prompts
+from roll.pipelines.sampling.stream import group_stream, load_state, members_per_step
+from roll.schedulers.group_stream import StepGroups
+from roll.schedulers.groups import require_some
+from roll.schedulers.levels import Level, LevelPlay
+from roll.schedulers.tasks import Play
+from roll.workers.loading import load_text
+
+Config = TypeVar("Config", bound=PlayingConfig)
+
+
+class PlayingRun(SampledRun[Config]):
+    """Plays episodes of environments, in groups that share a level; may answer prompts too, each in its share."""
+
+    prompts: Prompts | None = None
+
+    @abstractmethod
+    def make_learner(self) -> Learns:
+        """Return what learns from the episodes, with the models of ``core``."""
+
+    async def assemble(self, cluster: Cluster) -> None:
+        """Start models, engines and environments."""
+        config = self.config
+        text = require_turns(config, load_text(config))
+        data = load_data(config, text) if config.prompts_per_step else None
+        self.introduce_data(data)
+        self.core = await build_core(config, text, cluster)
+        self.learner = self.make_learner()
+        self.environments = await start_environments(config, self.core, TRAIN)
+        self.val_environments = await start_environments(config, self.core, VAL) if config.eval_steps else None
+        graders = await start_graders(config, self.core) if config.rewards else {}
+        self.graders = graders_by_tag(config, graders)
+        sources = level_sources(config, self._play(self.environments))
+        if data is not None:
+            levels = sum(source.groups_per_step for source in sources)
+            self.prompts = Prompts(config, self.core, data, graders, config.prompts_per_step, beside=levels)
+            sources.append(self.prompts.source())
+        self.meter = RolloutMeter(self.progress, members_per_step(sources), config.async_generation_ratio > 0)
+        self.stream = group_stream(config, sources, self.core.engines, self.meter)
+
+    async def measure(self) -> dict[str, float]:
+        """Return what engines and workers report of the step; the workers with environments ask the engines too."""
+        reports = await generation_reports(self.environments)
+        if self.prompts:
+            reports.append(self.core.generation.metrics())
+        return {**generation_metrics(reports), **self.core.cluster_metrics()}
+
+    def sampled(self, rollout: StepGroups) -> dict[str, float]:
+        """Return what to report of the prompts."""
+        return self.prompts.sampled(rollout, self.stream.position(PROMPTS)) if self.prompts else {}
+
+    def state(self) -> dict[str, Any]:
+        """Return which levels were played and which prompts were answered, as JSON."""
+        sampling = self.stream.state_dict()
+        return {**super().state(), "sampling": sampling, **(self.prompts.state(sampling) if self.prompts else {})}
+
+    def load_state(self, state: dict[str, Any]) -> None:
+        """Go on behind the last level and the last prompt of the checkpoint.
+
+        Raises:
+            ConfigError: If the data are not those of the checkpoint.
+        """
+        if self.prompts and "data" in state:
+            self.prompts.data.resume_position(state["data"])
+        # Earlier versions wrote "groups_played", and "ahead" where they sampled ahead.
+        load_state(self.stream, state.get("sampling", state.get("ahead")), int(state.get("groups_played", 0)))
+
+    async def evaluate(self, step: int) -> None:
+        """Play the validation levels and answer the validation prompts, the same at every evaluation."""
+        if self.val_environments is None:
+            return
+        with self.progress.stage("eval"):
+            play = self._play(self.val_environments)
+            groups = await sample_all(validation_levels(self.config), play, self.progress)
+            require_some(groups)
+            groups += await self.prompts.evaluate(self.progress) if self.prompts else []
+        self.report_evaluation(groups, step, {**evaluation_metrics(groups), **domain_metrics(groups)})
+
+    def _play(self, environments: WorkerPool) -> Play[Level]:
+        play = LevelPlay(partial(environments.call, "play"), self.config.seed)
+        return GradedPlay(play, self.graders) if self.graders else play

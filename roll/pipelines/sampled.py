@@ -1,0 +1,218 @@
+"""The step of a run that learns from what it samples: sample, learn, publish the weights, report."""
+
+from __future__ import annotations
+
+import asyncio
+from abc import abstractmethod
+from collections.abc import AsyncIterator, Iterator, Sequence
+from contextlib import asynccontextmanager
+from dataclasses import replace
+from functools import partial
+from pathlib import Path
+from typing import Any, Protocol, TypeVar
+
+from roll.config import SamplingConfig
+from roll.distributed.weight_sync import WeightSyncError
+from roll.env_managers.groups import GroupMismatchError
+from roll.pipelines.learning.batches import TrainingBatch
+from roll.pipelines.learning.learner import algorithm_warnings
+from roll.pipelines.reporting.metrics import (
+    generation_metrics,
+    prefixed,
+    rollout_metrics,
+    success_in_environments,
+)
+from roll.pipelines.reporting.review import keep_evaluation, report_failures, store
+from roll.pipelines.reporting.silence import SilenceWatch
+from roll.pipelines.roles.core import Core
+from roll.pipelines.roles.weight_check import WeightCheckError
+from roll.pipelines.run.command import review_command
+from roll.pipelines.run.interrupts import to_its_end
+from roll.pipelines.run.life_cycle import Run
+from roll.pipelines.run.terminal import say
+from roll.pipelines.sampling.meter import RolloutMeter
+from roll.pipelines.sampling.prompt_data import PromptData
+from roll.runs.layout import TRAJECTORIES
+from roll.schedulers.group_stream import GroupStream, StepGroups
+from roll.schedulers.groups import RolloutError, require_some
+from roll.tracking import RunSummary
+from roll.trajectories.model import TrajectoryGroup
+
+Config = TypeVar("Config", bound=SamplingConfig)
+
+
+class Learns(Protocol):
+    """What learns from a rollout."""
+
+    def make_batch(self, groups: Sequence[TrajectoryGroup]) -> TrainingBatch:
+        """Turn trajectories into a padded batch."""
+        ...
+
+    async def learn(self, batch: TrainingBatch, step: int) -> dict[str, float]:
+        """Take the optimiser steps of training step ``step``; return metrics."""
+        ...
+
+    def state(self) -> dict[str, Any]:
+        """Return what a checkpoint must remember beside the weights, as JSON."""
+        ...
+
+    async def save(self, directory: Path) -> None:
+        """Write what was trained."""
+        ...
+
+    async def restore(self, directory: Path, state: dict[str, Any]) -> None:
+        """Load what :meth:`save` wrote."""
+        ...
+
+
+class SampledRun(Run[Config]):
+    """A run that learns from what it samples.
+
+    A pipeline says what that is (``stream``), what learns from it (``learner``), and what is evaluated.
+    """
+
+    recovers_from = (*Run.recovers_from, WeightSyncError)
+    fails_with = (*Run.fails_with, WeightSyncError, RolloutError, GroupMismatchError, WeightCheckError)
+
+    core: Core
+    learner: Learns
+    silence: SilenceWatch
+    stream: GroupStream
+    """What gives each step its groups."""
+    meter: RolloutMeter
+    """Shows and counts what is sampled."""
+
+    @abstractmethod
+    def load_state(self, state: dict[str, Any]) -> None:
+        """Restore what :meth:`state` returned."""
+
+    def sampled(self, rollout: StepGroups) -> dict[str, float]:
+        """Return what to report of a rollout beside what every pipeline does."""
+        return {}
+
+    def keep(self, batch: TrainingBatch, step: int) -> None:
+        """Store what the learner made of a batch, if anything is to be seen of that in the review."""
+
+    async def measure(self) -> dict[str, float]:
+        """Return what engines and workers report of the step."""
+        return {**generation_metrics([self.core.generation.metrics()]), **self.core.cluster_metrics()}
+
+    async def step(self, step: int) -> None:
+        """One step: sample, make a batch, learn from it, publish the new weights, report."""
+        with self.progress.stage("rollout"):
+            self.meter.begin()
+            rollout = await self.stream.next(step, version=step - 1, on_progress=self.meter.groups)
+            require_some(rollout.groups)
+            sampled = {**self.meter.end(rollout), **self.sampled(rollout)}  # now: sampling may go on meanwhile
+            for note in rollout.notes:
+                self.progress.warning(f"step {step}: {note}")
+            report_failures(self.progress, rollout.groups, f"step {step}")
+            store(self.config, rollout.groups, step, "train", self.core.token_text)
+        batch = self.learner.make_batch(rollout.groups)
+        learned = await to_its_end(asyncio.create_task(self.update(batch, step)))
+        self.keep(batch, step)
+        described = prefixed(rollout_metrics(rollout.groups), "rollout")
+        named = {"reward/mean": described.get("rollout/reward", 0.0)}
+        success = success_in_environments(rollout.groups)
+        if success is not None:
+            named["env/success"] = success
+        metrics = {**named, **described, **sampled, **learned, **await self.measure()}
+        self.log.step(step, metrics)
+        warning = self.silence.step(metrics)
+        if warning is not None:
+            self.progress.warning(warning)
+        self.core.weight_check.require()
+
+    async def update(self, batch: TrainingBatch, step: int) -> dict[str, float]:
+        """Learn from a batch and publish the new weights; afterwards ``step`` is complete."""
+        devices, check = self.core.devices, self.core.weight_check
+        due = step % self.config.actor_infer.model_update_frequency == 0
+        async with self.core.engines.weights_at_rest:
+            measured = await devices.memory("rollout") if devices.needed else {}
+            await devices.begin_update()
+            measured |= await check.late()
+            check.require()
+            with self.changing(step):
+                with algorithm_warnings(self.progress):
+                    learned = measured | await self.learner.learn(batch, step)
+                learned |= await devices.memory("update") if devices.needed else {}
+                await devices.begin_weight_sync()
+                if due:
+                    with self.progress.stage("weight_sync"):
+                        learned |= await self.publish(step)
+                await devices.end_weight_sync()
+                self.stream.trained()
+            if due:
+                with self.progress.stage("weight_sync"):
+                    learned |= await check.run(step)
+        return learned
+
+    async def publish(self, step: int) -> dict[str, float]:
+        """Give the engines the weights of ``step``, between two tokens of what is sampled ahead; returns metrics."""
+        await self.core.weight_check.prepare()
+        return await self.stream.update(partial(self.core.engines.publish, step))
+
+    async def publish_first(self, step: int) -> None:
+        """Give engines that were just started the weights of ``step``, and check that they have them."""
+        check = self.core.weight_check
+        # They have cached nothing, and may not answer before: load_format=dummy makes random weights.
+        await self.core.engines.publish(step)
+        await check.run(step)
+        await check.late()
+        check.require()
+
+    @asynccontextmanager
+    async def working(self) -> AsyncIterator[None]:
+        """Make engines that die again; in the end, stop what is being sampled."""
+        async with self.core.engines.watched():
+            try:
+                yield
+            finally:
+                await self.stream.close()
+
+    async def ready(self, first: int, resumed: bool) -> None:
+        """Give the engines weights that they do not have, and the devices."""
+        self.silence = SilenceWatch()
+        if resumed or self.config.actor_infer.strategy_args.starts_with_random_weights:
+            await self.publish_first(first)
+        await self.core.devices.begin_rollout()
+
+    def state(self) -> dict[str, Any]:
+        """Return what the learner remembers beside the weights, as JSON; a pipeline adds its own."""
+        return self.learner.state()
+
+    async def save_state(self, folder: Path) -> None:
+        """Write trainer and critic, with the policy in Hugging Face format beside them."""
+        async with self.core.devices.for_models():
+            await self.learner.save(folder)
+
+    async def restore(self, folder: Path, state: dict[str, Any]) -> None:
+        """Load a checkpoint into the learner and the pipeline."""
+        await self.learner.restore(folder, state)
+        self.load_state(state)
+
+    def report_evaluation(self, groups: Sequence[TrajectoryGroup], step: int, metrics: dict[str, float]) -> None:
+        """Store an evaluation, write its review and log its metrics."""
+        keep_evaluation(self.config, self.progress, groups, step, self.core.token_text)
+        self.log.evaluation(step, prefixed(metrics, "val"))
+
+    def introduce_data(self, data: PromptData | None) -> None:
+        """Say what was read, if anything was, and not again where the run goes on after a loss."""
+        if data is not None and self.recoveries == 0:
+            for line in data.train.report.lines():
+                say(self.config, f"  data      {line}")
+
+    def how_to_review(self) -> str:
+        """Return the command that opens the review, where episodes are stored."""
+        return review_command(self.config) if self.config.trajectory_dump_steps else ""
+
+    def remarks(self) -> Iterator[str]:
+        """Say what the chat template cannot do."""
+        if self.core.renderer.folds_system:
+            yield "The chat template takes no system message: the first message of the user says it too."
+
+    def summary(self, steps: int) -> RunSummary:
+        """Return what is shown at the end, with the places of trajectories and pages."""
+        stored = self.config.output_dir / TRAJECTORIES if self.config.trajectory_dump_steps else None
+        pages = self.config.render_path if self.log.evaluated >= 0 else None
+        return replace(super().summary(steps), trajectories=stored, pages=pages)

@@ -1,0 +1,84 @@
+"""The prompts of a run: read from its files, with every fault a problem of the key that names them."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from roll.config import ConfigError, GeneratingArgs, Problem
+from roll.config.prompt_keys import PromptKeys
+from roll.config.worker import DataArgs
+from roll.data.dataset import PromptDataset
+from roll.data.errors import DataError
+from roll.data.loading import load_prompts, validation_prompts
+from roll.data.prompts import Prompt
+from roll.workers.loading import Text
+
+
+@dataclass(frozen=True, slots=True)
+class PromptData:
+    """The prompts of a run.
+
+    Attributes:
+        train: Training prompts, in an endless order.
+        val: Validation prompts, each once.
+    """
+
+    train: PromptDataset
+    val: Sequence[Prompt]
+
+    def resume_position(self, state: Mapping[str, Any]) -> int:
+        """Return the position that a checkpoint holds.
+
+        Raises:
+            ConfigError: If its data were others.
+        """
+        try:
+            return self.train.check_state(state)
+        except DataError as error:
+            raise data_problem("actor_train.data_args", error) from error
+
+
+def load_data(config: PromptKeys, text: Text) -> PromptData:
+    """Read the training and validation files.
+
+    Raises:
+        ConfigError: If they cannot be used.
+    """
+    data = config.actor_train.data_args
+    tokens = tokenisation(config, text, config.actor_infer.generating_args)
+    try:
+        train = load_prompts(data, config.prompt_tags, seed=config.seed, **tokens)
+    except DataError as error:
+        raise data_problem("actor_train.data_args", error) from error
+    return PromptData(train, eval_prompts(config, config.val_data_args, text) if config.validation else [])
+
+
+def eval_prompts(config: PromptKeys, data: DataArgs, text: Text) -> Sequence[Prompt]:
+    """Read validation files.
+
+    Raises:
+        ConfigError: If they cannot be used.
+    """
+    try:
+        return validation_prompts(data, config.prompt_tags, **tokenisation(config, text, config.validation_generating))
+    except DataError as error:
+        raise data_problem("validation.data_args", error) from error
+
+
+def data_problem(path: str, error: DataError) -> ConfigError:
+    """Make a fault of the data a problem of the keys that name them."""
+    place_and_fault = str(error).partition("\n    Fix: ")[0]
+    return ConfigError([Problem(f"{path}.file_name", place_and_fault, error.fix)])
+
+
+def tokenisation(config: PromptKeys, text: Text, generating: GeneratingArgs) -> dict[str, Any]:
+    """Return how a data set turns text into tokens and back, and how long a prompt may be."""
+    room = config.sequence_length - generating.max_new_tokens
+    return {
+        "encode": text.renderer.initial_ids,
+        "encode_text": lambda content: text.tokenizer.encode(content, add_special_tokens=False),
+        "decode": text.tokenizer.decode,
+        "prompt_length": config.prompt_length or room,
+    }

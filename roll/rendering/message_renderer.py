@@ -1,0 +1,40 @@
+"""The renderer of a policy that takes messages: there is no tokenizer here, and nobody counts tokens."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+
+class MessageRenderer:
+    """Stands where a tokenizer and a :class:`roll.rendering.chat.ChatRenderer` stand for others; all is without tokens.
+
+    Whoever asks for a completion gives the messages instead (``text_only``), the whole conversation every time.
+    """
+
+    text_only = True
+    stop_token_ids: tuple[int, ...] = ()
+    folds_system = False
+    turn_problem: str | None = None
+
+    def render_ids(self, messages: Sequence[Mapping[str, str]]) -> list[int]:
+        """Return no tokens."""
+        return []
+
+    initial_ids = render_ids
+
+    def next_ids(
+        self,
+        completion_ids: Sequence[int],
+        new_messages: Sequence[Mapping[str, str]],
+        history: Sequence[Mapping[str, str]] | None = None,
+    ) -> list[int]:
+        """Return no tokens."""
+        return []
+
+    def encode(self, text: str, *, add_special_tokens: bool = False) -> list[int]:
+        """Return no tokens."""
+        return []
+
+    def decode(self, ids: Sequence[int]) -> str:
+        """Return no text."""
+        return ""

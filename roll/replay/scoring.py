@@ -1,0 +1,40 @@
+"""Log-probs of stored tokens under the distributions that an engine draws from."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+import torch
+from transformers import PreTrainedModel
+
+from roll.generation import GenerationRequest
+from roll.strategies.generation.hf_infer.sampling import adjusted, penalise
+
+
+def score(model: PreTrainedModel, request: GenerationRequest, completion: Sequence[int]) -> list[float]:
+    """Return the natural-log probability of each token of a completion, as the engine would report it.
+
+    Args:
+        model: The policy.
+        request: What was asked: prompt and sampling.
+        completion: Tokens that answer it, whoever drew them.
+    """
+    tokens = [*request.prompt_ids, *completion]
+    count, before = len(completion), len(request.prompt_ids)
+    with torch.inference_mode():
+        ids = torch.tensor([tokens], device=model.device)
+        logits = model(input_ids=ids, use_cache=False).logits[0, before - 1 : -1].float()
+        sampling = request.sampling
+        if sampling.repetition_penalty != 1.0:
+            rows = range(count)
+            seen = [tokens[: before + row] for row in rows]
+            logits = penalise(logits, dict.fromkeys(rows, sampling.repetition_penalty), seen)
+        logits = adjusted(
+            logits,
+            np.full(count, sampling.temperature, np.float64),
+            np.full(count, sampling.top_k, np.int64),
+            np.full(count, sampling.top_p, np.float64),
+        )
+        chosen = torch.tensor(list(completion), device=model.device)
+        return torch.log_softmax(logits, dim=-1).gather(1, chosen[:, None]).squeeze(1).tolist()

@@ -1,0 +1,65 @@
+"""What distillation minimises."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from tensordict import TensorDict
+from torch import Tensor
+
+from roll.algorithms.aggregation import aggregate, count_sequences, count_tokens
+from roll.strategies.base import BatchTotals
+
+
+@dataclass(frozen=True, slots=True)
+class DistillationLoss:
+    """Divergence from the teachers at the tokens of ``response_mask`` (see :class:`roll.strategies.base.Loss`).
+
+    Reads ``divergence``, which the forward pass computes. Tokens are those that were sampled: that other tokens would
+    have been sampled by another student has no gradient, as in GKD.
+
+    Attributes:
+        aggregation: ``loss_agg_mode``.
+        max_length: Divisor of ``seq-mean-token-sum-norm``.
+
+    Source: Agarwal et al. 2024, On-Policy Distillation of Language Models (arXiv:2306.13649).
+    """
+
+    aggregation: str = "token-mean"
+    max_length: int | None = None
+
+    @property
+    def needs_entropy(self) -> bool:
+        """Always: a student that becomes certain too early is the first thing to look for."""
+        return True
+
+    def totals(self, batch: TensorDict) -> BatchTotals:
+        """Count trained tokens and sequences."""
+        mask = batch["response_mask"]
+        tokens = count_tokens(mask)
+        return BatchTotals(tokens, count_sequences(mask), measured_tokens=tokens)
+
+    def contributing_rows(self, batch: TensorDict) -> Tensor | None:
+        """Return the rows with trained tokens, ``None`` if all have some."""
+        rows = batch["response_mask"].any(dim=1)
+        return None if bool(rows.all()) else rows
+
+    def __call__(
+        self, log_probs: Tensor, entropy: Tensor | None, batch: TensorDict, totals: BatchTotals
+    ) -> tuple[Tensor, dict[str, Tensor]]:
+        """Return this micro-batch's share of the divergence, a scalar, and of the mean entropy."""
+        mask, divergence = batch["response_mask"], batch["divergence"]
+        assert entropy is not None
+        loss = aggregate(
+            divergence,
+            mask,
+            self.aggregation,
+            total_tokens=totals.tokens,
+            total_sequences=totals.sequences,
+            max_length=self.max_length,
+        )
+        means = {"divergence": divergence, "entropy": entropy}
+        return loss, {
+            f"distill/{name}": aggregate(each.detach(), mask, "token-mean", total_tokens=totals.measured_tokens)
+            for name, each in means.items()
+        }

@@ -1,0 +1,48 @@
+"""Of two episodes from one start the better and the worse one, as rows for learning from preferences."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from typing import Any, Final
+
+from roll.trajectories.model import Trajectory
+
+PROMPT: Final = "prompt"
+CHOSEN: Final = "chosen"
+REJECTED: Final = "rejected"
+
+
+def pair_row(better: Trajectory, worse: Trajectory) -> dict[str, Any] | None:
+    """Return what was asked, and both conversations that followed, as messages; ``None`` where they are the same.
+
+    The ``datasets`` library and TRL read such rows. Later observations of an episode are messages of the user.
+    """
+    chosen, rejected = _answers(better), _answers(worse)
+    if chosen == rejected:
+        return None
+    scores = {"chosen_score": better.score, "rejected_score": worse.score}
+    return {PROMPT: better.messages, CHOSEN: chosen, REJECTED: rejected, "tag": better.tag, **scores}
+
+
+def group_pairs(trajectories: Iterable[Trajectory], margin: float = 0.0) -> Iterator[dict[str, Any]]:
+    """Yield a pair for each group: its best member, and its worst one.
+
+    Args:
+        trajectories: Of one step; those that broke, or were never scored, are left out.
+        margin: Groups whose best score is not above the worst by more than this have no pair.
+    """
+    groups: dict[str, list[Trajectory]] = {}
+    for trajectory in trajectories:
+        if trajectory.turns and trajectory.score is not None and not trajectory.status.is_error:
+            groups.setdefault(trajectory.group_id, []).append(trajectory)
+    for members in groups.values():
+        scores = [member.score or 0.0 for member in members]
+        if max(scores) - min(scores) > margin:
+            row = pair_row(members[scores.index(max(scores))], members[scores.index(min(scores))])
+            if row is not None:
+                yield row
+
+
+def _answers(trajectory: Trajectory) -> list[dict[str, str]]:
+    """Return what was said after the prompt."""
+    return trajectory.conversation[len(trajectory.messages) :]

@@ -1,0 +1,232 @@
+"""Environments with nothing wrong, nearly all written by others; some wrapped so that they speak text."""
+
+from __future__ import annotations
+
+import asyncio
+import re
+import threading
+from copy import copy
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import gymnasium
+import reasoning_gym
+import textarena
+
+from roll.envs import AsyncTextEnv, Outcome, TextEnv
+
+ROOT = Path(__file__).resolve().parents[2]
+
+
+class ToyText(TextEnv):
+    """A game of Gymnasium with a name for each of its actions and each of its observations."""
+
+    def __init__(self, name: str, actions: list[str], worst: float, limit: int, **options: Any) -> None:
+        super().__init__(actions=actions, max_steps=limit, worst_reward=worst)
+        # The tables of a world, which nobody writes to, are made once; where the player stands is each game's own.
+        self.game = copy(_world(name, **options))
+
+    def start(self) -> str:
+        observation, _ = self.game.reset(seed=int(self.np_random.integers(1 << 31)))
+        return self.told(observation)
+
+    def act(self, action: str) -> Outcome:
+        observation, reward, terminated, _, _ = self.game.step((self.actions or ()).index(action))
+        return Outcome(self.told(observation), {"game": float(reward)}, terminated, terminated and reward > 0)
+
+    def told(self, observation: Any) -> str:
+        return f"Observation: {observation}"
+
+
+@cache
+def _world(name: str, **options: Any) -> Any:
+    return gymnasium.make(name, **options).unwrapped
+
+
+class Cliff(ToyText):
+    def act(self, action: str) -> Outcome:
+        outcome = super().act(action)
+        return outcome._replace(success=outcome.terminated)
+
+
+MOVES = ["left", "down", "right", "up"]
+
+
+def frozen_lake() -> TextEnv:
+    return ToyText("FrozenLake-v1", MOVES, 0.0, 30, is_slippery=False)
+
+
+def slippery_lake() -> TextEnv:
+    return ToyText("FrozenLake-v1", MOVES, 0.0, 60, is_slippery=True)
+
+
+def large_lake() -> TextEnv:
+    return ToyText("FrozenLake8x8-v1", MOVES, 0.0, 100, is_slippery=True)
+
+
+def taxi() -> TextEnv:
+    return ToyText("Taxi-v4", ["south", "north", "east", "west", "pick up", "drop off"], -10.0, 50)
+
+
+def cliff_walking() -> TextEnv:
+    return Cliff("CliffWalking-v1", ["up", "right", "down", "left"], -100.0, 40)
+
+
+def blackjack() -> TextEnv:
+    return ToyText("Blackjack-v1", ["stick", "hit"], -1.0, 10)
+
+
+def natural_blackjack() -> TextEnv:
+    return ToyText("Blackjack-v1", ["stick", "hit"], -1.0, 10, natural=True, sab=False)
+
+
+class Puzzle(TextEnv):
+    """One question with one answer, graded by its author."""
+
+    def __init__(self, name: str) -> None:
+        super().__init__(max_steps=1, worst_reward=0.0)
+        self.name = name
+
+    def start(self) -> str:
+        self.data = _data_set(self.name)
+        self.entry = self.data[int(self.np_random.integers(len(self.data)))]
+        return str(self.entry["question"])
+
+    def act(self, action: str) -> Outcome:
+        score = float(self.data.score_answer(answer=action, entry=self.entry))
+        return Outcome("Done.", {"score": score}, terminated=True, success=score >= 1.0)
+
+    def solution(self) -> list[str]:
+        return [str(self.entry["answer"])]
+
+
+@cache
+def _data_set(name: str) -> Any:
+    return reasoning_gym.create_dataset(name, size=50, seed=7)
+
+
+def chain_sum() -> TextEnv:
+    return Puzzle("chain_sum")
+
+
+def spell_backward() -> TextEnv:
+    return Puzzle("spell_backward")
+
+
+def greatest_common_divisor() -> TextEnv:
+    return Puzzle("gcd")
+
+
+def leg_counting() -> TextEnv:
+    return Puzzle("leg_counting")
+
+
+def number_sorting() -> TextEnv:
+    return Puzzle("number_sorting")
+
+
+ONE_AT_A_TIME = threading.Lock()
+
+
+class Arena(TextEnv):
+    """A game of TextArena for one player; its moves are in square brackets.
+
+    TextArena seeds and draws from Python's one global generator, so that games which begin at the same time disturb one
+    another: the certificate found it. With a lock around the beginning, where all is drawn, they are sound.
+    """
+
+    def __init__(self, name: str, actions: list[str] | None, limit: int) -> None:
+        super().__init__(actions=actions, action_pattern=r"(\[[^\[\]]*\])", max_steps=limit, worst_reward=-1.0)
+        self.name = name
+
+    def start(self) -> str:
+        with ONE_AT_A_TIME:
+            self.game = textarena.make(self.name)
+            self.game.reset(num_players=1, seed=int(self.np_random.integers(1 << 31)))
+        return str(self.game.get_observation()[1])[-2000:]
+
+    def act(self, action: str) -> Outcome:
+        done, _ = self.game.step(action=action)
+        if not done:
+            return Outcome(str(self.game.get_observation()[1])[-2000:], {"step": 0.0})
+        rewards, _ = self.game.close()
+        reward = max(-1.0, float(rewards[0]))
+        return Outcome("The end.", {"game": reward}, terminated=True, success=reward >= 1.0)
+
+
+def guess_the_number() -> TextEnv:
+    return Arena("GuessTheNumber-v0", [f"[{number}]" for number in range(1, 21)], 15)
+
+
+def tower_of_hanoi() -> TextEnv:
+    pegs = "ABC"
+    return Arena("TowerOfHanoi-v0", [f"[{one} {two}]" for one in pegs for two in pegs if one != two], 20)
+
+
+def arena_lake() -> TextEnv:
+    return Arena("FrozenLake-v0", ["[up]", "[down]", "[left]", "[right]"], 20)
+
+
+@cache
+def _of_the_page() -> type[TextEnv]:
+    """Return the environment of the page on environments, as a reader would paste it."""
+    page = (ROOT / "docs" / "environments.md").read_text(encoding="utf-8")
+    program = next(text for text in re.findall(r"```python\n(.*?)```", page, re.DOTALL) if "class GuessNumber" in text)
+    names: dict[str, Any] = {"__name__": "of_the_page"}
+    exec(compile(program, "docs/environments.md", "exec"), names)
+    found: type[TextEnv] = names["GuessNumber"]
+    return found
+
+
+def guess_number() -> TextEnv:
+    return _of_the_page()()
+
+
+class Waits(AsyncTextEnv):
+    """Ask a slow server for the way: Left or Right."""
+
+    def __init__(self) -> None:
+        super().__init__(actions=["Left", "Right"], max_steps=4)
+
+    async def start(self) -> str:
+        await asyncio.sleep(0.001)
+        self.way = str(self.np_random.choice(["Left", "Right"]))
+        return f"The way is {self.way}."
+
+    async def act(self, action: str) -> Outcome:
+        await asyncio.sleep(0.001)
+        return Outcome("Go on.", {"way": float(action == self.way)}, action == self.way, action == self.way)
+
+
+SOUND = (
+    "SimpleSokoban",
+    "LargerSokoban",
+    "SokobanDifferentGridVocab",
+    "FrozenLake",
+    "FrozenLakeThink",
+    "examples.custom_env:TreasureHunt",
+    *(
+        f"sound_envs:{made.__name__}"
+        for made in (
+            frozen_lake,
+            slippery_lake,
+            large_lake,
+            taxi,
+            cliff_walking,
+            blackjack,
+            natural_blackjack,
+            chain_sum,
+            spell_backward,
+            greatest_common_divisor,
+            leg_counting,
+            number_sorting,
+            guess_the_number,
+            tower_of_hanoi,
+            arena_lake,
+            guess_number,
+            Waits,
+        )
+    ),
+)
+"""All of them must be found fit."""

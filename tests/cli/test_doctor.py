@@ -1,0 +1,48 @@
+"""``roll doctor`` says what is there, what is missing, and whether a first run can work."""
+
+from __future__ import annotations
+
+import json
+from importlib import util
+from typing import Any
+
+import pytest
+import torch
+
+from roll.cli import doctor
+from roll.cli.app import main
+
+pytestmark = pytest.mark.processes  # it asks the sandbox to prove itself
+
+
+def roll(*words: str) -> int:
+    with pytest.raises(SystemExit) as left:
+        main(["doctor", *words])
+    return int(left.value.code or 0)
+
+
+def test_it_finds_what_is_here(capsys: pytest.CaptureFixture[str]) -> None:
+    assert roll("--json") == 0
+    found: dict[str, Any] = json.loads(capsys.readouterr().out)
+    assert found["problems"] == [] and found["packages"]["torch"] == torch.__version__
+    assert found["strategies"]["hf_infer"] == {"ready": True, "install": None}
+    assert found["devices"]["processors"] >= 1 and found["disk"]["free_gb"] > 0 and found["sandbox"]
+
+
+def test_what_is_missing_is_named_with_what_it_is_for(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    real = util.find_spec
+
+    def find_spec(name: str) -> Any:
+        if name == "megatron.core":
+            raise ModuleNotFoundError(name="megatron")  # as Python does where megatron itself is missing
+        return None if name in ("vllm", "ray") else real(name)
+
+    monkeypatch.setattr(doctor, "find_spec", find_spec)
+    monkeypatch.setattr(doctor, "version_of", lambda name: None if name in ("ray", "transformers") else "1.0")
+    assert roll() == 3
+    lines = capsys.readouterr().out.splitlines()
+    assert any(line.split()[0] == "vllm" and "roll-rl[vllm]" in line for line in lines if line.strip())
+    assert "ray        pip install 'roll-rl[ray]'" in lines
+    assert lines[-2:] == ["A toy policy cannot be trained here:", "  transformers is missing: pip install transformers"]

@@ -1,0 +1,66 @@
+"""Which files share something that is slow to start, and so run in one process when there are several.
+
+``make test`` runs three processes at once (pytest-xdist), and gives each a whole file at a time. The files of a group
+are given as one: what the first of them starts, the others find.
+"""
+
+from __future__ import annotations
+
+from fnmatch import fnmatch
+from typing import Any
+
+import pytest
+
+GROUPS: dict[str, tuple[str, ...]] = {
+    "engines": ("tests/integration/test_engine*", "tests/integration/test_vllm*"),
+    "runs on engines, machines and ranks": (
+        "tests/e2e/test_ray*",
+        "tests/e2e/test_real*",
+        "tests/e2e/test_sft*",
+        "tests/e2e/test_train*",
+        "tests/e2e/test_vllm*",
+    ),
+    "runs": ("tests/e2e/*",),
+    "ranks": (
+        "tests/integration/test_convert*",
+        "tests/integration/test_deepspeed*",
+        "tests/integration/test_fsdp*",
+        "tests/integration/test_lora*",
+        "tests/integration/test_ulysses*",
+    ),
+    "ranks of Megatron": ("tests/integration/test_megatron*",),
+}
+"""Groups and the files of each, the longest first: what is long is not to begin when all else is done.
+
+A file is in the first group that names it."""
+
+
+def group_of(file: str) -> str:
+    """Return the group of a test file, its path from the root; a file that shares nothing is a group of its own."""
+    return next((name for name, files in GROUPS.items() if any(fnmatch(file, one) for one in files)), file)
+
+
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """Begin with the longest groups, where processes take turns; else leave the order as it is."""
+    if hasattr(config, "workerinput"):
+        places = {name: place for place, name in enumerate(GROUPS)}
+        items.sort(key=lambda item: places.get(group_of(_file(item.nodeid)), len(places)))
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
+    """Return what gives whole groups to processes, for ``--dist loadfile``."""
+    if config.getoption("dist") != "loadfile":
+        return None
+    from xdist.scheduler import LoadScopeScheduling
+
+    class Groups(LoadScopeScheduling):
+        def _split_scope(self, nodeid: str) -> str:
+            return group_of(_file(nodeid))
+
+    config.option.loadscopereorder = False
+    return Groups(config, log)
+
+
+def _file(nodeid: str) -> str:
+    return nodeid.partition("::")[0]

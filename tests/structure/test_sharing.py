@@ -1,0 +1,33 @@
+"""The groups of test files that share something name files that are there, none in two."""
+
+from __future__ import annotations
+
+from fnmatch import fnmatch
+from pathlib import Path
+
+import pytest
+
+from tests.rings import exhaustive_but
+from tests.sharing import GROUPS, group_of
+
+ROOT = Path(__file__).resolve().parents[2]
+FILES = [path.relative_to(ROOT).as_posix() for path in sorted(ROOT.glob("tests/**/test_*.py"))]
+
+
+@pytest.mark.parametrize("pattern", [pattern for patterns in GROUPS.values() for pattern in patterns])
+def test_a_pattern_names_files(pattern: str) -> None:
+    assert any(fnmatch(file, pattern) for file in FILES)
+
+
+def test_a_file_is_in_the_first_group_that_names_it_or_is_one_by_itself() -> None:
+    for file in FILES:
+        named = [name for name, patterns in GROUPS.items() if any(fnmatch(file, pattern) for pattern in patterns)]
+        assert group_of(file) == [*named, file][0]
+    assert {group_of(file) for file in FILES} >= set(GROUPS)
+
+
+def test_the_cases_that_are_not_kept_are_exhaustive_and_a_wrong_name_is_an_error() -> None:
+    first, second = exhaustive_but(["a", "b"], "b")
+    assert second == "b" and first.values == ("a",) and [mark.name for mark in first.marks] == ["exhaustive"]
+    with pytest.raises(AssertionError, match="not all among"):
+        exhaustive_but(["a", "b"], "c")
