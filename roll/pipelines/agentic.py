@@ -3,13 +3,11 @@
 from __future__ import annotations
 
 from roll.config import AgenticConfig
-from roll.distributed import Cluster
 from roll.pipelines.checks.agentic import check_agentic
 from roll.pipelines.learning.learner import Learner
 from roll.pipelines.playing import PlayingRun
 from roll.pipelines.rl import RLPipeline
 from roll.tracking import RunSummary
-from roll.workers.loading import load_text
 
 
 def run_agentic(config: AgenticConfig) -> RunSummary:
@@ -24,11 +22,6 @@ class AgenticPipeline(PlayingRun[AgenticConfig], RLPipeline[AgenticConfig]):
     def check(cls, config: AgenticConfig) -> list[str]:
         """Check what loading cannot; return what has no effect."""
         return check_agentic(config)
-
-    async def assemble(self, cluster: Cluster) -> None:
-        """Read what experts wrote, if anything; start models, engines and environments."""
-        self.read_experts(load_text(self.config))
-        await super().assemble(cluster)
 
     def make_learner(self) -> Learner:
         """Return what turns scores into advantages, and these into new weights."""

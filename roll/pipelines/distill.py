@@ -8,14 +8,13 @@ from pathlib import Path
 from typing import Any
 
 from roll.config import DistillConfig
-from roll.distributed import Cluster
 from roll.pipelines.checks.distill import check_distill
 from roll.pipelines.learning.batches import TrainingBatch
 from roll.pipelines.learning.distiller import Distiller
 from roll.pipelines.learning.taught_rows import KEY, TaughtRows
 from roll.pipelines.playing import PlayingRun
 from roll.pipelines.run.interrupts import to_its_end
-from roll.workers.loading import load_text
+from roll.workers.loading import Text
 
 
 class DistillPipeline(PlayingRun[DistillConfig]):
@@ -28,11 +27,10 @@ class DistillPipeline(PlayingRun[DistillConfig]):
         """Check what loading cannot; return what has no effect."""
         return check_distill(config)
 
-    async def assemble(self, cluster: Cluster) -> None:
-        """Read what teachers said, if files have that; start models, engines and environments."""
+    def read_data(self, text: Text) -> None:
+        """Read what teachers said, if files have that, before a model loads."""
         if self.config.teacher_data:
-            self.stored = TaughtRows(self.config, load_text(self.config))
-        await super().assemble(cluster)
+            self.stored = TaughtRows(self.config, text)
 
     def make_learner(self) -> Distiller:
         """Return what asks the teachers."""

@@ -52,6 +52,7 @@ class PlayingRun(SampledRun[Config]):
         text = require_turns(config, load_text(config))
         data = load_data(config, text) if config.prompts_per_step else None
         self.introduce_data(data)
+        self.read_data(text)
         self.core = await build_core(config, text, cluster)
         self.learner = self.make_learner()
         self.environments = await start_environments(config, self.core, TRAIN)

@@ -25,7 +25,7 @@ class RLPipeline(SampledRun[Config]):
     answers: ExpertAnswers | None = None
     _written: Sequence[str] = ()
 
-    def read_experts(self, text: Text) -> None:
+    def read_data(self, text: Text) -> None:
         """Read what experts wrote, if anything, before a model loads.
 
         Raises:

@@ -42,7 +42,7 @@ class RlvrPipeline(RLPipeline[RLVRConfig]):
         text = load_text(config)
         data = load_data(config, text)
         self.introduce_data(data)
-        self.read_experts(text)
+        self.read_data(text)
         self.core = await build_core(config, text, cluster)
         self.learner = Learner(config, self.core, self.progress, experts=self.experts, answers=self.answers)
         graders = await start_graders(config, self.core)

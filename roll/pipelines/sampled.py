@@ -37,6 +37,7 @@ from roll.schedulers.group_stream import GroupStream, StepGroups
 from roll.schedulers.groups import RolloutError, require_some
 from roll.tracking import RunSummary
 from roll.trajectories.model import TrajectoryGroup
+from roll.workers.loading import Text
 
 Config = TypeVar("Config", bound=SamplingConfig)
 
@@ -201,6 +202,9 @@ class SampledRun(Run[Config]):
         if data is not None and self.recoveries == 0:
             for line in data.train.report.lines():
                 say(self.config, f"  data      {line}")
+
+    def read_data(self, text: Text) -> None:
+        """Read what is learned from beside what is sampled, before a model loads."""
 
     def how_to_review(self) -> str:
         """Return the command that opens the review, where episodes are stored."""
