@@ -43,14 +43,14 @@ def next_picture(terminal: Terminal) -> None:
     assert terminal.read_until(lambda: len(terminal.shown) > pieces)
 
 
-def seen(terminal: Terminal, rows: int, columns: int) -> str:
-    """Give the terminal this size; return the picture that is drawn for it, every frame whole."""
+def seen(terminal: Terminal, rows: int, columns: int, last: str = "roll view output/sokoban") -> str:
+    """Give the terminal this size; return the picture drawn for it, every frame whole, that shows ``last`` too."""
     terminal.resize(rows, columns)
 
     def drawn() -> bool:
         framed = [line for line in terminal.screen if line[:1] in tuple("╭│╰")]
         whole = all(cell_len(line.rstrip()) == columns and FRAMED.fullmatch(line.rstrip()) for line in framed)
-        return whole and len(framed) > 5 and any("roll view output/sokoban" in line for line in terminal.screen)
+        return whole and len(framed) > 5 and any(last in line for line in terminal.screen)
 
     assert terminal.read_until(drawn), "\n".join(terminal.screen)
     return "\n".join(terminal.screen)
@@ -79,14 +79,14 @@ def test_a_dashboard_shows_what_there_is_room_for(tmp_path: Path, colour: bool) 
         small = "\n".join(terminal.screen)
         assert "entropy" not in small and "Lake" not in small
 
-        wide = seen(terminal, 50, 200)
+        wide = seen(terminal, 50, 200, "response ·")
         for name in ("reward", "success", "tokens/s", "entropy", "KL", "response tokens"):
             assert f"─ {name} ─" in wide
         assert r"response · Lake\x1b[2J · step 2 · completed · score 1.50" in wide
         assert r"Up \x1b[2J\x1b]0;mine\x07\x9b31m\x1b[?1049l" in wide and "red漢" in wide
         assert "#__P_#" in wide and "Left" in wide and "roll view output/sokoban" in wide
 
-        middle = seen(terminal, 40, 120)
+        middle = seen(terminal, 40, 120, "Lake")
         assert "─ entropy ─" in middle and "Lake" in middle
         narrow = seen(terminal, 24, 60)
         assert "─ entropy ─" not in narrow and "roll view output/sokoban" in narrow
