@@ -43,14 +43,15 @@ def next_picture(terminal: Terminal) -> None:
     assert terminal.read_until(lambda: len(terminal.shown) > pieces)
 
 
-def seen(terminal: Terminal, rows: int, columns: int, last: str = "roll view output/sokoban") -> str:
-    """Give the terminal this size; return the picture drawn for it, every frame whole, that shows ``last`` too."""
+def seen(terminal: Terminal, rows: int, columns: int, *panels: str) -> str:
+    """Give the terminal this size; return the picture drawn for it, every frame whole, that shows these panels."""
     terminal.resize(rows, columns)
 
     def drawn() -> bool:
         framed = [line for line in terminal.screen if line[:1] in tuple("╭│╰")]
         whole = all(cell_len(line.rstrip()) == columns and FRAMED.fullmatch(line.rstrip()) for line in framed)
-        return whole and len(framed) > 5 and any(last in line for line in terminal.screen)
+        shown = "\n".join(terminal.screen)
+        return whole and len(framed) > 5 and all(sign in shown for sign in (*panels, "roll view output/sokoban"))
 
     assert terminal.read_until(drawn), "\n".join(terminal.screen)
     return "\n".join(terminal.screen)
