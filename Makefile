@@ -10,6 +10,8 @@ ARGS ?=
 TESTS ?=
 # Three for two cores: half of the time a test waits, for a process that starts or a deadline.
 THREE := -n 3 --dist loadfile
+# What waits for nothing has a core each.
+TWO := -n 2 --dist loadfile
 # Tests start hundreds of processes, each of which would compile all of roll anew.
 unexport PYTHONDONTWRITEBYTECODE
 
@@ -67,8 +69,8 @@ evaluate: core  ## Grade a policy on the math problems: make evaluate ARGS="pret
 train: core  ## Run another agentic configuration: make train CONFIG=frozen_lake ARGS="seed=1"
 	$(BIN)/python examples/start_agentic_pipeline.py --config-name $(CONFIG) $(ARGS)
 
-quick: setup  ## Run the tests that start no process
-	$(BIN)/python -m pytest --ring quick $(THREE) $(TESTS)
+quick: setup  ## Run the tests that start no process (two cores, 80 s)
+	$(BIN)/python -m pytest --ring quick $(TWO) $(TESTS)
 
 test: setup  ## Run the tests, with one of each: Ray, vLLM where it is installed, DeepSpeed, Megatron, a browser, a terminal
 	$(BIN)/python -m pytest --ring test $(THREE) $(TESTS)

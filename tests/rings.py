@@ -7,6 +7,7 @@ everything. A plain ``pytest tests/…`` runs all of what it is given; ``--ring`
 from __future__ import annotations
 
 import multiprocessing.process
+import re
 import sys
 from collections.abc import Iterable, Iterator
 from pathlib import Path
@@ -24,6 +25,7 @@ IN_PROCESSES = ("benchmarks", "e2e", "fresh_machine", "integration", "terminal")
 _FREE = {"git", "uname", "ldconfig", "lscpu", "gcc", "cc", "file"}
 _STARTS = {"subprocess.Popen", "os.fork", "os.forkpty", "os.posix_spawn", "os.system", "os.exec"}
 _HERE = Path(__file__).resolve().parent
+_MARKED_WHOLE = re.compile(rf"^pytestmark = pytest\.mark\.({'|'.join(NOT_IN['quick'])})\b", re.MULTILINE)
 
 
 def exhaustive_but(cases: Iterable[Any], *kept: Any) -> list[Any]:
@@ -42,10 +44,12 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 
 def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool | None:
-    """Leave out folders that the quick ring needs nothing of: to import their tests takes longer than it."""
-    if config.getoption("ring") == "quick" and collection_path.parent == _HERE:
-        return True if collection_path.name in IN_PROCESSES else None
-    return None
+    """Leave out folders and files that the quick ring needs nothing of: to import them takes as long as many tests."""
+    if config.getoption("ring") != "quick":
+        return None
+    if collection_path.suffix == ".py":
+        return True if _MARKED_WHOLE.search(collection_path.read_text()) else None
+    return True if collection_path.parent == _HERE and collection_path.name in IN_PROCESSES else None
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:

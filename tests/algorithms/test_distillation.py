@@ -67,6 +67,7 @@ def test_the_reverse_one_is_the_full_penalty_of_reinforcement_learning() -> None
     torch.testing.assert_close(ours, kl_penalty(student, teacher, "full"))
 
 
+@pytest.mark.long
 @settings(deadline=None, max_examples=60, derandomize=True)
 @given(
     seed=st.integers(0, 500),

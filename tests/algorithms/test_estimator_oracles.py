@@ -226,6 +226,7 @@ def test_estimator_equals_the_loop(name: str, batch: Batch) -> None:
     torch.testing.assert_close(result, expected, rtol=1e-8, atol=1e-8)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(("gamma", "lam"), [(1.0, 1.0), (0.99, 0.95), (0.5, 0.0), (0.0, 0.5)])
 @pytest.mark.parametrize("gaps", [False, True])
 def test_gae_in_float32_is_exact_to_five_digits_over_8192_tokens(gamma: float, lam: float, gaps: bool) -> None:

@@ -18,6 +18,8 @@ from roll.pipelines.evaluation import Results
 from roll.pipelines.measuring import Measured
 from roll.pipelines.run.record import RunRecord
 
+pytestmark = pytest.mark.long  # whole runs
+
 
 @pytest.fixture
 def measured(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> list[Any]:

@@ -13,6 +13,8 @@ from roll.config import RunConfig, RunError, launching
 from roll.pipelines.run.command import resume_command
 from roll.pipelines.run.record import RunRecord
 
+pytestmark = pytest.mark.long  # whole runs
+
 
 @pytest.fixture
 def started(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> list[tuple[str, RunConfig, str | None]]:

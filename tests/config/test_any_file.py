@@ -190,6 +190,7 @@ BOMB = nested("&v{} ", "*v{}")
 CHAIN = nested("", "'${{variables.v{}}}'")
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     ("text", "said"),
     [

@@ -99,6 +99,7 @@ def test_loading_by_name_imports_neither_torch_nor_ray() -> None:
     assert done.stdout.strip() == "set()"
 
 
+@pytest.mark.long
 def test_the_checkpoints_that_the_pages_name_are_there_after_a_run() -> None:
     pages = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
     text = "".join(page.read_text(encoding="utf-8") for page in pages)

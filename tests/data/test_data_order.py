@@ -32,6 +32,7 @@ def keys(data: PromptDataset, count: int, start: int = 0) -> list[str]:
     return [data.at(position).key for position in range(start, start + count)]
 
 
+@pytest.mark.long
 @settings(max_examples=150, deadline=None)
 @given(st.lists(st.integers(0, 50), min_size=1, max_size=7).filter(any))
 def test_after_any_number_of_positions_each_domain_has_its_share_within_one(weights: list[int]) -> None:

@@ -103,6 +103,7 @@ def test_only_the_same_memory_counts_as_tied_never_the_same_address_again() -> N
     assert all(s.aliases == () for s in describe([("a", tied), ("b", tied[:2]), ("c", tied.view(2, 2))]).specs())
 
 
+@pytest.mark.long
 def test_describing_keeps_no_tensor_alive() -> None:
     gone: list[torch.multiprocessing.reductions.StorageWeakRef] = []
 
@@ -273,6 +274,7 @@ def test_an_unknown_receiver_and_none_at_all_are_refused() -> None:
         WeightSender(manifest, {})
 
 
+@pytest.mark.long
 def test_a_trainer_that_is_not_there_is_named_with_its_address() -> None:
     sender = WeightSender(
         describe([("a", torch.zeros(1))]), {"one": ELSEWHERE}, WeightSyncSettings(host="127.0.0.1", timeout=1)

@@ -117,6 +117,7 @@ class Hanging(CountEnv):
         return super().step(response)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("max_threads", [1, 2])
 def test_hung_environments_do_not_hold_up_others(max_threads: int) -> None:
     hung = [Hanging() for _ in range(4)]
@@ -142,6 +143,7 @@ def test_hung_environments_do_not_hold_up_others(max_threads: int) -> None:
     wait_until(lambda: all(env.closed == 1 for env in hung))
 
 
+@pytest.mark.long
 def test_waiting_for_a_thread_does_not_count_as_hanging() -> None:
     class Slow(CountEnv):
         def step(self, response: str) -> Any:

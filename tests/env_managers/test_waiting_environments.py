@@ -93,6 +93,7 @@ class Meeting(CountEnv):
         return super().step(response)
 
 
+@pytest.mark.long
 def test_thousands_of_environments_wait_at_the_same_time_in_one_event_loop() -> None:
     before = threading.active_count()
 
@@ -105,6 +106,7 @@ def test_thousands_of_environments_wait_at_the_same_time_in_one_event_loop() -> 
     assert threading.active_count() <= before  # those of tests before this one may have ended meanwhile
 
 
+@pytest.mark.long
 def test_blocking_environments_get_as_many_threads_as_there_are_episodes() -> None:
     barrier = threading.Barrier(512)
 

@@ -19,6 +19,8 @@ from roll.models.errors import ModelNotFoundError
 from roll.models.loading import load_model, load_tokenizer
 from roll.models.smollm2 import CACHE_VARIABLE, smollm2_folder
 
+pytestmark = pytest.mark.long  # a real model
+
 UNPACK = "from roll.models.smollm2 import smollm2_folder; print(smollm2_folder())"
 
 

@@ -167,6 +167,7 @@ def test_digits_and_common_words_are_one_token() -> None:
     assert RENDERER.bridge_problem is None
 
 
+@pytest.mark.long
 def test_the_math_build_is_reproducible(tmp_path: Path) -> None:
     for name in ("first", "second"):
         build(tmp_path / name, "math", steps=3, batch_size=4)

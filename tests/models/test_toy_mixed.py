@@ -8,6 +8,7 @@ import itertools
 import json
 from pathlib import Path
 
+import pytest
 import torch
 
 from roll.generation import GenerationRequest, SamplingParams
@@ -30,6 +31,7 @@ def test_both_teachers_play_and_calculate() -> None:
         assert "SimpleSokoban" in tags and "arithmetic" in tags
 
 
+@pytest.mark.long
 def test_the_mixed_build_goes_on_from_another_policy_and_is_reproducible(tmp_path: Path) -> None:
     for name in ("first", "second"):
         build(tmp_path / name, "mixed", steps=3, batch_size=4)

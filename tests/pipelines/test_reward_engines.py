@@ -16,6 +16,8 @@ from roll.trajectories.model import Status
 from roll.trajectories.store import read_trajectories
 from tests.e2e.rlvr_support import small_config
 
+pytestmark = pytest.mark.long  # whole runs
+
 ONE_STEP = {"max_steps": 1, "eval_steps": 0, "dynamic_sampling__enable": False}
 
 

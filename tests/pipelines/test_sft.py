@@ -13,6 +13,8 @@ from roll.config import ConfigError, SFTConfig, load
 from roll.pipelines.sft import SFTPipeline
 from roll.runs.stored import StoredRun
 
+pytestmark = pytest.mark.long  # whole runs
+
 SUMS = [(a, b) for a in range(1, 5) for b in range(1, 6)]
 
 

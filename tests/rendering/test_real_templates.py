@@ -141,6 +141,7 @@ def test_games_are_extended_in_place_unless_the_template_rewrites_what_was_said(
     assert tokens == whole(tokenizer, renderer, messages)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("name", [*BUILT_IN])
 def test_built_in_models_give_the_tokens_of_the_whole_rendering(name: str) -> None:
     try:

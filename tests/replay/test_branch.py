@@ -20,6 +20,8 @@ from roll.viewer.episodes import Episodes
 from roll.viewer.run_folder import RunFolder
 from tests.replay.test_replay import changed
 
+pytestmark = pytest.mark.long  # whole runs
+
 
 def long_one(run: StoredRun) -> Trajectory:
     """The longest game of Sokoban of the second step."""

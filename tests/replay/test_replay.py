@@ -18,6 +18,8 @@ from roll.trajectories.model import Trajectory
 from roll.trajectories.store import Phase, write_trajectories
 from tests.replay.conftest import TAGS
 
+pytestmark = pytest.mark.long  # whole runs
+
 
 def changed(run: StoredRun, folder: Path, step: int, change: Callable[[list[Trajectory]], None]) -> StoredRun:
     """A copy of a run with one file of episodes changed."""

@@ -100,6 +100,7 @@ def test_a_response_follows_an_instruction_if_googles_program_says_so(instructio
     agrees()
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     ("text", "language"),
     [

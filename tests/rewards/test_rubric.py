@@ -176,6 +176,7 @@ def test_rubrics_can_share_a_limit() -> None:
     assert watched.most == 2
 
 
+@pytest.mark.long
 def test_waiting_for_a_slot_does_not_count_towards_the_time_out() -> None:
     async def slow(request):
         await asyncio.sleep(0.1)
@@ -186,6 +187,7 @@ def test_waiting_for_a_slot_does_not_count_towards_the_time_out() -> None:
     assert [grade.score for grade in results] == [1.0] * 20
 
 
+@pytest.mark.long
 def test_waiting_for_a_place_inside_a_verifier_does_not_count_either() -> None:
     limit = ConcurrencyLimit(1)
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 
+import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from scheduler_fakes import group_of
@@ -40,6 +41,7 @@ def test_a_step_of_one_group_leaves_no_room_for_more_than_the_lead() -> None:
     assert len(books.admit()) == 4
 
 
+@pytest.mark.long
 @settings(max_examples=150, deadline=None)
 @given(
     size=st.integers(1, 4),

@@ -146,6 +146,7 @@ def largest_gap(first: list[float], second: list[float]) -> float:
     return gap
 
 
+@pytest.mark.long
 def test_the_lengths_trained_on_are_distributed_as_those_sampled() -> None:
     sampled, trained = lengths_trained_on(groups=400)
     # Of 3,200 and 4,800 draws of one distribution the distance exceeds 0.037 once in a hundred times.

@@ -220,6 +220,7 @@ def test_every_admitted_group_is_trained_once_or_counted_with_a_reason(case: Cas
     run_in_virtual_time(whole())
 
 
+@pytest.mark.long
 @settings(max_examples=30, deadline=None)
 @given(CASES, st.integers(0, 2**32))
 def test_without_a_lead_steps_get_the_same_groups_whatever_the_latencies(case: Case, latency_seed: int) -> None:

@@ -82,6 +82,7 @@ def my_trainer(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> dict[str, Any
     }
 
 
+@pytest.mark.long
 @pytest.mark.filterwarnings("ignore::roll.config.ConfigWarning")
 def test_a_trainer_of_a_users_own_trains_a_run(my_trainer: dict[str, Any], tmp_path: Path) -> None:
     run_agentic(load(my_trainer))

@@ -81,6 +81,7 @@ def test_damaged_line_is_an_error_with_its_number(tmp_path: Path) -> None:
         read_metrics(path)
 
 
+@pytest.mark.long
 @pytest.mark.heavy
 def test_tensorboard_events_hold_the_scalars_and_resume_hides_later_steps(tmp_path: Path) -> None:
     from tensorboard.backend.event_processing.event_accumulator import EventAccumulator

@@ -59,6 +59,7 @@ def make_trajectory(episode: int = 0, **changes: object) -> Trajectory:
     return trajectory
 
 
+@pytest.mark.long
 @settings(max_examples=60, deadline=None)
 @given(st.lists(_trajectories, max_size=3))
 def test_what_is_read_is_what_was_written(tmp_path_factory: pytest.TempPathFactory, trajectories) -> None:

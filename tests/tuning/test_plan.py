@@ -11,6 +11,8 @@ from roll.config.errors import FixableError
 from roll.config.ranges import Choice, Range
 from roll.tuning.plan import make_plan, seconds_in
 
+pytestmark = pytest.mark.long  # whole studies
+
 RATE = "actor_train.training_args.learning_rate"
 
 

@@ -27,6 +27,8 @@ from .test_review_in_a_browser import browser, problems_of
 from .test_server import Document, members, store
 from .test_text import said
 
+pytestmark = pytest.mark.long  # pages of whole runs
+
 __all__ = ["browser"]
 
 

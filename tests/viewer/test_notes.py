@@ -21,6 +21,8 @@ from .test_review_in_a_browser import browser, page
 from .test_server import HOME, client, members, opened, run, store, words
 from .test_text import said
 
+pytestmark = pytest.mark.long  # pages of whole runs
+
 __all__ = ["browser", "client", "opened", "page", "run"]
 HERE = {"origin": HOME}
 PLACE = "train/1/0/g-11"

@@ -24,6 +24,8 @@ from roll.viewer.text import as_text
 
 from .pages import HOSTILE, answer, make_trajectory
 
+pytestmark = pytest.mark.long  # pages of whole runs
+
 PORT = 8765
 HOME = f"http://127.0.0.1:{PORT}"
 

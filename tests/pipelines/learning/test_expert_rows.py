@@ -236,6 +236,7 @@ class Writer:
         return written(7), {}
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     "changes",
     [

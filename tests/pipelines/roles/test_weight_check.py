@@ -42,6 +42,7 @@ def toy_pair(engines: int = 1) -> tuple[Trainer, Engines]:
     return trainer, Engines(*(HfInferStrategy(same_engine_of_its_own(trainer.model)) for _ in range(engines)))
 
 
+@pytest.mark.long
 def test_faults_of_weights_are_found_and_their_tensors_named() -> None:
     trainer, engines = toy_pair()
     for fault, message in in_turn(run_async, trainer, engines, probes(VOCABULARY)):

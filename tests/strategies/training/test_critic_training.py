@@ -177,6 +177,7 @@ def test_a_batch_without_trained_tokens_gives_values_and_gradients_of_zero() -> 
     assert all(value.count_nonzero() == 0 for value in gradient.values())
 
 
+@pytest.mark.long
 def test_training_fits_values_to_returns() -> None:
     """The return of a token depends on the token before it, which a critic sees, and on nothing else."""
     batch = token_batch(rows=12)

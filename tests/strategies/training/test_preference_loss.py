@@ -128,6 +128,7 @@ def test_dpo_is_a_plain_loop_over_pairs(prepared, policy_and_reference) -> None:
     assert metrics["logps/rejected"] == pytest.approx(sum(policy[1::2]) / len(PAIRS), rel=1e-9)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("kind", KINDS)
 def test_packing_micro_batches_and_shares_of_ranks_change_nothing(prepared, policy_and_reference, kind: str) -> None:
     _, batch, loss, _ = prepared[kind]

@@ -50,6 +50,7 @@ def test_greedy_equals_hugging_face_generate_on_ragged_prompts(model, layout, in
         assert_greedy_and_exact(model, prompt, completion)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("layout", ["flat", "padded"])
 @pytest.mark.parametrize("max_slots", [12, 3])
 def test_sessions_over_many_turns_are_exact_with_and_without_eviction(model, layout, max_slots):
@@ -146,6 +147,7 @@ def test_sampled_log_probs_equal_those_of_a_full_forward(model, temperature, top
     assert len(drawn) > 5
 
 
+@pytest.mark.long
 def test_tokens_do_not_depend_on_arrival_order_or_company(model):
     asked = prompts(12, seed=4)
     requests = [

@@ -338,6 +338,7 @@ def rollout(model, jitter: int) -> list[Completion]:
     return [collected[name] for name in sorted(collected)]
 
 
+@pytest.mark.long
 def test_with_activity_two_runs_are_bit_identical_whatever_the_threads_do(model):
     first, second = rollout(model, 1), rollout(model, 2)
     assert len(first) == 60

@@ -270,6 +270,7 @@ def test_an_unknown_option_names_the_nearest_one() -> None:
     assert FsdpOptions.from_mapping({"fsdp_size": 4, "reshard_after_forward": False}).fsdp_size == 4
 
 
+@pytest.mark.long
 def test_compiled_layers_give_the_same_step(monkeypatch: pytest.MonkeyPatch) -> None:
     """With a back end that needs no C++ compiler; which one is used does not change what is compiled."""
     graphs: list[object] = []

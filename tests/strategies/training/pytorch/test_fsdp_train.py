@@ -51,6 +51,7 @@ def assert_same(
         assert second[1][name] == pytest.approx(value, rel=digits, abs=digits), name
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("mode", MODES)
 @pytest.mark.parametrize("policy_loss", ["ppo", "gspo_segment"])
 def test_any_micro_batches_give_the_same_gradient_and_metrics(mode: str, policy_loss: str) -> None:
