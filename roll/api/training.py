@@ -7,9 +7,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from roll.config import ConfigError, Problem, RunConfig, load
-from roll.config.kinds import PIPELINES, Runner, runner
+from roll.config.kinds import kind_for, runner
 from roll.config.process import prepare_process
-from roll.config.staged import StagedConfig
 from roll.runs.stored import StoredRun
 from roll.tracking.notebook import in_notebook
 
@@ -57,11 +56,11 @@ def train(
         checked = config
     else:
         checked = load(config, overrides=overrides, **changes)
-    checked = _with_metrics(checked)
+    checked = checked.each(_with_metrics)  # what a run of stages writes itself does not depend on it
     if checked.progress == "auto" and in_notebook():
         checked = _changed(checked, progress="notebook")
     prepare_process(checked.system_envs)
-    runner(_kind(checked))(checked)
+    runner(kind_for(checked).run)(checked)
     return StoredRun.open(checked.output_dir)
 
 
@@ -82,25 +81,9 @@ def open_run(folder: str | Path) -> StoredRun:
 
 def _with_metrics(config: RunConfig) -> RunConfig:
     """Let the run keep its metrics where they can be read again."""
-    if isinstance(config, StagedConfig):
-        return config.each(_with_metrics)  # what it writes itself does not depend on the key
     trackers = [config.track_with] if isinstance(config.track_with, str) else list(config.track_with)
     return config if _METRICS in trackers else _changed(config, track_with=[*trackers, _METRICS])
 
 
 def _changed(config: RunConfig, **changes: Any) -> RunConfig:
     return config.model_copy(update=changes).from_origins(config.origins)
-
-
-def _kind(config: RunConfig) -> Runner:
-    """Return what runs a configuration: the kind that it names, else that of its model."""
-    kinds = [PIPELINES.get(name) for name in PIPELINES]
-    named = [kind for kind in kinds if kind.name == getattr(config, "pipeline", None)]
-    fitting = [kind for kind in [*named, *kinds] if isinstance(config, kind.config)]
-    return next(kind.run for kind in fitting if _is_nearest(kind.config, config))
-
-
-def _is_nearest(model: type[RunConfig], config: RunConfig) -> bool:
-    """Whether no other kind's model describes ``config`` more closely: an evaluation is an RLVR configuration too."""
-    models = [PIPELINES.get(name).config for name in PIPELINES]
-    return not any(isinstance(config, other) and issubclass(other, model) and other is not model for other in models)

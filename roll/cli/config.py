@@ -76,8 +76,7 @@ def check_(name: Name, overrides: Overrides = None, as_json: AsJson = False) -> 
         Exit: It cannot be used.
     """
     from roll.config import ConfigError, require_runnable
-    from roll.config.kinds import kind_with
-    from roll.config.staged import StagedConfig
+    from roll.config.kinds import kind_for
     from roll.config.written import flat, to_mapping
 
     try:
@@ -92,7 +91,7 @@ def check_(name: Name, overrides: Overrides = None, as_json: AsJson = False) -> 
     values = to_mapping(config)
     flattened = {**values, **flat(values)}
     became = {written: (native, flattened.get(native)) for native, written in config.origins.written.items()}
-    pipeline = kind_with(type(config)).name
+    pipeline = kind_for(config).name
     if as_json:
         translated = {written: {"key": key, "value": value} for written, (key, value) in became.items()}
         found = {"usable": True, "pipeline": pipeline, "warnings": cautions, "translated": translated}
@@ -104,8 +103,7 @@ def check_(name: Name, overrides: Overrides = None, as_json: AsJson = False) -> 
     for written, (key, value) in became.items():
         typer.echo(f"{written:<{width}} → {key}: {json.dumps(value, default=str, ensure_ascii=False)}")
     typer.echo(f"{name} can be used: pipeline {pipeline}, {config.exp_name}.")
-    if isinstance(config, StagedConfig):
-        typer.echo("\n".join(f"  {line}" for line in config.plan().describe().splitlines()))
+    typer.echo("\n".join(f"  {line}" for line in config.plan().describe().splitlines()))
 
 
 @app.command(

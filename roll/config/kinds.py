@@ -114,6 +114,22 @@ def kind_with(config: type[RunConfig]) -> PipelineKind:
     return next(kind for kind in map(PIPELINES.get, PIPELINES) if kind.config is config)
 
 
+def kind_for(config: RunConfig) -> PipelineKind:
+    """Return the kind that runs a checked configuration: that of its model, or of the nearest that its model extends.
+
+    Where several kinds have that model, the one that the configuration names.
+
+    Raises:
+        LookupError: There is no such kind.
+    """
+    kinds = [PIPELINES.get(name) for name in PIPELINES]
+    for model in type(config).__mro__:
+        fitting = [kind for kind in kinds if kind.config is model]
+        if fitting:
+            return next((kind for kind in fitting if kind.name == config.pipeline), fitting[0])
+    raise LookupError(f"no kind of run has the keys of {type(config).__name__}; register_pipeline makes it one.")
+
+
 register_pipeline("agentic", config=AgenticConfig, run="roll.pipelines.agentic:AgenticPipeline.start")
 register_pipeline("rlvr", config=RLVRConfig, run="roll.pipelines.rlvr:RlvrPipeline.start")
 register_pipeline("evaluation", config=EvaluationConfig, run="roll.pipelines.evaluation:run_evaluation")

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Any, ClassVar, Literal, Protocol, Self
@@ -16,7 +16,7 @@ from roll.config.origins import Origins
 from roll.config.ranges import read_range
 from roll.config.trackers import TRACKERS
 from roll.config.user_modules import imported
-from roll.config.worker import NonNegative, Positive, WorkerConfig
+from roll.config.worker import NonNegative, Positive, TrainWorkerConfig, WorkerConfig
 
 ConfigPath = Annotated[Path, Field(strict=False)]
 
@@ -53,6 +53,10 @@ class RunConfig(ConfigModel):
 
     program: ClassVar[str] = ""
     """The program that reads such a configuration."""
+    samples: ClassVar[bool] = False
+    """Whether it samples trajectories."""
+    trains: ClassVar[bool] = True
+    """Whether it changes weights."""
 
     # The run
     pipeline: str | None = Field(
@@ -149,6 +153,29 @@ class RunConfig(ConfigModel):
     def identity(self) -> dict[str, Any]:
         """Return the keys that must not change when the run is resumed: the outcome would belong to no run."""
         return {"seed": self.seed}
+
+    @property
+    def policy(self) -> TrainWorkerConfig | None:
+        """The keys of the model that it trains, or that plays; ``None`` where there is none."""
+        return None
+
+    @property
+    def policy_head(self) -> str | None:
+        """What that model has behind its backbone (:data:`roll.config.trainer_keys.Head`)."""
+        return None
+
+    @property
+    def stores_samples(self) -> bool:
+        """Whether trajectories that it samples to learn from are written."""
+        return False
+
+    def inner_runs(self) -> Iterator[tuple[str, RunConfig]]:
+        """Yield the runs that it consists of, each under the path of its keys; a run that is one consists of none."""
+        return iter(())
+
+    def each(self, change: Callable[[RunConfig], RunConfig]) -> RunConfig:
+        """Return this run with ``change`` made to all that it consists of."""
+        return change(self)
 
     def roles(self) -> Iterator[tuple[str, WorkerConfig]]:
         """Yield the name and keys of every role that the configuration has."""

@@ -8,7 +8,6 @@ from importlib.util import find_spec
 
 from roll.config.errors import ConfigError, Problem
 from roll.config.run import RunConfig
-from roll.config.staged import StagedConfig
 from roll.config.strategies import availability_problem
 from roll.config.user_modules import import_problems
 
@@ -29,9 +28,8 @@ def require_runnable(config: RunConfig) -> None:
 
 
 def _missing(config: RunConfig) -> Iterator[Problem]:
-    if isinstance(config, StagedConfig):
-        for name, stage in config.stages.items():
-            yield from (replace(problem, path=f"stages.{name}.{problem.path}") for problem in _missing(stage.config))
+    for path, inner in config.inner_runs():
+        yield from (replace(problem, path=f"{path}.{problem.path}") for problem in _missing(inner))
     yield from import_problems("strategy_modules", config.strategy_modules)
     for role, worker in config.roles():
         problem = availability_problem(

@@ -24,6 +24,8 @@ class SamplePlan(BatchPlan):
 class SampleConfig(PlayingConfig):
     """The keys of a run that plays groups for others to learn from."""
 
+    trains = False
+
     def plan(self) -> SamplePlan:
         """Return what a step plays."""
         plan = super().plan()

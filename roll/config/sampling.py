@@ -17,6 +17,7 @@ from roll.config.sampling_keys import DivergenceKind, SamplingKeys
 class SamplingConfig(SamplingKeys):
     """Base of every run that samples from the policy it trains. A kind says what it samples (:meth:`plan`)."""
 
+    samples = True
     plays: ClassVar[bool] = False
     """Whether it plays levels of environments; what else a run samples are responses to prompts."""
 
@@ -67,9 +68,14 @@ class SamplingConfig(SamplingKeys):
         """Return the keys that must not change when the run is resumed."""
         return {**super().identity(), "pretrain": self.pretrain, "rollout_batch_size": self.rollout_batch_size}
 
+    @property
+    def stores_samples(self) -> bool:
+        """Whether trajectories of training steps are written."""
+        return self.trajectory_dump_steps > 0
+
     def stores(self, step: int) -> bool:
         """Whether the trajectories of a training step are written."""
-        return self.trajectory_dump_steps > 0 and step % self.trajectory_dump_steps == 0
+        return self.stores_samples and step % self.trajectory_dump_steps == 0
 
     def problems(self) -> Iterator[Problem]:
         """Yield every contradiction between keys that are each valid alone."""

@@ -88,6 +88,11 @@ class StagedConfig(RunConfig):
         """Return what the stages are."""
         return StagePlan(tuple((name, str(stage.config.pipeline)) for name, stage in self.stages.items()))
 
+    def inner_runs(self) -> Iterator[tuple[str, RunConfig]]:
+        """Yield the run of every stage under the path of its section."""
+        for name, stage in self.stages.items():
+            yield f"stages.{name}", stage.config
+
     def origin_of(self, name: str) -> str | None:
         """Return the stage whose weights a stage starts from, ``None`` for ``pretrain``."""
         names = list(self.stages)
@@ -103,7 +108,7 @@ class StagedConfig(RunConfig):
     def each(self, change: Callable[[RunConfig], RunConfig]) -> Self:
         """Return this run with ``change`` made to every stage."""
         changed = {
-            name: Stage.of(change(stage.config), **{key: getattr(stage, key) for key in StageKeys.model_fields})
+            name: Stage.of(stage.config.each(change), **{key: getattr(stage, key) for key in StageKeys.model_fields})
             for name, stage in self.stages.items()
         }
         return self.model_copy(update={"stages": changed}).from_origins(self.origins)

@@ -42,6 +42,16 @@ class TrainerKeys(RunConfig):
         None, description="DeepSpeed options, stage 3 with weights and optimiser in main memory."
     )
 
+    @property
+    def policy(self) -> TrainWorkerConfig:
+        """The keys of the model that is trained."""
+        return self.actor_train
+
+    @property
+    def policy_head(self) -> Head:
+        """What it has behind its backbone."""
+        return self.head("actor_train")
+
     def roles(self) -> Iterator[tuple[str, WorkerConfig]]:
         """Yield the name and keys of every role that the run has."""
         yield "actor_train", self.actor_train

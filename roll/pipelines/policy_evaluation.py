@@ -13,7 +13,6 @@ import torch
 
 from roll.config import ConfigError, ConfigWarning, load
 from roll.config.loading import kind_to_measure
-from roll.config.playing import PlayingConfig
 from roll.config.policy_evaluation import CONFIG, PolicyEvaluationKeys
 from roll.pipelines.measuring import Evaluated, check_measurable, measure_now
 from roll.pipelines.reporting.domain_metrics import domain_metrics, evaluation_metrics
@@ -69,7 +68,7 @@ class PolicyEvaluation:
         """
         config = self.config
         try:
-            if isinstance(config, PlayingConfig):
+            if config.plays:
                 require_turns(config, text)
             if config.validation is not None:
                 eval_prompts(config, config.val_data_args, text)

@@ -13,7 +13,6 @@ from typing import Annotated, Any, Final, Union, get_args, get_origin
 
 from roll.config import ConfigError, ConfigWarning, Problem, RunConfig, load, require_runnable
 from roll.config.errors import FixableError
-from roll.config.kinds import kind_with
 from roll.config.ranges import Choice, Range, Scalar, format_value, range_in, read_range
 from roll.config.validation import model_at
 from roll.config.written import flat, to_mapping
@@ -129,7 +128,7 @@ def make_plan(
     if not space:
         fix = "add a section tune to the file, or KEY=loguniform(1e-5,1e-3) to the command."
         raise ConfigError([Problem("tune", "nothing says what is to be tuned.", fix)])
-    if kind_with(type(config)).name == "evaluation" or config.max_steps == 0:
+    if not config.trains or config.max_steps == 0:
         raise ConfigError([Problem("max_steps", "it does not train, so there is nothing to tune.", "name a training.")])
     space = {key: _whole(config, key, one) for key, one in space.items()}
     _require_sound_ends(name, fixed, space)

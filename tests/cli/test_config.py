@@ -47,7 +47,9 @@ def test_what_is_shown_is_a_configuration_of_the_same_run(elsewhere: Path, capsy
 
 
 def test_a_sound_configuration_is_said_to_be_with_its_pipeline(capsys: pytest.CaptureFixture[str]) -> None:
-    assert roll(capsys, "check", "eval_math") == (0, "eval_math can be used: pipeline evaluation, eval_math.\n", "")
+    said = "eval_math can be used: pipeline evaluation, eval_math.\n  evaluate  every validation prompt × 4 responses\n"
+    assert roll(capsys, "check", "eval_math") == (0, said, "")
+    assert "  update    512 trajectories → 1 × 4 optimiser steps of 128" in roll(capsys, "check", "sokoban")[1]
     assert parsed(capsys, "check", "sokoban") == {
         "usable": True,
         "pipeline": "agentic",

@@ -7,7 +7,7 @@ import pytest
 from pydantic import Field
 
 from roll.config import AgenticConfig, ConfigError, EvaluationConfig, RLVRConfig, RunConfig, launch, load
-from roll.config.kinds import PIPELINES, register_pipeline
+from roll.config.kinds import PIPELINES, kind_for, register_pipeline
 
 OWN = """
 from pydantic import Field
@@ -47,6 +47,24 @@ def test_a_mapping_is_of_the_kind_that_it_names() -> None:
 
 def test_an_evaluation_reads_the_configuration_of_a_run() -> None:
     assert load({"pipeline": "rlvr", **RLVR}, kind=EvaluationConfig).pipeline == "rlvr"
+
+
+def test_a_checked_configuration_is_run_by_the_kind_of_its_model_or_the_nearest_that_it_extends() -> None:
+    register_pipeline("count", config=CountConfig, run=print)
+    register_pipeline("recount", config=CountConfig, run=print)
+    assert kind_for(CountConfig()).name == "count" and kind_for(CountConfig(pipeline="recount")).name == "recount"
+    assert kind_for(type("Counted", (CountConfig,), {})()).name == "count"
+    assert kind_for(load({"pipeline": "evaluation", **RLVR})).name == "evaluation"
+    with pytest.raises(LookupError, match="no kind of run has the keys of RunConfig"):
+        kind_for(RunConfig())
+
+
+def test_what_a_kind_does_it_says_itself() -> None:
+    evaluation = load({"pipeline": "evaluation", **RLVR})
+    assert not evaluation.trains and evaluation.samples and evaluation.policy is evaluation.actor_train
+    assert evaluation.plan().describe() == "evaluate  every validation prompt × 1 responses"
+    assert load({"pipeline": "rlvr", **RLVR}).trains
+    assert CountConfig().policy is None and CountConfig().policy_head is None and not CountConfig().samples
 
 
 def test_a_kind_that_there_is_not_is_a_problem_of_the_configuration() -> None:

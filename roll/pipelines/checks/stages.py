@@ -6,13 +6,11 @@ from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 
-from roll.config import ConfigError, Problem, RunConfig, SamplingConfig
+from roll.config import ConfigError, Problem, RunConfig
 from roll.config.kinds import PIPELINES, STAGES, runner
 from roll.config.optimizer_checks import optimizer_problems
-from roll.config.sample import SampleConfig
 from roll.config.shipped import shipped_data
 from roll.config.staged import StagedConfig
-from roll.config.trainer_keys import TrainerKeys
 from roll.config.worker import DataArgs, WorkerConfig
 from roll.pipelines.run.checks import check_run
 from roll.pipelines.run.life_cycle import Run
@@ -42,39 +40,35 @@ def check_stages(config: StagedConfig) -> list[str]:
 def _start_problems(config: StagedConfig) -> Iterator[Problem]:
     """Yield stages whose start is no policy: of a kind that has none."""
     for name, stage in config.stages.items():
-        origin = config.origin_of(name)
-        if origin is not None and not isinstance(stage.config, TrainerKeys):
+        origin, policy = config.origin_of(name), stage.config.policy
+        if origin is not None and policy is None:
             fix = "add start_from: pretrain to the stage."
             yield Problem(f"{STAGES}.{name}.start_from", f"{stage.config.pipeline} has no policy to start from.", fix)
         if stage.optimizer:
             yield from _optimizer_problems(config, name, origin)
-        own = stage.config.actor_train.model_args.model_name_or_path if isinstance(stage.config, TrainerKeys) else None
+        own = None if policy is None else policy.model_args.model_name_or_path
         if origin is not None and own is not None:
             path = f"{STAGES}.{name}.actor_train.model_args.model_name_or_path"
             yield Problem(path, f"the stage starts from the weights of {origin}.", "remove it.", own)
-        before = None if origin is None else config.stages[origin].config
-        if isinstance(before, TrainerKeys) and isinstance(stage.config, TrainerKeys):
-            trained = before.head("actor_train")
-            if trained not in ("language", stage.config.head("actor_train")):
-                fix = "name the stage whose policy goes on, or pretrain; reward_pretrain takes a reward model."
-                yield Problem(
-                    f"{STAGES}.{name}.start_from", f"{origin} trains a reward model, not a policy.", fix, origin
-                )
+        trained = None if origin is None else config.stages[origin].config.policy_head
+        if policy is not None and trained not in (None, "language", stage.config.policy_head):
+            fix = "name the stage whose policy goes on, or pretrain; reward_pretrain takes a reward model."
+            yield Problem(f"{STAGES}.{name}.start_from", f"{origin} trains a reward model, not a policy.", fix, origin)
 
 
 def _optimizer_problems(config: StagedConfig, name: str, origin: str | None) -> Iterator[Problem]:
     """Yield why a stage cannot begin with the optimiser of the stage whose weights it starts from."""
-    path, stage = f"{STAGES}.{name}.optimizer", config.stages[name].config
-    while origin is not None and isinstance(config.stages[origin].config, SampleConfig):
+    path, own = f"{STAGES}.{name}.optimizer", config.stages[name].config.policy
+    while origin is not None and not config.stages[origin].config.trains:
         origin = config.origin_of(origin)
-    before = None if origin is None else config.stages[origin].config
-    if not isinstance(before, TrainerKeys) or not isinstance(stage, TrainerKeys):
+    before = None if origin is None else config.stages[origin].config.policy
+    if before is None or own is None:
         yield Problem(path, "no stage before it has an optimiser.", "leave it out.")
         return
-    yield from optimizer_problems(path, stage.actor_train)
-    theirs, own = (each.actor_train.strategy_args.strategy_name for each in (before, stage))
-    if theirs != own or before.actor_train.model_args.lora_rank is not None:
-        message = f"the optimiser of {origin} is of other parameters ({theirs}), and this stage has {own}."
+    yield from optimizer_problems(path, own)
+    theirs, ours = (each.strategy_args.strategy_name for each in (before, own))
+    if theirs != ours or before.model_args.lora_rank is not None:
+        message = f"the optimiser of {origin} is of other parameters ({theirs}), and this stage has {ours}."
         yield Problem(path, message, "train both with the same strategy and without lora_rank, or leave it out.")
 
 
@@ -103,11 +97,11 @@ def _source_problems(
         yield Problem(path, "no stage before this one writes it.", f"name {listed}.", file)
         return
     source = config.stages[by].config
-    if isinstance(source, SamplingConfig) and not source.trajectory_dump_steps:
+    if not source.samples:
+        yield Problem(path, f"stage {by} samples nothing.", "name the folder of a stage that does.", file)
+    elif not source.stores_samples:
         fix = f"set {STAGES}.{by}.trajectory_dump_steps=1."
         yield Problem(path, f"stage {by} does not store what it samples.", fix, file)
-    elif not isinstance(source, SamplingConfig):
-        yield Problem(path, f"stage {by} samples nothing.", "name the folder of a stage that does.", file)
 
 
 def _data_sections(config: RunConfig) -> Iterator[tuple[str, DataArgs]]:

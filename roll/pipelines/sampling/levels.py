@@ -6,6 +6,7 @@ from contextlib import suppress
 
 from roll.config import ConfigError, PlayingConfig, Problem
 from roll.config.batch_plan import rollout_plan
+from roll.config.trainer_keys import TrainerKeys
 from roll.distributed import WorkerDiedError, WorkerSpec
 from roll.pipelines.roles.core import Sampler
 from roll.pipelines.roles.pool import WorkerPool
@@ -23,7 +24,7 @@ VALIDATION_OFFSET = 1 << 40
 """Added to the numbers of validation groups: no training step ever reaches these seeds."""
 
 
-def require_turns(config: PlayingConfig, text: Text) -> Text:
+def require_turns(config: TrainerKeys, text: Text) -> Text:
     """Return ``text`` if its chat template can hold conversations of several turns.
 
     Raises:
