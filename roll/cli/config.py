@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import warnings
 from dataclasses import asdict
+from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -69,19 +70,21 @@ def show(name: Name, overrides: Overrides = None, as_json: AsJson = False) -> No
 def check_(name: Name, overrides: Overrides = None, as_json: AsJson = False) -> None:
     """Check a configuration, and show what keys of other guides became.
 
+    Checks all that a run checks before it loads a model: keys, tags, modules, verifiers, templates, files.
+
     Code 0: it can be used. Code 2: it cannot; every problem is listed with its place and the fix.
     \f
 
     Raises:
         Exit: It cannot be used.
     """
-    from roll.config import ConfigError, require_runnable
+    from roll.config import ConfigError
     from roll.config.kinds import kind_for
     from roll.config.written import flat, to_mapping
 
     try:
         config, cautions = _load(name, overrides)
-        require_runnable(config)
+        cautions += _check_before(config)
     except ConfigError as error:
         if not as_json:
             raise
@@ -104,6 +107,26 @@ def check_(name: Name, overrides: Overrides = None, as_json: AsJson = False) -> 
         typer.echo(f"{written:<{width}} → {key}: {json.dumps(value, default=str, ensure_ascii=False)}")
     typer.echo(f"{name} can be used: pipeline {pipeline}, {config.exp_name}.")
     typer.echo("\n".join(f"  {line}" for line in config.plan().describe().splitlines()))
+
+
+def _check_before(config: RunConfig) -> list[str]:
+    """Check what the run would before it loads a model, and that its files are there; return what has no effect."""
+    from roll.config import ConfigError, require_runnable
+    from roll.config.kinds import check_before
+
+    if find_spec("torch") is None:
+        require_runnable(config)
+        return ["torch is not installed: tags, modules, verifiers and files were not looked at."]
+    from roll.pipelines.checks.data_files import missing_files
+
+    problems, notes = list(missing_files(config)), []
+    try:
+        notes = check_before(config)
+    except ConfigError as error:
+        problems = [*error.problems, *problems]
+    if problems:
+        raise ConfigError(problems)
+    return notes
 
 
 @app.command(

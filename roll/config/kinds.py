@@ -40,11 +40,14 @@ class PipelineKind:
         name: What ``pipeline`` says in a configuration.
         config: The model of its keys.
         run: What runs it.
+        check: What says before it starts what is wrong (ConfigError) or has no effect (sentences). ``None``: the
+            ``check`` of the class whose method ``run`` is, if there is one.
     """
 
     name: str
     config: type[RunConfig]
     run: Runner
+    check: Runner | None = None
 
 
 PIPELINES: Final[Registry[PipelineKind]] = Registry(
@@ -54,7 +57,7 @@ PIPELINES: Final[Registry[PipelineKind]] = Registry(
 """What ``pipeline`` accepts."""
 
 
-def register_pipeline(name: str, *, config: type[RunConfig], run: Runner) -> None:
+def register_pipeline(name: str, *, config: type[RunConfig], run: Runner, check: Runner | None = None) -> None:
     """Make a kind of run a name for ``pipeline``.
 
     Args:
@@ -62,16 +65,31 @@ def register_pipeline(name: str, *, config: type[RunConfig], run: Runner) -> Non
         config: The model of its keys, derived from :class:`roll.config.RunConfig`.
         run: Called with a checked configuration of that model, such as
             ``MyRun.start``; or ``module:function``, or ``module:MyRun.start``.
+        check: Called with it before: raises a :class:`ConfigError` with every problem, returns what has no effect as
+            sentences. ``None``: the ``check`` of the class whose method ``run`` is, if there is one.
 
     Raises:
         DuplicateNameError: The name is taken.
     """
-    PIPELINES.add(name, PipelineKind(name, config, run))
+    PIPELINES.add(name, PipelineKind(name, config, run, check))
 
 
 def runner(run: Runner) -> Callable[[Any], Any]:
     """Return what runs a configuration, importing it now if it must be."""
     return resolve_name(run) if isinstance(run, str) else run
+
+
+def check_before(config: RunConfig) -> list[str]:
+    """Check what the run of a configuration checks before it starts; return what has no effect, as sentences.
+
+    Raises:
+        ConfigError: Lists every problem.
+    """
+    kind = kind_for(config)
+    if kind.check is not None:
+        return list(runner(kind.check)(config))
+    check = getattr(getattr(runner(kind.run), "__self__", None), "check", None)
+    return [] if check is None else list(check(config))
 
 
 def named_kind(composed: DictConfig) -> PipelineKind | None:
@@ -132,10 +150,20 @@ def kind_for(config: RunConfig) -> PipelineKind:
 
 register_pipeline("agentic", config=AgenticConfig, run="roll.pipelines.agentic:AgenticPipeline.start")
 register_pipeline("rlvr", config=RLVRConfig, run="roll.pipelines.rlvr:RlvrPipeline.start")
-register_pipeline("evaluation", config=EvaluationConfig, run="roll.pipelines.evaluation:run_evaluation")
+register_pipeline(
+    "evaluation",
+    config=EvaluationConfig,
+    run="roll.pipelines.evaluation:run_evaluation",
+    check="roll.pipelines.checks.rlvr:check_evaluation",
+)
 register_pipeline("sft", config=SFTConfig, run="roll.pipelines.sft:SFTPipeline.start")
 register_pipeline("dpo", config=DPOConfig, run="roll.pipelines.dpo:DPOPipeline.start")
 register_pipeline("reward_model", config=RewardModelConfig, run="roll.pipelines.reward_model:RewardModelPipeline.start")
 register_pipeline("distill", config=DistillConfig, run="roll.pipelines.distill:DistillPipeline.start")
 register_pipeline("sample", config=SampleConfig, run="roll.pipelines.sample:SamplePipeline.start")
-register_pipeline(STAGED, config=StagedConfig, run="roll.pipelines.staged:run_stages")
+register_pipeline(
+    STAGED,
+    config=StagedConfig,
+    run="roll.pipelines.staged:run_stages",
+    check="roll.pipelines.checks.stages:check_stages",
+)

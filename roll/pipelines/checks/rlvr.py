@@ -44,8 +44,8 @@ def check_rlvr(config: RLVRConfig) -> list[str]:
     return list(keys_without_effect(config))
 
 
-def check_evaluation(config: EvaluationConfig) -> None:
-    """Check an evaluation without training. Imports ``reward_modules``.
+def check_evaluation(config: EvaluationConfig) -> list[str]:
+    """Check an evaluation without training; return what has no effect. Imports ``reward_modules``.
 
     Raises:
         ConfigError: Lists every problem.
@@ -63,3 +63,4 @@ def check_evaluation(config: EvaluationConfig) -> None:
         )
     if problems:
         raise ConfigError(problems)
+    return []

@@ -6,14 +6,12 @@ from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 
-from roll.config import ConfigError, Problem, RunConfig
-from roll.config.kinds import PIPELINES, STAGES, runner
+from roll.config import ConfigError, Problem
+from roll.config.kinds import STAGES, check_before
 from roll.config.optimizer_checks import optimizer_problems
-from roll.config.shipped import shipped_data
 from roll.config.staged import StagedConfig
-from roll.config.worker import DataArgs, WorkerConfig
+from roll.pipelines.checks.data_files import data_files, missing_file
 from roll.pipelines.run.checks import check_run
-from roll.pipelines.run.life_cycle import Run
 
 
 def check_stages(config: StagedConfig) -> list[str]:
@@ -24,11 +22,8 @@ def check_stages(config: StagedConfig) -> list[str]:
     """
     notes, problems = check_run(config), list(_start_problems(config))
     for name, stage in config.stages.items():
-        start = runner(PIPELINES.get(str(stage.config.pipeline)).run)
-        owner = getattr(start, "__self__", None)
         try:
-            if isinstance(owner, type) and issubclass(owner, Run):
-                notes += [f"{STAGES}.{name}: {note}" for note in owner.check(stage.config)]
+            notes += [f"{STAGES}.{name}: {note}" for note in check_before(stage.config)]
         except ConfigError as error:
             problems += [replace(each, path=f"{STAGES}.{name}.{each.path}") for each in error.problems]
         problems += _data_problems(config, name)
@@ -75,18 +70,14 @@ def _optimizer_problems(config: StagedConfig, name: str, origin: str | None) -> 
 def _data_problems(config: StagedConfig, name: str) -> Iterator[Problem]:
     """Yield files of a stage that are not there, and that no stage before it writes."""
     names = list(config.stages)
-    earlier = names[: names.index(name)]
-    for key, data in _data_sections(config.stages[name].config):
-        for file in data.file_name or [] if data.custom_cls is None else []:
-            path = Path(file).expanduser()
-            if path.resolve().is_relative_to(config.output_dir.resolve()):
-                by = next(
-                    (each for each in names if path.resolve().is_relative_to(config.folder(each).resolve())), None
-                )
-                yield from _source_problems(config, f"{STAGES}.{name}.{key}.file_name", file, by, earlier)
-            elif not shipped_data(path).exists():
-                fix = "correct the path; what a stage before it writes is at ${stages.<name>.output_dir}."
-                yield Problem(f"{STAGES}.{name}.{key}.file_name", "there is no such file.", fix, file)
+    for key, file in data_files(config.stages[name].config):
+        key, path = f"{STAGES}.{name}.{key}", Path(file).expanduser().resolve()
+        if path.is_relative_to(config.output_dir.resolve()):
+            by = next((each for each in names if path.is_relative_to(config.folder(each).resolve())), None)
+            yield from _source_problems(config, key, file, by, names[: names.index(name)])
+        else:
+            fix = "correct the path; what a stage before it writes is at ${stages.<name>.output_dir}."
+            yield from missing_file(key, file, fix)
 
 
 def _source_problems(
@@ -102,12 +93,3 @@ def _source_problems(
     elif not source.stores_samples:
         fix = f"set {STAGES}.{by}.trajectory_dump_steps=1."
         yield Problem(path, f"stage {by} does not store what it samples.", fix, file)
-
-
-def _data_sections(config: RunConfig) -> Iterator[tuple[str, DataArgs]]:
-    """Yield the key path and the keys of every section that names files."""
-    sections = [*config.roles(), ("validation", getattr(config, "validation", None))]
-    for key, section in sections:
-        data = getattr(section, "data_args", None)
-        if isinstance(data, DataArgs) and (isinstance(section, WorkerConfig) or key == "validation"):
-            yield f"{key}.data_args", data
