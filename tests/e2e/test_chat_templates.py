@@ -19,6 +19,7 @@ from roll.trajectories.model import Status
 from roll.trajectories.store import read_trajectories, trajectory_path
 from tests.e2e import rlvr_support
 from tests.e2e.support import small_config
+from tests.rings import exhaustive_but
 
 NO_SYSTEM = (
     "{% for m in messages %}"
@@ -68,7 +69,7 @@ def test_a_base_model_plays_games_in_the_template_that_is_named_and_keeps_it(tmp
     assert "<|im_start|>" in saved.chat_template
 
 
-@pytest.mark.parametrize("template", ["user_assistant", "plain"])
+@pytest.mark.parametrize("template", exhaustive_but(["user_assistant", "plain"], "user_assistant"))
 def test_a_base_model_answers_problems_in_a_template_for_base_models(template: str, tmp_path: Path) -> None:
     base = base_model(tmp_path / "base", weights=MATH_WEIGHTS_DIRECTORY)
     changes = {"pretrain": str(base), "actor_train.data_args.template": template, "trajectory_dump_steps": 1, **SMALL}

@@ -37,6 +37,7 @@ from roll.pipelines.rlvr import run_rlvr
 from roll.pipelines.sft import SFTPipeline
 from roll.strategies import STRATEGIES
 from tests.e2e.support import ROOT
+from tests.rings import exhaustive_but
 
 CONFIGS = ROOT / "examples" / "config"
 
@@ -162,7 +163,10 @@ def test_a_shipped_configuration_loads_as_it_is(name: str, monkeypatch: pytest.M
 
 
 # One of several stages is rehearsed by tests/pipelines/test_staged.py, stage by stage.
-@pytest.mark.parametrize("name", [name for name in KINDS if KINDS[name] is not StagedConfig])
+@pytest.mark.parametrize(
+    "name",
+    exhaustive_but([name for name in KINDS if KINDS[name] is not StagedConfig], "sokoban", "rlvr_math", "sft_sokoban"),
+)
 def test_a_shipped_configuration_is_rehearsed_with_a_random_model(
     name: str, random_qwen: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -16,6 +16,7 @@ from roll.trajectories.store import read_trajectories
 from tests.e2e.conftest import Run
 from tests.e2e.rlvr_support import DATA, command, evaluation_command, small_config
 from tests.e2e.support import rows, same, start, train_state
+from tests.rings import exhaustive_but
 
 
 @pytest.fixture(scope="module")
@@ -114,21 +115,27 @@ def test_resuming_on_other_data_is_refused(finished: Run, tmp_path: Path) -> Non
         )
 
 
-@pytest.mark.parametrize(
-    "changes",
-    [
-        {"generate_opt_level": 0},
-        {"is_use_additional_prompts": True},
-        {"adv_estimator": "remax"},
-        {"adv_estimator": "gae", "critic": {"training_args": {"learning_rate": 1e-3}}, "critic_warmup": 1},
-        {"ppo_epochs": 2, "use_kl_loss": True, "kl_loss_coef": 0.01, "reference": {}},
-        {"kl_penalty": "full", "use_kl_loss": True, "kl_loss_coef": 0.1, "init_kl_coef": 0.1, "reference": {}},
-        {"actor_train__use_sequence_packing": True, "actor_train__log_prob_chunk_size": 64},
-        {"reward_norm": "running", "adv_estimator": "reinforce", "old_log_probs": "recompute"},
-    ],
-    ids=["batches", "additional", "remax", "critic", "reference", "full_kl", "packing", "running"],
-)
-def test_every_way_to_run_is_reproducible_and_learns(tmp_path: Path, changes: dict[str, Any]) -> None:
+WAYS: dict[str, dict[str, Any]] = {
+    "batches": {"generate_opt_level": 0},
+    "additional": {"is_use_additional_prompts": True},
+    "remax": {"adv_estimator": "remax"},
+    "critic": {"adv_estimator": "gae", "critic": {"training_args": {"learning_rate": 1e-3}}, "critic_warmup": 1},
+    "reference": {"ppo_epochs": 2, "use_kl_loss": True, "kl_loss_coef": 0.01, "reference": {}},
+    "full_kl": {
+        "kl_penalty": "full",
+        "use_kl_loss": True,
+        "kl_loss_coef": 0.1,
+        "init_kl_coef": 0.1,
+        "reference": {},
+    },
+    "packing": {"actor_train__use_sequence_packing": True, "actor_train__log_prob_chunk_size": 64},
+    "running": {"reward_norm": "running", "adv_estimator": "reinforce", "old_log_probs": "recompute"},
+}
+
+
+@pytest.mark.parametrize("way", exhaustive_but(WAYS, "additional", "critic"))
+def test_every_way_to_run_is_reproducible_and_learns(tmp_path: Path, way: str) -> None:
+    changes = WAYS[way]
     states = []
     for name in ("first", "again"):
         run_rlvr(small_config(tmp_path / name, max_steps=2, eval_steps=0, **changes))
@@ -139,6 +146,7 @@ def test_every_way_to_run_is_reproducible_and_learns(tmp_path: Path, changes: di
     assert trained[-1]["train/grad_norm"] > 0
 
 
+@pytest.mark.exhaustive
 def test_a_critic_is_trained_first_alone_and_resumes_with_the_policy(tmp_path: Path) -> None:
     critic = {"training_args": {"learning_rate": 1e-3}}
     changes = {"adv_estimator": "gae", "critic": critic, "critic_warmup": 2, "eval_steps": 0, "save_steps": 1}

@@ -95,6 +95,7 @@ def test_other_rows_do_not_continue_a_run(rows: Path, tmp_path: Path) -> None:
         SFTPipeline.start(config(other, tmp_path, max_steps=2, resume_from_checkpoint=True))
 
 
+@pytest.mark.exhaustive
 @pytest.mark.processes
 def test_a_run_that_was_killed_goes_on_from_its_checkpoint(rows: Path, tmp_path: Path) -> None:
     program = (

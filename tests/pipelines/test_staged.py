@@ -114,6 +114,7 @@ def test_the_folder_of_the_whole_tells_of_every_stage(whole: Path) -> None:
     assert {found.folder for found in find_runs(whole.parent)} == {whole, whole / "sft", whole / "dpo"}
 
 
+@pytest.mark.exhaustive
 @pytest.mark.processes
 def test_a_run_that_was_killed_in_its_second_stage_is_the_run_that_was_not(
     data: Path, whole: Path, tmp_path: Path
@@ -205,6 +206,7 @@ def test_all_stages_are_checked_before_the_first_begins(
     assert any(problem.path.startswith(path) for problem in error.value.problems) and not out.exists()
 
 
+@pytest.mark.exhaustive
 def test_a_stage_with_the_optimiser_of_the_one_before_is_the_run_that_had_both_their_rows(
     data: Path, tmp_path: Path
 ) -> None:
@@ -238,6 +240,7 @@ def test_a_stage_with_the_optimiser_of_the_one_before_is_the_run_that_had_both_t
     assert trained("first", "second") != whole
 
 
+@pytest.mark.exhaustive
 def test_what_a_stage_played_is_preferred_by_the_next_and_then_rewarded(tmp_path: Path) -> None:
     short = {
         "sft": ["max_steps=1", "evaluation=null", "actor_train.data_args.custom_cls.kwargs.games=4"],

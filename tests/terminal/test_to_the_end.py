@@ -96,6 +96,7 @@ def test_the_evaluation_shows_how_far_it_is_and_leaves_its_table(evaluation: See
     assert not any("step 0/0" in picture or "reward" in picture for picture in evaluation.shown)
 
 
+@pytest.mark.exhaustive
 def test_no_color_is_heeded(without_colour: Seen) -> None:
     assert_ended_well(without_colour)
     assert not COLOUR.search(without_colour.written)
