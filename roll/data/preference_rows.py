@@ -7,16 +7,31 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 from typing import Any, Final
 
-from roll.config.errors import FixableError, choose_from
+from roll.config.errors import FixableError
 from roll.config.pair_keys import PairKeys
 from roll.data.errors import DataError
-from roll.data.rows import as_text
-from roll.data.supervised_rows import Conversation, Message, read_messages, read_text, read_tools
+from roll.data.rows import find_column
+from roll.data.supervised_rows import (
+    Conversation,
+    Message,
+    read_messages,
+    read_said,
+    read_text,
+    read_tools,
+    system_message,
+)
 
-_PROMPTS: Final = ("prompt", "question", "instruction")
-_COMPLETIONS: Final = ("completion", "response")
-_LABELS: Final = ("label",)
-_MARGINS: Final = ("margin",)
+_USUAL: Final = {
+    "prompt": ("prompt", "question", "instruction"),
+    "chosen": ("chosen",),
+    "rejected": ("rejected",),
+    "completion": ("completion", "response"),
+    "label": ("label",),
+    "margin": ("margin",),
+    "system": (),
+    "tools": ("tools",),
+}
+"""What columns are usually called."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,29 +89,13 @@ class PreferenceColumns:
             DataError: A column is not there, or none has a usual name.
         """
         names = sorted(columns)
-        for key in ("prompt", "chosen", "rejected", "completion", "label", "margin", "system", "tools"):
-            column = getattr(keys, f"{key}_key", None)
-            if column is not None and column not in names:
-                raise DataError(
-                    f"no column {column!r}, which `{key}_key` names.", choose_from(column, names), file=file
-                )
-
-        def usual(named: str | None, *known: str) -> str | None:
-            return named or next((name for name in known if name in names), None)
-
-        prompt = usual(keys.prompt_key, *_PROMPTS)
-        more = {"prompt": prompt, "system": keys.system_key, "tools": usual(keys.tools_key, "tools")}
-        chosen, rejected = usual(keys.chosen_key, "chosen"), usual(keys.rejected_key, "rejected")
-        if keys.takes_judged:
-            completion, label = (
-                usual(getattr(keys, key, None), *known)
-                for key, known in (("completion_key", _COMPLETIONS), ("label_key", _LABELS))
-            )
-            if completion is not None and label is not None:
-                return cls(completion=completion, label=label, **more)
-        if chosen is not None and rejected is not None:
-            margin = usual(getattr(keys, "margin_key", None), *_MARGINS) if keys.takes_margins else None
-            return cls(chosen=chosen, rejected=rejected, margin=margin, **more)
+        found = {what: find_column(keys, f"{what}_key", names, file, *usual) for what, usual in _USUAL.items()}
+        more = {what: found[what] for what in ("prompt", "system", "tools")}
+        if keys.takes_judged and found["completion"] is not None and found["label"] is not None:
+            return cls(completion=found["completion"], label=found["label"], **more)
+        if found["chosen"] is not None and found["rejected"] is not None:
+            margin = found["margin"] if keys.takes_margins else None
+            return cls(chosen=found["chosen"], rejected=found["rejected"], margin=margin, **more)
         there = ", ".join(names) or "(none)"
         if keys.takes_judged:
             fix = "name the columns: prompt_key, completion_key and label_key; or chosen_key and rejected_key."
@@ -141,7 +140,7 @@ class PreferenceReader:
         if prompt is None:
             fix = "name its column with prompt_key, or let both answers be whole conversations."
             raise FixableError("nothing says what was asked.", fix)
-        asked = self._asked(row)
+        asked, _ = read_said(row, str(columns.prompt), "user")
         return Pair(self._answered(row, asked, better), self._answered(row, asked, worse))
 
     def judged(self, row: Mapping[str, Any]) -> list[Judged]:
@@ -160,7 +159,8 @@ class PreferenceReader:
             raise FixableError(f"{columns.label!r} is {label!r}.", fix)
         if columns.prompt is None:
             raise FixableError("nothing says what was asked.", "name its column with prompt_key.")
-        return [Judged(self._answered(row, self._asked(row), columns.completion), bool(label))]
+        asked, _ = read_said(row, columns.prompt, "user")
+        return [Judged(self._answered(row, asked, columns.completion), bool(label))]
 
     def _whole_pair(self, row: Mapping[str, Any], better: str, worse: str) -> Pair:
         """Return answers that are whole conversations, which share what was asked."""
@@ -173,38 +173,18 @@ class PreferenceReader:
         if not shared:
             fix = "let both begin with the same messages, or name the column of what was asked with prompt_key."
             raise FixableError(f"{better!r} and {worse!r} have nothing in common.", fix)
-        system, tools = self._system_message(row, chosen), self._tools(row)
+        columns = self._columns
+        system, tools = system_message(row, columns.system, self._system, chosen), read_tools(row, columns.tools)
         return Pair(
             _conversation(system, chosen, shared, chosen_flags, tools, better),
             _conversation(system, rejected, shared, rejected_flags, tools, worse),
         )
 
-    def _asked(self, row: Mapping[str, Any]) -> list[Message]:
-        column = str(self._columns.prompt)
-        if isinstance(row.get(column), list):
-            return read_messages(row.get(column), column)[0]
-        return [{"role": "user", "content": read_text(row, column)}]
-
     def _answered(self, row: Mapping[str, Any], asked: list[Message], column: str) -> Conversation:
-        content = row.get(column)
-        flags: list[bool | None]
-        if isinstance(content, list):
-            said, flags = read_messages(content, column)
-        else:
-            said, flags = [{"role": "assistant", "content": read_text(row, column)}], [None]
-        system = self._system_message(row, asked)
-        return _conversation(
-            system, [*asked, *said], len(asked), [*([None] * len(asked)), *flags], self._tools(row), column
-        )
-
-    def _system_message(self, row: Mapping[str, Any], messages: list[Message]) -> list[Message]:
-        column = self._columns.system
-        system = (as_text(row.get(column)) if column is not None else None) or self._system
-        return [{"role": "system", "content": system}] if system and messages[0]["role"] != "system" else []
-
-    def _tools(self, row: Mapping[str, Any]) -> list[Any] | None:
-        column = self._columns.tools
-        return None if column is None else read_tools(row.get(column), column)
+        said, flags = read_said(row, column, "assistant")
+        system = system_message(row, self._columns.system, self._system, asked)
+        flags, tools = [*([None] * len(asked)), *flags], read_tools(row, self._columns.tools)
+        return _conversation(system, [*asked, *said], len(asked), flags, tools, column)
 
 
 def _margin(value: Any, column: str) -> float:

@@ -15,8 +15,8 @@ from roll.data.custom import CustomRows
 from roll.data.errors import DataError
 from roll.data.loading import Source, open_sources
 from roll.data.preference_rows import Judged, Pair, PreferenceColumns, PreferenceReader
-from roll.data.report import DomainCounts, FileCounts, LoadReport
-from roll.data.supervised import ROWS, AddRow, DemonstrationTable, Lengths, fill, fitted
+from roll.data.report import FileCounts, LoadReport
+from roll.data.supervised import AddRow, DemonstrationTable, fill
 from roll.rendering.supervised import TokenSequence
 from roll.runs.layout import TRAJECTORIES
 from roll.trajectories.pairs import group_pairs
@@ -29,8 +29,8 @@ EncodePreference = Callable[[Pair | Judged], list[TokenSequence]]
 class PreferenceTable(DemonstrationTable):
     """The tokens of all pairs, or of all judged answers, in file order; rows are pairs, or answers."""
 
-    def __init__(self, report: LoadReport) -> None:
-        super().__init__(report)
+    def __init__(self, args: DataArgs, limit: int) -> None:
+        super().__init__(args, limit)
         self._desirable: list[bool] = []
         self._margins: list[float] = []
 
@@ -74,18 +74,16 @@ def load_preferences(args: DataArgs, keys: PairKeys, encode: EncodePreference) -
     Raises:
         DataError: If a file or a row cannot be used; the message names place and fix.
     """
-    counts = DomainCounts()
-    table = PreferenceTable(LoadReport(args.on_bad_row, domains={ROWS: counts}))
-    lengths = Lengths.of(args, keys.sequence_length)
+    table = PreferenceTable(args, keys.sequence_length)
 
     def of_file(rows: Source) -> AddRow:
         reader = PreferenceReader(PreferenceColumns.of(keys, rows.columns, rows.name), args.system_prompt)
 
         def add(row: Mapping[str, Any]) -> None:
             if keys.takes_judged:
-                _add_judged(table, reader.judged(row), encode, lengths, counts)
+                _add_judged(table, reader.judged(row), encode)
             else:
-                _add_pair(table, reader.pair(row), encode, lengths, counts)
+                _add_pair(table, reader.pair(row), encode)
 
         return add
 
@@ -108,28 +106,22 @@ def mismatched(
     return ids, np.concatenate([np.zeros(end, np.bool_), answer_flags[begin:]])
 
 
-def _add_pair(
-    table: PreferenceTable, pair: Pair, encode: EncodePreference, lengths: Lengths, counts: DomainCounts
-) -> None:
+def _add_pair(table: PreferenceTable, pair: Pair, encode: EncodePreference) -> None:
     sequences = encode(pair)
-    kept = fitted(sequences, lengths, counts)
+    kept = table.fitted(sequences)
     if not kept:
         return
     if len(kept) != len(sequences):
         raise FixableError(
             "of one answer no token is left to compare.", "give it text within `sequence_length` tokens."
         )
-    counts.kept += 1
     table.add_pair(kept, pair.margin)
 
 
-def _add_judged(
-    table: PreferenceTable, answers: list[Judged], encode: EncodePreference, lengths: Lengths, counts: DomainCounts
-) -> None:
-    made = [(answer.desirable, fitted(encode(answer), lengths, counts)) for answer in answers]
+def _add_judged(table: PreferenceTable, answers: list[Judged], encode: EncodePreference) -> None:
+    made = [(answer.desirable, table.fitted(encode(answer))) for answer in answers]
     for desirable, sequences in made:
         if sequences:
-            counts.kept += 1
             table.add_judged(sequences, desirable)
 
 

@@ -99,6 +99,25 @@ def lookup(row: Mapping[str, Any], path: str) -> Any:
     return value
 
 
+def find_column(keys: object, key: str, columns: Sequence[str], file: str, *usual: str) -> str | None:
+    """Return the column that a key names, else the first that has a usual name.
+
+    Args:
+        keys: The configuration; one that lacks the key names none.
+        key: The key.
+        columns: The columns of the file.
+        file: How messages name the file.
+        usual: Usual names.
+
+    Raises:
+        DataError: The column that is named is not there.
+    """
+    named: str | None = getattr(keys, key, None)
+    if named is not None and named not in columns:
+        raise DataError(f"no column {named!r}, which `{key}` names.", choose_from(named, columns), file=file)
+    return named or next((name for name in usual if name in columns), None)
+
+
 def _has(columns: Sequence[str], path: str) -> bool:
     return path in columns or path.split(".")[0] in columns
 
@@ -108,11 +127,8 @@ def _content_column(args: DataArgs, columns: Sequence[str], file: str) -> tuple[
     if args.prompt is not None and args.messages is not None:
         fix = "remove one of them; `prompt` is for text, `messages` for conversations."
         raise DataError("`prompt` and `messages` are both set.", fix)
-    chosen = args.prompt or args.messages
+    chosen = find_column(args, "prompt" if args.prompt else "messages", columns, file)
     if chosen is not None:
-        if chosen not in columns:
-            key = "prompt" if args.prompt else "messages"
-            raise DataError(f"no column {chosen!r}, which `{key}` names.", choose_from(chosen, columns), file=file)
         return chosen, args.messages is not None
     found = [name for name in ("prompt", "messages") if name in columns]
     if len(found) == 2:

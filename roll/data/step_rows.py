@@ -6,11 +6,11 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any, Final
 
-from roll.config.errors import FixableError, choose_from
+from roll.config.errors import FixableError
 from roll.config.reward_model_keys import RewardModelKeys
 from roll.data.errors import DataError
-from roll.data.rows import as_text
-from roll.data.supervised_rows import Message, read_messages, read_text
+from roll.data.rows import find_column
+from roll.data.supervised_rows import Message, read_said, system_message
 
 _PROMPTS: Final = ("prompt", "question", "instruction")
 _STEPS: Final = ("completions", "steps")
@@ -51,16 +51,13 @@ class StepColumns:
         names = sorted(columns)
 
         def column(key: str, *known: str) -> str:
-            named = getattr(keys, key)
-            if named is not None and named not in names:
-                raise DataError(f"no column {named!r}, which `{key}` names.", choose_from(named, names), file=file)
-            found = named or next((name for name in known if name in names), None)
+            found = find_column(keys, key, names, file, *known)
             if found is None:
                 message = f"no column {' or '.join(known)} among {', '.join(names) or '(none)'}."
                 raise DataError(message, f"name it: {key}. Pairs of answers need supervision: outcome.", file=file)
-            return str(found)
+            return found
 
-        system = None if keys.system_key is None else column("system_key")
+        system = find_column(keys, "system_key", names, file)
         return cls(
             column("prompt_key", *_PROMPTS), column("steps_key", *_STEPS), column("labels_key", *_LABELS), system
         )
@@ -91,20 +88,9 @@ class StepReader:
         if not isinstance(labels, list) or len(labels) != len(steps):
             count = len(labels) if isinstance(labels, list) else "no"
             raise FixableError(f"{len(steps)} steps have {count} labels.", "write a list with a label for each step.")
-        return LabelledSteps(self._asked(row), list(steps), [_label(each, columns.labels) for each in labels])
-
-    def _asked(self, row: Mapping[str, Any]) -> list[Message]:
-        column = self._columns.prompt
-        if isinstance(row.get(column), list):
-            messages = read_messages(row.get(column), column)[0]
-        else:
-            messages = [{"role": "user", "content": read_text(row, column)}]
-        system = (as_text(row.get(self._columns.system)) if self._columns.system is not None else None) or self._system
-        return (
-            [{"role": "system", "content": system}, *messages]
-            if system and messages[0]["role"] != "system"
-            else messages
-        )
+        asked, _ = read_said(row, columns.prompt, "user")
+        messages = [*system_message(row, columns.system, self._system, asked), *asked]
+        return LabelledSteps(messages, list(steps), [_label(each, columns.labels) for each in labels])
 
 
 def _label(value: Any, column: str) -> float:

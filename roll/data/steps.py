@@ -10,9 +10,8 @@ import numpy as np
 from roll.config.reward_model_keys import RewardModelKeys
 from roll.config.worker import DataArgs
 from roll.data.loading import Source, open_sources
-from roll.data.report import DomainCounts, LoadReport
 from roll.data.step_rows import LabelledSteps, StepColumns, StepReader
-from roll.data.supervised import ROWS, AddRow, DemonstrationTable, Lengths, fill, fitted
+from roll.data.supervised import AddRow, DemonstrationTable, fill
 from roll.rendering.supervised import TokenSequence
 
 EncodeSteps = Callable[[LabelledSteps], TokenSequence]
@@ -22,8 +21,8 @@ EncodeSteps = Callable[[LabelledSteps], TokenSequence]
 class StepTable(DemonstrationTable):
     """The tokens of all answers, in file order, with the labels of their steps."""
 
-    def __init__(self, report: LoadReport) -> None:
-        super().__init__(report)
+    def __init__(self, args: DataArgs, limit: int) -> None:
+        super().__init__(args, limit)
         self._labels: list[np.ndarray] = []
 
     def add_steps(self, sequences: list[TokenSequence], labels: list[float]) -> None:
@@ -47,18 +46,14 @@ def load_steps(args: DataArgs, keys: RewardModelKeys, encode: EncodeSteps) -> St
     Raises:
         DataError: If a file or a row cannot be used; the message names place and fix.
     """
-    counts = DomainCounts()
-    table = StepTable(LoadReport(args.on_bad_row, domains={ROWS: counts}))
-    lengths = Lengths.of(args, keys.sequence_length)
+    table = StepTable(args, keys.sequence_length)
 
     def of_file(rows: Source) -> AddRow:
         reader = StepReader(StepColumns.of(keys, rows.columns, rows.name), args.system_prompt)
 
         def add(row: Mapping[str, Any]) -> None:
             read = reader.read(row)
-            sequences = fitted([encode(read)], lengths, counts)
-            if sequences:
-                counts.kept += 1
+            if sequences := table.fitted([encode(read)]):
                 table.add_steps(sequences, read.labels)
 
         return add

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass
 from typing import Any, Generic, TypeVar
 
 import numpy as np
@@ -30,15 +29,21 @@ AddRow = Callable[[Mapping[str, Any]], None]
 
 
 class DemonstrationTable:
-    """The tokens of all usable rows, in file order; four bytes and a flag per token.
+    """The tokens of all usable rows of a section, in file order; four bytes and a flag per token.
+
+    Args:
+        args: The ``data_args`` section.
+        limit: Most tokens of a sequence.
 
     Attributes:
         report: What became of the rows.
         digest: A checksum of the rows and their order.
     """
 
-    def __init__(self, report: LoadReport) -> None:
-        self.report = report
+    def __init__(self, args: DataArgs, limit: int) -> None:
+        self._args, self._limit = args, limit
+        self._counts = DomainCounts()
+        self.report = LoadReport(args.on_bad_row, domains={ROWS: self._counts})
         self.digest = ""
         self._rows: list[list[tuple[np.ndarray, np.ndarray]]] = []
         self.tokens = 0
@@ -48,8 +53,35 @@ class DemonstrationTable:
         """Return the number of rows."""
         return len(self._rows)
 
+    def fitted(self, sequences: list[TokenSequence]) -> list[TokenSequence]:
+        """Return the sequences of a row, cut if they must be; none where the row is left out.
+
+        Raises:
+            FixableError: If one is too long, or nothing of one is imitated.
+        """
+        limit, end = self._limit, self._args.truncation
+        longest = max(map(len, sequences), default=0)
+        if longest > limit:
+            if self._args.filter_overlong_prompts:
+                self._counts.filtered += 1
+                return []
+            if end == "error":
+                raise FixableError(
+                    f"the row has {longest} tokens, {longest - limit} more than `sequence_length`.",
+                    "raise `sequence_length`, set `truncation: right` (or `left`), or `filter_overlong_prompts: true`.",
+                )
+            sequences = [_cut(one, limit, end) for one in sequences]
+            self._counts.truncated += 1
+        kept = [one for one in sequences if any(one.trained)]
+        if not kept:
+            raise FixableError(
+                "no token is left to imitate.", "give the row an answer with text, within `sequence_length` tokens."
+            )
+        return kept
+
     def add(self, sequences: list[TokenSequence]) -> None:
         """Append a row."""
+        self._counts.kept += 1
         self._rows.append([(np.array(one.token_ids, np.int32), np.array(one.trained, np.bool_)) for one in sequences])
         self.tokens += sum(map(len, sequences))
         self.trained_tokens += sum(sum(one.trained) for one in sequences)
@@ -60,26 +92,6 @@ class DemonstrationTable:
 
 
 Table = TypeVar("Table", bound=DemonstrationTable)
-
-
-@dataclass(frozen=True, slots=True)
-class Lengths:
-    """What is done to sequences that are too long.
-
-    Attributes:
-        limit: Most tokens.
-        truncation: ``error``, or the end at which tokens are cut off.
-        leave_out: Leave such rows out instead.
-    """
-
-    limit: int
-    truncation: str
-    leave_out: bool
-
-    @classmethod
-    def of(cls, args: DataArgs, limit: int) -> Lengths:
-        """Return what a ``data_args`` section says of sequences of more than ``limit`` tokens."""
-        return cls(limit, args.truncation, args.filter_overlong_prompts)
 
 
 def load_demonstrations(
@@ -96,17 +108,13 @@ def load_demonstrations(
     Raises:
         DataError: If a file or a row cannot be used; the message names place and fix.
     """
-    counts = DomainCounts()
-    table = DemonstrationTable(LoadReport(args.on_bad_row, domains={ROWS: counts}))
-    lengths = Lengths.of(args, limit)
+    table = DemonstrationTable(args, limit)
 
     def of_file(rows: Source) -> AddRow:
         reader = DemonstrationReader(Columns.of(keys, rows.columns, rows.name), args.system_prompt)
 
         def add(row: Mapping[str, Any]) -> None:
-            sequences = fitted(encode(reader.read(row)), lengths, counts)
-            if sequences:
-                counts.kept += 1
+            if sequences := table.fitted(encode(reader.read(row))):
                 table.add(sequences)
 
         return add
@@ -143,33 +151,6 @@ def fill(table: DemonstrationTable, sources: Iterable[Source], of_file: Callable
     if not len(table):
         raise DataError("no row is left:\n    " + "\n    ".join(report.lines()), "look at the reasons.")
     table.digest = digest.hexdigest()
-
-
-def fitted(sequences: list[TokenSequence], lengths: Lengths, counts: DomainCounts) -> list[TokenSequence]:
-    """Return the sequences of a row, cut if they must be; none where the row is left out.
-
-    Raises:
-        FixableError: If one is too long, or nothing of one is imitated.
-    """
-    limit = lengths.limit
-    longest = max(map(len, sequences), default=0)
-    if longest > limit:
-        if lengths.leave_out:
-            counts.filtered += 1
-            return []
-        if lengths.truncation == "error":
-            raise FixableError(
-                f"the row has {longest} tokens, {longest - limit} more than `sequence_length`.",
-                "raise `sequence_length`, set `truncation: right` (or `left`), or `filter_overlong_prompts: true`.",
-            )
-        sequences = [_cut(one, limit, lengths.truncation) for one in sequences]
-        counts.truncated += 1
-    kept = [one for one in sequences if any(one.trained)]
-    if not kept:
-        raise FixableError(
-            "no token is left to imitate.", "give the row an answer with text, within `sequence_length` tokens."
-        )
-    return kept
 
 
 def _cut(one: TokenSequence, limit: int, end: str) -> TokenSequence:

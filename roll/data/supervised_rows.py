@@ -7,10 +7,10 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 from roll.config.demonstration_columns import DemonstrationColumns
-from roll.config.errors import FixableError, choose_from
+from roll.config.errors import FixableError
 from roll.data.errors import DataError
 from roll.data.json_text import parse_json
-from roll.data.rows import as_text
+from roll.data.rows import as_text, find_column
 
 Message = dict[str, Any]
 
@@ -93,10 +93,8 @@ class Columns:
         """
         names = sorted(columns)
         for key in ("messages_key", "prompt_key", "query_key", "response_key", "system_key", "text_key", "tools_key"):
-            column = getattr(keys, key)
-            if column is not None and column not in names:
-                raise DataError(f"no column {column!r}, which `{key}` names.", choose_from(column, names), file=file)
-        more = {"system": keys.system_key, "tools": keys.tools_key or ("tools" if "tools" in names else None)}
+            find_column(keys, key, names, file)  # must be there even if it is not read
+        more = {"system": keys.system_key, "tools": find_column(keys, "tools_key", names, file, "tools")}
         if keys.messages_key is not None:
             return cls(messages=keys.messages_key, **more)
         if keys.prompt_key is not None:
@@ -147,33 +145,24 @@ class DemonstrationReader:
             messages, flags = read_messages(row.get(columns.messages), columns.messages)
         else:
             messages, flags = self._pair(row)
-        system = as_text(row.get(columns.system)) if columns.system is not None else None
-        system = system or self._system
-        if system and messages[0]["role"] != "system":
-            messages, flags = [{"role": "system", "content": system}, *messages], [None, *flags]
+        system = system_message(row, columns.system, self._system, messages)
+        messages, flags = [*system, *messages], [*([None] * len(system)), *flags]
         trained = [
             message["role"] == "assistant" and flag is not False for message, flag in zip(messages, flags, strict=True)
         ]
         if not any(trained):
             what = "no message of the assistant is to be imitated."
             raise FixableError(what, "add one, or take `train: false` away.")
-        tools = read_tools(row.get(columns.tools), columns.tools) if columns.tools is not None else None
-        return Conversation(messages, trained, tools)
+        return Conversation(messages, trained, read_tools(row, columns.tools))
 
     def _pair(self, row: Mapping[str, Any]) -> tuple[list[Message], list[bool | None]]:
         """Return a question and its answer; either may be messages."""
         prompt_column, answer_column = str(self._columns.prompt), str(self._columns.response)
-        prompt, answer = row.get(prompt_column), row.get(answer_column)
-        if isinstance(prompt, list):
-            before, _ = read_messages(prompt, prompt_column)
-        else:
-            text = read_text(row, prompt_column)
-            query = as_text(row.get(self._columns.query)) if self._columns.query is not None else None
-            before = [{"role": "user", "content": f"{text}\n{query}" if query else text}]
-        if isinstance(answer, list):
-            after, flags = read_messages(answer, answer_column)
-        else:
-            after, flags = [{"role": "assistant", "content": read_text(row, answer_column)}], [None]
+        before, _ = read_said(row, prompt_column, "user")
+        query = as_text(row.get(self._columns.query)) if self._columns.query is not None else None
+        if query and not isinstance(row.get(prompt_column), list):
+            before[0]["content"] += f"\n{query}"
+        after, flags = read_said(row, answer_column, "assistant")
         return [*before, *after], [*([False] * len(before)), *flags]
 
 
@@ -190,6 +179,25 @@ def read_text(row: Mapping[str, Any], column: str) -> str:
     if not content.strip():
         raise FixableError(f"{column!r} is empty.", "write something there, or take the row out.")
     return content
+
+
+def read_said(row: Mapping[str, Any], column: str, role: str) -> tuple[list[Message], list[bool | None]]:
+    """Return the messages of a column as :func:`read_messages` does, or its text as one message of ``role``.
+
+    Raises:
+        FixableError: It holds neither.
+    """
+    if isinstance(row.get(column), list):
+        return read_messages(row.get(column), column)
+    return [{"role": role, "content": read_text(row, column)}], [None]
+
+
+def system_message(
+    row: Mapping[str, Any], column: str | None, default: str | None, messages: list[Message]
+) -> list[Message]:
+    """Return what is put before messages: the system message of a column, else the default; none if they have one."""
+    system = (as_text(row.get(column)) if column is not None else None) or default
+    return [{"role": "system", "content": system}] if system and messages[0]["role"] != "system" else []
 
 
 def read_messages(content: Any, column: str) -> tuple[list[Message], list[bool | None]]:
@@ -267,12 +275,13 @@ def _call(call: Any, place: str) -> Any:
     return {**call, "function": {**function, "arguments": arguments}}
 
 
-def read_tools(content: Any, column: str) -> list[Any] | None:
-    """Return the descriptions of functions of a column.
+def read_tools(row: Mapping[str, Any], column: str | None) -> list[Any] | None:
+    """Return the descriptions of functions of a column, if there is one.
 
     Raises:
         FixableError: It holds something else.
     """
+    content = None if column is None else row.get(column)
     if isinstance(content, str):
         try:
             content = parse_json(content) if content.strip() else None

@@ -9,18 +9,14 @@ from typing import ClassVar
 from tensordict import TensorDict
 
 from roll.config.dpo import DPOConfig
+from roll.config.worker import DataArgs
 from roll.data.preferences import PreferenceTable
-from roll.data.supervised import DemonstrationSet
 from roll.distributed import Cluster, WorkerSpec
 from roll.pipelines.preference_reference import PreferenceReference
 from roll.pipelines.roles.models import ScoreRole
 from roll.pipelines.rows import RowsRun, sum_totals
-from roll.pipelines.sampling.preferences import (
-    held_out_preferences,
-    in_batches,
-    preference_batch,
-    training_preferences,
-)
+from roll.pipelines.sampling.demonstrations import in_batches
+from roll.pipelines.sampling.preferences import preference_batch, read_preferences
 from roll.strategies.base import BatchTotals
 from roll.strategies.training.preference import PreferenceLoss, answer_sums
 from roll.workers.classes import worker_class
@@ -34,9 +30,9 @@ class DPOPipeline(RowsRun[DPOConfig, PreferenceTable]):
 
     reference: PreferenceReference
 
-    def read(self) -> tuple[DemonstrationSet[PreferenceTable], PreferenceTable | None]:
+    def read(self, data: DataArgs) -> PreferenceTable:
         """Return the pairs, or judged answers."""
-        return training_preferences(self.config, self.text), held_out_preferences(self.config, self.text)
+        return read_preferences(self.config, self.text, data)
 
     def loss(self) -> PreferenceLoss:
         """Return what is minimised."""

@@ -14,7 +14,8 @@ from roll.algorithms.losses.preference import KINDS, kto_divergence
 from roll.config.dpo import DPOConfig
 from roll.data.preferences import PreferenceTable
 from roll.pipelines.roles.models import ScoreRole, TrainRole
-from roll.pipelines.sampling.preferences import in_batches, mismatched_batch, preference_batch
+from roll.pipelines.sampling.demonstrations import in_batches
+from roll.pipelines.sampling.preferences import mismatched_batch, preference_batch
 from roll.strategies.training.preference import DIVERGENCE, REF_SUMS, answer_sums
 
 FILE = "reference_log_probs.npz"

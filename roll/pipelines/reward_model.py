@@ -4,21 +4,18 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, ClassVar
 
 from tensordict import TensorDict
 
 from roll.config.reward_model import RewardModelConfig
-from roll.data.supervised import DemonstrationSet, DemonstrationTable
+from roll.config.worker import DataArgs
+from roll.data.supervised import DemonstrationTable
 from roll.pipelines.rows import RowsRun, sum_totals
-from roll.pipelines.sampling.preferences import held_out_preferences, in_batches, training_preferences
-from roll.pipelines.sampling.scored import (
-    encode_pair,
-    held_out_steps,
-    pair_batch,
-    step_batch,
-    training_steps,
-)
+from roll.pipelines.sampling.demonstrations import in_batches
+from roll.pipelines.sampling.preferences import read_preferences
+from roll.pipelines.sampling.scored import encode_pair, pair_batch, read_steps, step_batch
 from roll.strategies.training.reward import OutcomeLoss, ProcessLoss
 from roll.workers.loading import Text
 
@@ -28,22 +25,16 @@ class Supervision:
     """What a reward model learns from.
 
     Attributes:
-        training: Reads the rows to train on.
-        held_out: Reads the others, if there are any.
+        read: Reads the files of a section.
         batch: Returns rows of a table, by their numbers, as a batch; takes the token that fills up sequences.
     """
 
-    training: Callable[[RewardModelConfig, Text], DemonstrationSet[Any]]
-    held_out: Callable[[RewardModelConfig, Text], Any]
+    read: Callable[[RewardModelConfig, Text, DataArgs], DemonstrationTable]
     batch: Callable[[Any, Sequence[int], int], TensorDict]
 
 
-_OUTCOME = Supervision(
-    lambda config, text: training_preferences(config, text, encode_pair),
-    lambda config, text: held_out_preferences(config, text, encode_pair),
-    pair_batch,
-)
-_PROCESS = Supervision(training_steps, held_out_steps, step_batch)
+_OUTCOME = Supervision(partial(read_preferences, encoded=encode_pair), pair_batch)
+_PROCESS = Supervision(read_steps, step_batch)
 
 
 class RewardModelPipeline(RowsRun[RewardModelConfig, DemonstrationTable]):
@@ -51,9 +42,9 @@ class RewardModelPipeline(RowsRun[RewardModelConfig, DemonstrationTable]):
 
     done: ClassVar[str] = "scored"
 
-    def read(self) -> tuple[DemonstrationSet[DemonstrationTable], DemonstrationTable | None]:
+    def read(self, data: DataArgs) -> DemonstrationTable:
         """Return the pairs, or the answers in steps."""
-        return self._supervision.training(self.config, self.text), self._supervision.held_out(self.config, self.text)
+        return self._supervision.read(self.config, self.text, data)
 
     def loss(self) -> OutcomeLoss | ProcessLoss:
         """Return what is minimised."""

@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from functools import partial
 from pathlib import Path
 from typing import TypeVar
 
 from roll.config import RLConfig
+from roll.data.supervised import load_demonstrations
 from roll.pipelines.learning.batches import TrainingBatch
 from roll.pipelines.learning.token_record import store_learned
 from roll.pipelines.sampled import SampledRun
-from roll.pipelines.sampling.demonstrations import describe, read_table
+from roll.pipelines.sampling.data_sections import data_faults_at
+from roll.pipelines.sampling.demonstrations import describe, encode
 from roll.pipelines.sampling.expert_answers import ExpertAnswers
 from roll.pipelines.sampling.experts import ExpertRows
 from roll.workers.loading import Text
@@ -34,7 +37,8 @@ class RLPipeline(SampledRun[Config]):
         expert = self.config.expert
         if expert is None:
             return
-        table = read_table(expert.data_args, expert, self.config.sequence_length, text, "expert")
+        with data_faults_at("expert.data_args"):
+            table = load_demonstrations(expert.data_args, expert, self.config.sequence_length, partial(encode, text))
         self._written = describe("expert", table)
         if expert.join == "groups":
             self.answers = ExpertAnswers(table, expert.score)

@@ -12,7 +12,7 @@ from typing import Any, ClassVar, Generic, TypeVar
 from tensordict import TensorDict
 
 from roll.config.row_steps import RowSteps
-from roll.data.errors import DataError
+from roll.config.worker import DataArgs
 from roll.data.supervised import DemonstrationSet, Table
 from roll.distributed import Cluster, WorkerSpec
 from roll.pipelines.checks.rows import check_rows
@@ -22,8 +22,8 @@ from roll.pipelines.roles.models import TrainRole
 from roll.pipelines.run.command import review_command
 from roll.pipelines.run.interrupts import to_its_end
 from roll.pipelines.run.life_cycle import Run
+from roll.pipelines.sampling.data_sections import data_faults_at, held_out_rows, training_rows
 from roll.pipelines.sampling.demonstrations import describe
-from roll.pipelines.sampling.prompt_data import data_problem
 from roll.runs.layout import TRAJECTORIES
 from roll.strategies.base import BatchTotals, Loss
 from roll.tracking import RunSummary
@@ -55,8 +55,12 @@ class RowsRun(Run[Config], Generic[Config, Table]):
         return notes
 
     @abstractmethod
-    def read(self) -> tuple[DemonstrationSet[Table], Table | None]:
-        """Return the rows to train on, and those that are held out, if any."""
+    def read(self, data: DataArgs) -> Table:
+        """Return the rows of a section's files.
+
+        Raises:
+            DataError: If they cannot be used.
+        """
 
     @abstractmethod
     def loss(self) -> Loss:
@@ -77,7 +81,7 @@ class RowsRun(Run[Config], Generic[Config, Table]):
     async def assemble(self, cluster: Cluster) -> None:
         """Read the rows, which say how long an epoch is; load the policy."""
         self.text = load_text(self.config)
-        self.rows, self.held_out = self.read()
+        self.rows, self.held_out = training_rows(self.config, self.read), held_out_rows(self.config, self.read)
         self._rows_to_train = self.config.rows_to_train(len(self.rows.table))
         self.config = self.config.for_rows(len(self.rows.table))
         self.measured = PolicyEvaluation.of(self.config)
@@ -143,10 +147,8 @@ class RowsRun(Run[Config], Generic[Config, Table]):
         Raises:
             ConfigError: If the data are not those of the checkpoint.
         """
-        try:
+        with data_faults_at("actor_train.data_args"):
             self._position = self.rows.check_state(state["data"])
-        except DataError as error:
-            raise data_problem("actor_train.data_args", error) from error
         await self.load(folder)
 
     async def load(self, folder: Path) -> None:

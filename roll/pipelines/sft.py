@@ -3,23 +3,25 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import partial
 
 import numpy as np
 from tensordict import TensorDict
 
 from roll.config import SFTConfig
-from roll.data.supervised import DemonstrationSet, DemonstrationTable
+from roll.config.worker import DataArgs
+from roll.data.supervised import DemonstrationTable, load_demonstrations
 from roll.pipelines.rows import RowsRun
-from roll.pipelines.sampling.demonstrations import held_out, in_batches, to_batch, training_set
+from roll.pipelines.sampling.demonstrations import encode, in_batches, rows_batch
 from roll.strategies.training.supervised import SupervisedLoss
 
 
 class SFTPipeline(RowsRun[SFTConfig, DemonstrationTable]):
     """Imitates the answers of conversations; a step is one optimiser step over the next rows of the data."""
 
-    def read(self) -> tuple[DemonstrationSet[DemonstrationTable], DemonstrationTable | None]:
+    def read(self, data: DataArgs) -> DemonstrationTable:
         """Return the demonstrations."""
-        return training_set(self.config, self.text), held_out(self.config, self.text)
+        return load_demonstrations(data, self.config, self.config.sequence_length, partial(encode, self.text))
 
     def loss(self) -> SupervisedLoss:
         """Return what is minimised."""
@@ -27,12 +29,13 @@ class SFTPipeline(RowsRun[SFTConfig, DemonstrationTable]):
 
     async def batch(self, rows: Sequence[int]) -> TensorDict:
         """Return all sequences of the rows."""
-        return to_batch([one for row in rows for one in self.rows.table.sequences(row)], self.padding)
+        return rows_batch(self.rows.table, rows, self.padding)
 
     async def measure_held_out(self, table: DemonstrationTable) -> dict[str, float]:
         """Return loss (nats per imitated token) and perplexity."""
         total, tokens = 0.0, 0
-        for batch in in_batches(table, self.config.rows_per_step, self.padding):
+        for rows in in_batches(len(table), self.config.rows_per_step):
+            batch = rows_batch(table, rows, self.padding)
             log_probs = await self.trainer.compute_log_probs(batch)
             mask = batch["response_mask"]
             total -= float(log_probs[mask].double().sum())

@@ -1,12 +1,14 @@
 """Rows of preferences in every shape that data sets have, as pairs and as judged answers."""
 
 import json
+from functools import partial
 from pathlib import Path
 
 import pytest
 
 from roll.config import ConfigError, DPOConfig, load
-from roll.pipelines.sampling.preferences import training_preferences
+from roll.pipelines.sampling.data_sections import training_rows
+from roll.pipelines.sampling.preferences import read_preferences
 from roll.workers.loading import Text, load_text
 
 ASKED = {"role": "user", "content": "1 + 1 = ?"}
@@ -31,7 +33,7 @@ def compared(text: Text, folder: Path, *rows: dict, **keys) -> list[list[tuple[s
     path.write_text("".join(json.dumps(row) + "\n" for row in rows))
     config = load({"pipeline": "dpo", "pretrain": "toy_math", **keys}, overrides=_file(str(path)))
     assert isinstance(config, DPOConfig)
-    table = training_preferences(config, text).table
+    table = training_rows(config, partial(read_preferences, config, text)).table
     decode = text.tokenizer.decode
     return [
         [(decode(ids[: flags.argmax()]), decode(ids[flags])) for ids, flags in table.sequences(row)]

@@ -1,72 +1,23 @@
-"""The demonstrations of a run: read from its files, encoded, and put together to batches."""
+"""The demonstrations of a run: encoded, and put together to batches."""
 
 from __future__ import annotations
 
 import itertools
 from collections.abc import Iterable, Sequence
-from functools import partial
 
 import numpy as np
 import torch
 from tensordict import TensorDict
 
-from roll.config.demonstration_columns import DemonstrationColumns
-from roll.config.sft import SFTConfig
-from roll.config.worker import DataArgs
-from roll.data.errors import DataError
-from roll.data.supervised import DemonstrationSet, DemonstrationTable, load_demonstrations
+from roll.data.supervised import DemonstrationTable
 from roll.data.supervised_rows import Conversation, Demonstration, PlainText
 from roll.data.supervised_rows import Tokens as Tokenized
-from roll.pipelines.sampling.prompt_data import data_problem
 from roll.rendering import ChatRenderer, ConversationError
 from roll.rendering.supervised import TokenSequence, encode_conversation, encode_text
 from roll.workers.loading import Text
 
 Tokens = tuple[np.ndarray, np.ndarray]
 """Token ids and which of them are imitated, each ``[tokens]``."""
-
-
-def training_set(config: SFTConfig, text: Text) -> DemonstrationSet[DemonstrationTable]:
-    """Read the training files.
-
-    Raises:
-        ConfigError: If they cannot be used.
-    """
-    data = config.actor_train.data_args
-    table = read_table(data, config, config.sequence_length, text, "actor_train")
-    return DemonstrationSet(table, seed=config.seed, shuffle=data.shuffle)
-
-
-def held_out(config: SFTConfig, text: Text) -> DemonstrationTable | None:
-    """Read the validation files, if there are any.
-
-    Raises:
-        ConfigError: If they cannot be used.
-    """
-    if config.validation is None or not config.eval_steps:
-        return None
-    return read_table(config.validation.data_args, config, config.sequence_length, text, "validation")
-
-
-def read_table(
-    data: DataArgs, columns: DemonstrationColumns, limit: int, text: Text, section: str
-) -> DemonstrationTable:
-    """Read the files of a section.
-
-    Args:
-        data: Its ``data_args``.
-        columns: Which columns hold what.
-        limit: Most tokens of a sequence.
-        text: Of the policy.
-        section: Its path, for errors.
-
-    Raises:
-        ConfigError: If they cannot be used.
-    """
-    try:
-        return load_demonstrations(data, columns, limit, partial(encode, text))
-    except DataError as error:
-        raise data_problem(f"{section}.data_args", error) from error
 
 
 def encode(text: Text, row: Demonstration) -> list[TokenSequence]:
@@ -130,11 +81,15 @@ def to_batch(sequences: Sequence[Tokens], pad_token_id: int) -> TensorDict:
     return TensorDict(batch, batch_size=[len(sequences)])
 
 
-def in_batches(table: DemonstrationTable, rows: int, pad_token_id: int) -> Iterable[TensorDict]:
-    """Yield all rows of a table in file order, so many at a time."""
-    for start in range(0, len(table), rows):
-        chosen = range(start, min(start + rows, len(table)))
-        yield to_batch([one for row in chosen for one in table.sequences(row)], pad_token_id)
+def rows_batch(table: DemonstrationTable, rows: Sequence[int], pad_token_id: int) -> TensorDict:
+    """Return all sequences of rows of a table, by their numbers, as :func:`to_batch` does."""
+    return to_batch([one for row in rows for one in table.sequences(row)], pad_token_id)
+
+
+def in_batches(rows: int, at_once: int) -> Iterable[range]:
+    """Yield the numbers of all rows in order, so many at a time."""
+    for start in range(0, rows, at_once):
+        yield range(start, min(start + at_once, rows))
 
 
 def describe(name: str, table: DemonstrationTable, done: str = "imitated") -> list[str]:

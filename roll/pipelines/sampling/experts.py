@@ -8,10 +8,9 @@ from typing import Any
 from tensordict import TensorDict
 
 from roll.config import RLConfig
-from roll.data.errors import DataError
 from roll.data.supervised import DemonstrationSet, DemonstrationTable
-from roll.pipelines.sampling.demonstrations import to_batch
-from roll.pipelines.sampling.prompt_data import data_problem
+from roll.pipelines.sampling.data_sections import data_faults_at
+from roll.pipelines.sampling.demonstrations import rows_batch
 
 
 class ExpertRows:
@@ -44,7 +43,7 @@ class ExpertRows:
         first, self._position = self._position, self._position + self._per_step
         table = self._rows.table
         taken = [self._rows.row_at(position) for position in range(first, self._position)]
-        written = to_batch([one for row in taken for one in table.sequences(row)], self._padding)
+        written = rows_batch(table, taken, self._padding)
         return written, {
             "expert/rows": float(len(taken)),
             "expert/tokens": float(written["response_mask"].sum()),
@@ -61,7 +60,5 @@ class ExpertRows:
         Raises:
             ConfigError: If the data are not those of the checkpoint.
         """
-        try:
+        with data_faults_at("expert.data_args"):
             self._position = self._rows.check_state(state)
-        except DataError as error:
-            raise data_problem("expert.data_args", error) from error

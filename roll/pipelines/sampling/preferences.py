@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from functools import partial
 
 import torch
@@ -11,13 +11,10 @@ from tensordict import TensorDict
 from roll.config import ConfigError, Problem
 from roll.config.pair_keys import PairKeys
 from roll.config.worker import DataArgs
-from roll.data.errors import DataError
 from roll.data.preference_rows import Judged, Pair, PlainAnswer
 from roll.data.preferences import PreferenceTable, load_preferences, mismatched
-from roll.data.supervised import DemonstrationSet
 from roll.data.supervised_rows import Conversation
-from roll.pipelines.sampling.demonstrations import to_batch
-from roll.pipelines.sampling.prompt_data import data_problem
+from roll.pipelines.sampling.demonstrations import rows_batch, to_batch
 from roll.rendering import ChatRenderer, ConversationError
 from roll.rendering.supervised import TokenSequence, encode_conversation, encode_text
 from roll.strategies.training.micro_batches import PAIR
@@ -26,44 +23,6 @@ from roll.workers.loading import Text
 
 EncodeRow = Callable[[Text, Pair | Judged], list[TokenSequence]]
 """Makes tokens of a row: of a pair the chosen answer and the rejected one, of a judged answer one."""
-
-
-def training_preferences(
-    config: PairKeys, text: Text, encoded: EncodeRow | None = None
-) -> DemonstrationSet[PreferenceTable]:
-    """Read the training files; ``encoded`` makes tokens of a row, :func:`encode` where it is ``None``.
-
-    Raises:
-        ConfigError: If they cannot be used.
-    """
-    data = config.actor_train.data_args
-    table = _load(config, data, text, "actor_train", encoded or encode)
-    return DemonstrationSet(table, seed=config.seed, shuffle=data.shuffle)
-
-
-def held_out_preferences(config: PairKeys, text: Text, encoded: EncodeRow | None = None) -> PreferenceTable | None:
-    """Read the validation files, if there are any, likewise.
-
-    Raises:
-        ConfigError: If they cannot be used.
-    """
-    if config.validation is None or not config.eval_steps:
-        return None
-    return _load(config, config.validation.data_args, text, "validation", encoded or encode)
-
-
-def _load(config: PairKeys, data: DataArgs, text: Text, section: str, encoded: EncodeRow) -> PreferenceTable:
-    try:
-        table = load_preferences(data, config, partial(encoded, text))
-    except DataError as error:
-        raise data_problem(f"{section}.data_args", error) from error
-    budget = config.actor_train.training_args.max_tokens_per_microbatch
-    if budget is not None and table.longest > budget:
-        message = f"a pair takes {table.longest} tokens, and both of its answers are computed in one pass."
-        fix = f"raise it to {table.longest}, or cut or leave out long rows (sequence_length, truncation)."
-        path = "actor_train.training_args.max_tokens_per_microbatch"
-        raise ConfigError([Problem(path, message, fix, budget)])
-    return table
 
 
 def encode(text: Text, row: Pair | Judged) -> list[TokenSequence]:
@@ -103,6 +62,23 @@ def _without_beginning(sequences: list[TokenSequence]) -> list[TokenSequence]:
     ]
 
 
+def read_preferences(config: PairKeys, text: Text, data: DataArgs, encoded: EncodeRow = encode) -> PreferenceTable:
+    """Read the files of a section; ``encoded`` makes tokens of a row.
+
+    Raises:
+        DataError: If they cannot be used.
+        ConfigError: If a pair is too long for a pass.
+    """
+    table = load_preferences(data, config, partial(encoded, text))
+    budget = config.actor_train.training_args.max_tokens_per_microbatch
+    if budget is not None and table.longest > budget:
+        message = f"a pair takes {table.longest} tokens, and both of its answers are computed in one pass."
+        fix = f"raise it to {table.longest}, or cut or leave out long rows (sequence_length, truncation)."
+        path = "actor_train.training_args.max_tokens_per_microbatch"
+        raise ConfigError([Problem(path, message, fix, budget)])
+    return table
+
+
 def preference_batch(table: PreferenceTable, rows: Sequence[int], pad_token_id: int) -> TensorDict:
     """Return rows of a table as a batch: of each pair first the chosen answer.
 
@@ -110,7 +86,7 @@ def preference_batch(table: PreferenceTable, rows: Sequence[int], pad_token_id: 
         What :func:`roll.pipelines.sampling.demonstrations.to_batch` returns, with ``chosen`` bool ``[batch]``, and of
         pairs ``pair`` int64 ``[batch]``.
     """
-    batch = to_batch([one for row in rows for one in table.sequences(row)], pad_token_id)
+    batch = rows_batch(table, rows, pad_token_id)
     chosen = [flag for row in rows for flag in table.chosen(row)]
     batch[CHOSEN] = torch.tensor(chosen)
     if not table.judged:
@@ -125,9 +101,3 @@ def mismatched_batch(
     own = [table.sequences(row)[0] for row in rows]
     made = [mismatched(own[number - len(own) + 1], one) for number, one in enumerate(own)]
     return to_batch([(ids[:sequence_length], flags[:sequence_length]) for ids, flags in made], pad_token_id)
-
-
-def in_batches(rows: int, at_once: int) -> Iterable[range]:
-    """Yield the numbers of all rows in order, so many at a time."""
-    for start in range(0, rows, at_once):
-        yield range(start, min(start + at_once, rows))

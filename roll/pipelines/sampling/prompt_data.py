@@ -6,13 +6,13 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from roll.config import ConfigError, GeneratingArgs, Problem
+from roll.config import GeneratingArgs
 from roll.config.prompt_keys import PromptKeys
 from roll.config.worker import DataArgs
 from roll.data.dataset import PromptDataset
-from roll.data.errors import DataError
 from roll.data.loading import load_prompts, validation_prompts
 from roll.data.prompts import Prompt
+from roll.pipelines.sampling.data_sections import data_faults_at
 from roll.workers.loading import Text
 
 
@@ -34,10 +34,8 @@ class PromptData:
         Raises:
             ConfigError: If its data were others.
         """
-        try:
+        with data_faults_at("actor_train.data_args"):
             return self.train.check_state(state)
-        except DataError as error:
-            raise data_problem("actor_train.data_args", error) from error
 
 
 def load_data(config: PromptKeys, text: Text) -> PromptData:
@@ -48,10 +46,8 @@ def load_data(config: PromptKeys, text: Text) -> PromptData:
     """
     data = config.actor_train.data_args
     tokens = tokenisation(config, text, config.actor_infer.generating_args)
-    try:
+    with data_faults_at("actor_train.data_args"):
         train = load_prompts(data, config.prompt_tags, seed=config.seed, **tokens)
-    except DataError as error:
-        raise data_problem("actor_train.data_args", error) from error
     return PromptData(train, eval_prompts(config, config.val_data_args, text) if config.validation else [])
 
 
@@ -61,16 +57,8 @@ def eval_prompts(config: PromptKeys, data: DataArgs, text: Text) -> Sequence[Pro
     Raises:
         ConfigError: If they cannot be used.
     """
-    try:
+    with data_faults_at("validation.data_args"):
         return validation_prompts(data, config.prompt_tags, **tokenisation(config, text, config.validation_generating))
-    except DataError as error:
-        raise data_problem("validation.data_args", error) from error
-
-
-def data_problem(path: str, error: DataError) -> ConfigError:
-    """Make a fault of the data a problem of the keys that name them."""
-    place_and_fault = str(error).partition("\n    Fix: ")[0]
-    return ConfigError([Problem(f"{path}.file_name", place_and_fault, error.fix)])
 
 
 def tokenisation(config: PromptKeys, text: Text, generating: GeneratingArgs) -> dict[str, Any]:

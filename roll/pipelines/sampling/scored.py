@@ -10,16 +10,13 @@ from tensordict import TensorDict
 
 from roll.config.reward_model import RewardModelConfig
 from roll.config.worker import DataArgs
-from roll.data.errors import DataError
 from roll.data.preference_rows import Judged, Pair, PlainAnswer
 from roll.data.preferences import PreferenceTable
 from roll.data.step_rows import LabelledSteps
 from roll.data.steps import StepTable, load_steps
-from roll.data.supervised import DemonstrationSet
 from roll.data.supervised_rows import Conversation
-from roll.pipelines.sampling.demonstrations import to_batch
+from roll.pipelines.sampling.demonstrations import rows_batch
 from roll.pipelines.sampling.preferences import preference_batch
-from roll.pipelines.sampling.prompt_data import data_problem
 from roll.rendering import ChatRenderer
 from roll.rendering.scored import scored_at_end, scored_steps, whole_conversation
 from roll.rendering.supervised import TokenSequence, encode_text
@@ -72,39 +69,20 @@ def step_batch(table: StepTable, rows: Sequence[int], pad_token_id: int) -> Tens
         What :func:`roll.pipelines.sampling.demonstrations.to_batch` returns, with ``step_labels``
         ``[batch, sequence]``, 0 outside the mask.
     """
-    batch = to_batch([one for row in rows for one in table.sequences(row)], pad_token_id)
+    batch = rows_batch(table, rows, pad_token_id)
     labels = torch.cat([torch.from_numpy(table.labels(row)) for row in rows])
     mask = batch["response_mask"]
     batch[LABEL] = torch.zeros(mask.shape).masked_scatter(mask, labels)
     return batch
 
 
-def training_steps(config: RewardModelConfig, text: Text) -> DemonstrationSet[StepTable]:
-    """Read the training files.
+def read_steps(config: RewardModelConfig, text: Text, data: DataArgs) -> StepTable:
+    """Read the files of a section.
 
     Raises:
-        ConfigError: If they cannot be used.
+        DataError: If they cannot be used.
     """
-    data = config.actor_train.data_args
-    return DemonstrationSet(_load(config, data, text, "actor_train"), seed=config.seed, shuffle=data.shuffle)
-
-
-def held_out_steps(config: RewardModelConfig, text: Text) -> StepTable | None:
-    """Read the validation files, if there are any.
-
-    Raises:
-        ConfigError: If they cannot be used.
-    """
-    if config.validation is None or not config.eval_steps:
-        return None
-    return _load(config, config.validation.data_args, text, "validation")
-
-
-def _load(config: RewardModelConfig, data: DataArgs, text: Text, section: str) -> StepTable:
-    try:
-        return load_steps(data, config, partial(encode_steps, text, separator=config.step_separator))
-    except DataError as error:
-        raise data_problem(f"{section}.data_args", error) from error
+    return load_steps(data, config, partial(encode_steps, text, separator=config.step_separator))
 
 
 def _renderer(text: Text) -> ChatRenderer:

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from tensordict import TensorDict
 from torch import Tensor
 
-from roll.data.report import LoadReport
+from roll.config.worker import DataArgs
 from roll.data.supervised import DemonstrationTable
 from roll.distributed.sharding import shard
 from roll.pipelines.learning.batches import mini_batches
@@ -193,7 +193,7 @@ def test_rows_that_are_compared_stay_in_one_optimiser_step() -> None:
 
 def table_of(*rows: tuple[list[int], list[int]]) -> DemonstrationTable:
     """Prompts and answers, in tokens."""
-    table = DemonstrationTable(LoadReport("error"))
+    table = DemonstrationTable(DataArgs(), 64)
     for prompt, answer in rows:
         table.add([TokenSequence(prompt + answer, [False] * len(prompt) + [True] * len(answer))])
     return table

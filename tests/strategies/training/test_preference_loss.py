@@ -14,7 +14,7 @@ from roll.config import load
 from roll.distributed.sharding import shard
 from roll.models.loading import load_model
 from roll.pipelines.dpo import loss_of
-from roll.pipelines.sampling.preferences import mismatched_batch, preference_batch, training_preferences
+from roll.pipelines.sampling.preferences import mismatched_batch, preference_batch, read_preferences
 from roll.strategies.jobs import TrainOptions
 from roll.strategies.training.preference import answer_sums
 from roll.strategies.training.pytorch.train import FsdpTrainStrategy
@@ -72,7 +72,7 @@ def prepared(tmp_path_factory: pytest.TempPathFactory, policy_and_reference):
         }
         config = load(keys)
         text = load_text(config)
-        table = training_preferences(config, text).table
+        table = read_preferences(config, text, config.actor_train.data_args)
         rows, padding = list(range(len(table))), text.tokenizer.pad_token_id
         made = preference_batch(table, rows, padding)
         policy, reference = policy_and_reference

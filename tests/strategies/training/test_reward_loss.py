@@ -17,8 +17,8 @@ from roll.models.critic import load_critic
 from roll.models.finding import resolve_pretrain
 from roll.models.reward_model import load_reward_model
 from roll.pipelines.reward_model import loss_of
-from roll.pipelines.sampling.preferences import training_preferences
-from roll.pipelines.sampling.scored import encode_pair, pair_batch, step_batch, training_steps
+from roll.pipelines.sampling.preferences import read_preferences
+from roll.pipelines.sampling.scored import encode_pair, pair_batch, read_steps, step_batch
 from roll.strategies.jobs import TrainOptions
 from roll.strategies.training.pytorch.train import FsdpTrainStrategy
 from roll.strategies.training.values import value_head
@@ -66,7 +66,7 @@ def prepared(folder, rows, **keys):
 def outcome(tmp_path_factory):
     """A model with a head, a batch of pairs, and the loss with all of its terms."""
     config, text = prepared(tmp_path_factory.mktemp("pairs"), COMPARED, center_rewards_coefficient=0.05)
-    table = training_preferences(config, text, encode_pair).table
+    table = read_preferences(config, text, config.actor_train.data_args, encode_pair)
     batch = pair_batch(table, range(len(table)), text.tokenizer.pad_token_id)
     return with_head(load_reward_model("toy_math")), batch, loss_of(config), text.tokenizer
 
@@ -74,7 +74,7 @@ def outcome(tmp_path_factory):
 @pytest.fixture(scope="module")
 def process(tmp_path_factory):
     config, text = prepared(tmp_path_factory.mktemp("steps"), STEPS, supervision="process")
-    table = training_steps(config, text).table
+    table = read_steps(config, text, config.actor_train.data_args)
     batch = step_batch(table, range(len(table)), text.tokenizer.pad_token_id)
     return with_head(load_critic("toy_math")), batch, loss_of(config), text.tokenizer
 
@@ -140,7 +140,7 @@ def test_the_loss_of_steps_is_a_plain_loop(process) -> None:
 
 def test_labels_may_be_probabilities(tmp_path) -> None:
     config, text = prepared(tmp_path, [{**STEPS[1], "labels": [1, 0.25, 0]}], supervision="process")
-    batch = step_batch(training_steps(config, text).table, [0], 0)
+    batch = step_batch(read_steps(config, text, config.actor_train.data_args), [0], 0)
     model = with_head(load_critic("toy_math"))
     (logits,) = plain_scores(model, batch)
 

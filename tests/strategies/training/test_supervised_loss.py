@@ -1,14 +1,16 @@
 """What supervised fine-tuning minimises: what a plain loop and TRL say, however a batch is cut or packed."""
 
 import json
+from functools import partial
 from pathlib import Path
 
 import pytest
 import torch
 
 from roll.config import load
+from roll.data.supervised import load_demonstrations
 from roll.models.loading import load_model
-from roll.pipelines.sampling.demonstrations import to_batch, training_set
+from roll.pipelines.sampling.demonstrations import encode, rows_batch
 from roll.strategies.jobs import TrainOptions
 from roll.strategies.training.pytorch.train import FsdpTrainStrategy
 from roll.strategies.training.supervised import SupervisedLoss
@@ -32,9 +34,9 @@ def prepared(tmp_path_factory: pytest.TempPathFactory):
     path.write_text("".join(json.dumps(row) + "\n" for row in ROWS))
     config = load({"pipeline": "sft", "pretrain": "toy_math", "actor_train": {"data_args": {"file_name": str(path)}}})
     text = load_text(config)
-    table = training_set(config, text).table
-    sequences = [one for row in range(len(table)) for one in table.sequences(row)]
-    return text.tokenizer, to_batch(sequences, text.tokenizer.pad_token_id)
+    data = config.actor_train.data_args
+    table = load_demonstrations(data, config, config.sequence_length, partial(encode, text))
+    return text.tokenizer, rows_batch(table, range(len(table)), text.tokenizer.pad_token_id)
 
 
 def step(batch, **options):
