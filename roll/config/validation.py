@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import types
 from collections.abc import Iterator, Mapping, Sequence
+from math import isfinite
 from typing import Any, Union, get_args, get_origin
 
 from pydantic import ValidationError
@@ -146,7 +147,8 @@ def _problem(path: tuple[str, ...], details: list[ErrorDetails], kind: type[Conf
             return Problem(key, error.message, error.fix, value)
         return Problem(key, f"{error}.", "correct the value.", value)
     message = " or ".join(dict.fromkeys(_must(item) for item in details))
-    return Problem(key, f"{message} (found {_type_name(value)}).", _fix(details), value)
+    fix = _without_quotes(value, {item["type"] for item in details}) or _fix(details)
+    return Problem(key, f"{message} (found {_type_name(value)}).", fix, value)
 
 
 def _literal_problem(key: str, detail: ErrorDetails, value: Any) -> Problem:
@@ -160,6 +162,19 @@ def _fix(details: Sequence[ErrorDetails]) -> str:
         _FIXES.get(item["type"]) or f"write a value that {_must(item).replace('must be', 'is', 1)}." for item in details
     )
     return " Or ".join(fixes)
+
+
+def _without_quotes(value: Any, expected: set[str]) -> str | None:
+    """Return the fix for a number that is written as text, ``None`` for anything else."""
+    if not isinstance(value, str) or not expected & {"int_type", "float_type"}:
+        return None
+    try:
+        number = float(value)
+    except ValueError:
+        return None
+    if not isfinite(number) or ("float_type" not in expected and not value.strip().lstrip("+-").isdigit()):
+        return None
+    return f"leave out the quotes: write {value.strip()}, not {value!r}."
 
 
 def _must(detail: ErrorDetails) -> str:

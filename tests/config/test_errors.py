@@ -45,9 +45,12 @@ def test_an_unknown_key_names_the_key_that_was_meant(fails: Fails, text: str, pa
     ("text", "path", "value", "fix"),
     [
         ("max_steps: many", "max_steps", "many", "whole number"),
-        ("max_steps: '8'", "max_steps", "8", "whole number"),
         ("max_steps: 1.5", "max_steps", 1.5, "whole number"),
         ("max_steps: -1", "max_steps", -1, "greater than or equal to 0"),
+        ("max_steps: '3'", "max_steps", "3", "leave out the quotes: write 3, not '3'."),
+        ("max_steps: '1e3'", "max_steps", "1e3", "write a whole number"),
+        ("gamma: '9e-1'", "gamma", "9e-1", "write 9e-1, not '9e-1'."),
+        ("gamma: high", "gamma", "high", "write a number"),
         ("deterministic: 1", "deterministic", 1, "true or false"),
         ("actor_train: fast", "actor_train", "fast", "section"),
         (
