@@ -7,13 +7,21 @@ import json
 import sys
 from pathlib import Path
 
-from roll.data.problems import LEVELS, plainly, problem_set
+from roll.data.problems import LEVELS, SMALL, plainly, problem_set
 
 DIRECTORY = Path(__file__).resolve().parent.parent / "roll" / "presets" / "data"
-SIZES = {"arithmetic": (2048, 256), "word_problems": (2048, 128), "multiple_choice": (512, 128), "sums": (512, 128)}
+SIZES = {
+    "arithmetic": (2048, 256),
+    "word_problems": (2048, 128),
+    "multiple_choice": (512, 128),
+    "sums": (512, 128),
+    "small_sums": (320, 48),
+}
 """Rows for training and for validation, by the name of the files."""
 SUMS = "sums"
 """Files with bare arithmetic of the easiest level, posed in one way."""
+BARE = {SUMS: LEVELS[:1], "small_sums": (SMALL,)}
+"""Files with bare arithmetic of one level."""
 
 
 def write_problems(directory: Path, seed: int = 0) -> list[Path]:
@@ -21,7 +29,7 @@ def write_problems(directory: Path, seed: int = 0) -> list[Path]:
     directory.mkdir(parents=True, exist_ok=True)
     paths = []
     for name, counts in SIZES.items():
-        tag, levels = ("arithmetic", LEVELS[:1]) if name == SUMS else (name, LEVELS)
+        tag, levels = ("arithmetic", BARE[name]) if name in BARE else (name, LEVELS)
         for split, count in zip(("train", "val"), counts, strict=True):
             problems = problem_set(tag, count, seed=seed, validation=split == "val", levels=levels)
             if name == SUMS:

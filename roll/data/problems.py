@@ -13,6 +13,8 @@ from random import Random
 from typing import Any, Final
 
 LEVELS: Final = (1, 2, 3, 4)
+SMALL: Final = 0
+"""The level below them, for models that have not been taught to calculate."""
 HELD_OUT_SHARE: Final = 8
 """One exercise in so many is for validation only."""
 LETTERS: Final = "ABCD"
@@ -92,7 +94,7 @@ class Problem:
         prompt: What the policy reads.
         ground_truth: The only right answer: a number, or the letter of a choice.
         tag: The generator it comes from, a key of :data:`GENERATORS`.
-        level: 1 (easy) to 4.
+        level: 0 (easy) to 4.
         exercise: What has to be calculated.
         choices: The numbers behind the letters ``A``, ``B``, …; empty where there are none.
     """
@@ -114,13 +116,17 @@ def make_exercise(level: int, random: Random) -> Exercise:
     """Draw an exercise; no intermediate value or answer is negative.
 
     Args:
-        level: 1: a two-digit number plus or minus a digit. 2: sums and differences of two-digit numbers. 3: a product
-            of two digits plus or minus a two-digit number. 4: a two-digit number times a digit.
+        level: 0: a number up to 30 plus or minus a digit. 1: a two-digit number plus or minus a digit. 2: sums and
+            differences of two-digit numbers. 3: a product of two digits plus or minus a two-digit number. 4: a
+            two-digit number times a digit.
         random: Where randomness comes from.
 
     Raises:
         ValueError: If there is no such level.
     """
+    if level == SMALL:
+        first, second, operator = random.randint(2, 30), random.randint(2, 9), random.choice("+-")
+        return Exercise((first, second) if operator == "+" else (max(first, second), min(first, second)), operator)
     if level == 1:
         return Exercise((random.randint(10, 99), random.randint(2, 9)), random.choice("+-"))
     if level == 2:
@@ -135,7 +141,7 @@ def make_exercise(level: int, random: Random) -> Exercise:
         return Exercise((first, second, random.randint(11, 99)), "*+")
     if level == 4:
         return Exercise((random.randint(11, 99), random.randint(2, 9)), "*")
-    raise ValueError(f"level={level!r}: use one of {', '.join(map(str, LEVELS))}")
+    raise ValueError(f"level={level!r}: use one of {', '.join(map(str, (SMALL, *LEVELS)))}")
 
 
 def held_out(exercise: Exercise) -> bool:

@@ -14,11 +14,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from roll.data.problems import GENERATORS, LETTERS, LEVELS, Exercise, draw, held_out, make_exercise, problem_set
+from roll.data.problems import GENERATORS, LETTERS, LEVELS, SMALL, Exercise, draw, held_out, make_exercise, problem_set
 
 ROOT = Path(__file__).resolve().parents[2]
 DATA = ROOT / "roll" / "presets" / "data"
-NAMES = (*GENERATORS, "sums")
+NAMES = (*GENERATORS, "sums", "small_sums")
 FILES = [(name, split) for name in NAMES for split in ("train", "val")]
 
 
@@ -39,7 +39,7 @@ def numbers(row: dict) -> list[int]:
     return [int(each) for each in re.findall(r"\d+", row["prompt"].split("\n")[0])]
 
 
-levels = st.sampled_from(LEVELS)
+levels = st.sampled_from((SMALL, *LEVELS))
 seeds = st.integers(0, 10**6)
 
 
@@ -74,7 +74,7 @@ def test_right_letters_are_spread_evenly() -> None:
 
 
 def test_an_unknown_level_is_refused_with_those_there_are() -> None:
-    with pytest.raises(ValueError, match="level=5: use one of 1, 2, 3, 4"):
+    with pytest.raises(ValueError, match="level=5: use one of 0, 1, 2, 3, 4"):
         make_exercise(5, Random(0))
 
 
@@ -109,10 +109,11 @@ def test_the_shipped_files_are_what_the_script_writes(tmp_path: Path) -> None:
 @pytest.mark.parametrize(("name", "split"), FILES)
 def test_shipped_rows_are_complete_distinct_and_cover_every_level_equally(name: str, split: str) -> None:
     data = rows(name, split)
-    tag, levels = ("arithmetic", LEVELS[:1]) if name == "sums" else (name, LEVELS)
+    bare = {"sums": LEVELS[:1], "small_sums": (SMALL,)}
+    tag, levels = ("arithmetic", bare[name]) if name in bare else (name, LEVELS)
     keys = {"prompt", "ground_truth", "tag", "level"} | ({"choices"} if tag == "multiple_choice" else set())
     assert all(row.keys() == keys and row["tag"] == tag for row in data)
-    assert len({row["prompt"] for row in data}) == len(data) >= 128
+    assert len({row["prompt"] for row in data}) == len(data) >= (48 if name == "small_sums" else 128)
     assert set(Counter(row["level"] for row in data).values()) == {len(data) // len(levels)}
     assert {row["level"] for row in data} == set(levels)
 
