@@ -16,12 +16,17 @@ SIZES = {
     "multiple_choice": (512, 128),
     "sums": (512, 128),
     "small_sums": (320, 48),
+    "small_stories": (512, 64),
 }
 """Rows for training and for validation, by the name of the files."""
 SUMS = "sums"
 """Files with bare arithmetic of the easiest level, posed in one way."""
-BARE = {SUMS: LEVELS[:1], "small_sums": (SMALL,)}
-"""Files with bare arithmetic of one level."""
+EASY = {
+    SUMS: ("arithmetic", LEVELS[:1]),
+    "small_sums": ("arithmetic", (SMALL,)),
+    "small_stories": ("word_problems", (SMALL, *LEVELS[:1])),
+}
+"""Generator and levels of the files that have not all levels."""
 
 
 def write_problems(directory: Path, seed: int = 0) -> list[Path]:
@@ -29,7 +34,7 @@ def write_problems(directory: Path, seed: int = 0) -> list[Path]:
     directory.mkdir(parents=True, exist_ok=True)
     paths = []
     for name, counts in SIZES.items():
-        tag, levels = ("arithmetic", BARE[name]) if name in BARE else (name, LEVELS)
+        tag, levels = EASY.get(name, (name, LEVELS))
         for split, count in zip(("train", "val"), counts, strict=True):
             problems = problem_set(tag, count, seed=seed, validation=split == "val", levels=levels)
             if name == SUMS:

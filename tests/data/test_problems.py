@@ -18,7 +18,7 @@ from roll.data.problems import GENERATORS, LETTERS, LEVELS, SMALL, Exercise, dra
 
 ROOT = Path(__file__).resolve().parents[2]
 DATA = ROOT / "roll" / "presets" / "data"
-NAMES = (*GENERATORS, "sums", "small_sums")
+NAMES = (*GENERATORS, "sums", "small_sums", "small_stories")
 FILES = [(name, split) for name in NAMES for split in ("train", "val")]
 
 
@@ -109,11 +109,15 @@ def test_the_shipped_files_are_what_the_script_writes(tmp_path: Path) -> None:
 @pytest.mark.parametrize(("name", "split"), FILES)
 def test_shipped_rows_are_complete_distinct_and_cover_every_level_equally(name: str, split: str) -> None:
     data = rows(name, split)
-    bare = {"sums": LEVELS[:1], "small_sums": (SMALL,)}
-    tag, levels = ("arithmetic", bare[name]) if name in bare else (name, LEVELS)
+    easy = {
+        "sums": ("arithmetic", LEVELS[:1]),
+        "small_sums": ("arithmetic", (SMALL,)),
+        "small_stories": ("word_problems", (SMALL, *LEVELS[:1])),
+    }
+    tag, levels = easy.get(name, (name, LEVELS))
     keys = {"prompt", "ground_truth", "tag", "level"} | ({"choices"} if tag == "multiple_choice" else set())
     assert all(row.keys() == keys and row["tag"] == tag for row in data)
-    assert len({row["prompt"] for row in data}) == len(data) >= (48 if name == "small_sums" else 128)
+    assert len({row["prompt"] for row in data}) == len(data) >= (48 if name.startswith("small") else 128)
     assert set(Counter(row["level"] for row in data).values()) == {len(data) // len(levels)}
     assert {row["level"] for row in data} == set(levels)
 
