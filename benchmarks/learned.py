@@ -32,6 +32,7 @@ JOBS = {
     "sokoban": "Sokoban, 6×6",
     "frozen_lake_slippery": "a lake where moves slip",
     "rlvr_math": "arithmetic and word problems",
+    "rlvr_smollm2": "small sums and stories, a real model",
 }
 """Configurations that ship, and what they learn in words; each is measured on what it validates with."""
 

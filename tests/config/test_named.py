@@ -27,6 +27,7 @@ from roll.config.staged import StagedConfig
 ROOT = Path(__file__).resolve().parents[2]
 KINDS = {
     "rlvr_math": RLVRConfig,
+    "rlvr_smollm2": RLVRConfig,
     "mix_math": RLVRConfig,
     "eval_math": EvaluationConfig,
     "sft_sokoban": SFTConfig,

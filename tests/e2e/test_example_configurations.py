@@ -61,6 +61,7 @@ KINDS: dict[str, type[RunConfig]] = {
     "custom_engine": AgenticConfig,
     "sokoban_qwen2.5_0.5b": AgenticConfig,
     "rlvr_math": RLVRConfig,
+    "rlvr_smollm2": RLVRConfig,
     "mix_math": RLVRConfig,
     "eval_math": EvaluationConfig,
     "sft_sokoban": SFTConfig,
@@ -89,6 +90,10 @@ SIZES: dict[str, dict[str, Any]] = {
     },
     "mixed": {**SMALL_GAMES, "prompts_per_step": 2, "validation.data_args.max_samples": 4},
     "rlvr_math": {"rollout_batch_size": 4, "num_return_sequences_in_group": 2, "validation.data_args.max_samples": 4},
+    "rlvr_smollm2": {
+        **{"rollout_batch_size": 4, "num_return_sequences_in_group": 2, "validation.data_args.max_samples": 4},
+        "actor_train.model_args.dtype": "fp32",
+    },
     "mix_math": {"rollout_batch_size": 4, "num_return_sequences_in_group": 2, "validation.data_args.max_samples": 4},
     "eval_math": {"validation.data_args.max_samples": 4},
     "sft_sokoban": {
