@@ -20,7 +20,7 @@ SIZES = {
 }
 """Rows for training and for validation, by the name of the files."""
 SUMS = "sums"
-"""Files with bare arithmetic of the easiest level, posed in one way."""
+"""Files with exercises that are all posed in one way."""
 EASY = {
     SUMS: ("arithmetic", LEVELS[:1]),
     "small_sums": ("arithmetic", (SMALL,)),

@@ -6,11 +6,12 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from roll.config import ConfigError, DPOConfig, load
+from roll.config import ConfigError, DPOConfig
 from roll.pipelines.dpo import DPOPipeline
-from roll.runs.stored import StoredRun
 from roll.trajectories.model import Status, Trajectory, Turn
 from roll.trajectories.store import trajectory_path, write_trajectories
+from tests.pipelines import row_runs
+from tests.pipelines.row_runs import row_config
 
 pytestmark = pytest.mark.long  # whole runs
 
@@ -26,29 +27,21 @@ def rows(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def config(rows: Path, folder: Path, **changes) -> DPOConfig:
-    keys = {
-        "pipeline": "dpo",
-        "pretrain": "toy_math",
-        "output_dir": str(folder),
-        "track_with": ["jsonl"],
-        "progress": "none",
-        "sequence_length": 64,
-        "save_steps": 0,
-        "eval_steps": 3,
-        "actor_train": {
-            "model_args": {"disable_gradient_checkpointing": True},
-            "training_args": {"per_device_train_batch_size": 2, "gradient_accumulation_steps": 2},
-            "data_args": {"file_name": str(rows)},
-        },
-        "validation": {"data_args": {"file_name": str(rows), "max_samples": 6}},
-    }
-    overrides = {"actor_train.training_args.learning_rate": 1e-3, **changes}
-    return load(keys, overrides={key.replace("__", "."): value for key, value in overrides.items()})
+    return row_config(
+        "dpo",
+        rows,
+        folder,
+        changes,
+        batch={"per_device_train_batch_size": 2, "gradient_accumulation_steps": 2},
+        held_out=6,
+        sequence_length=64,
+        save_steps=0,
+        eval_steps=3,
+    )
 
 
 def metrics(folder: Path, of: str = "train") -> list[dict[str, float]]:
-    found = StoredRun.open(folder).metrics()
-    return [{k: v for k, v in row.items() if not k.startswith("time/")} for row in found if f"{of}/loss" in row]
+    return row_runs.metrics(folder, f"{of}/loss")
 
 
 @pytest.fixture(scope="module")

@@ -8,7 +8,7 @@ import pytest
 import torch
 from transformers import AutoModelForSequenceClassification, AutoTokenizer
 
-from roll.config import ConfigError, RewardModelConfig, load
+from roll.config import ConfigError, RewardModelConfig
 from roll.models.critic import load_critic
 from roll.models.export import export_checkpoint
 from roll.models.toy.graded_answers import CheckedSteps, ComparedAnswers
@@ -19,6 +19,8 @@ from roll.strategies.training.pytorch.sequence_classifier import SequenceClassif
 from roll.strategies.training.pytorch.step_classifier import StepClassifier
 from roll.trajectories.store import read_trajectories
 from tests.e2e.rlvr_support import small_config
+from tests.pipelines import row_runs
+from tests.pipelines.row_runs import row_config
 
 pytestmark = pytest.mark.long  # whole runs
 
@@ -38,29 +40,21 @@ def workings(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def config(rows: Path, folder: Path, **changes) -> RewardModelConfig:
-    keys = {
-        "pipeline": "reward_model",
-        "pretrain": "toy_math",
-        "output_dir": str(folder),
-        "track_with": ["jsonl"],
-        "progress": "none",
-        "sequence_length": 128,
-        "save_steps": 0,
-        "eval_steps": 4,
-        "actor_train": {
-            "model_args": {"disable_gradient_checkpointing": True},
-            "training_args": {"per_device_train_batch_size": 6},
-            "data_args": {"file_name": str(rows)},
-        },
-        "validation": {"data_args": {"file_name": str(rows), "max_samples": 10}},
-    }
-    overrides = {"actor_train.training_args.learning_rate": 1e-3, **changes}
-    return load(keys, overrides={key.replace("__", "."): value for key, value in overrides.items()})
+    return row_config(
+        "reward_model",
+        rows,
+        folder,
+        changes,
+        batch={"per_device_train_batch_size": 6},
+        held_out=10,
+        sequence_length=128,
+        save_steps=0,
+        eval_steps=4,
+    )
 
 
 def metrics(folder: Path, of: str = "train") -> list[dict[str, float]]:
-    found = StoredRun.open(folder).metrics()
-    return [{k: v for k, v in row.items() if not k.startswith("time/")} for row in found if f"{of}/loss" in row]
+    return row_runs.metrics(folder, f"{of}/loss")
 
 
 @pytest.fixture(scope="module")

@@ -12,6 +12,7 @@ import pytest
 from roll.config import ConfigError, SFTConfig, load
 from roll.pipelines.sft import SFTPipeline
 from roll.runs.stored import StoredRun
+from tests.pipelines.row_runs import metrics, row_config
 
 pytestmark = pytest.mark.long  # whole runs
 
@@ -27,29 +28,17 @@ def rows(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def config(rows: Path, folder: Path, **changes) -> SFTConfig:
-    keys = {
-        "pipeline": "sft",
-        "pretrain": "toy_math",
-        "output_dir": str(folder),
-        "track_with": ["jsonl"],
-        "progress": "none",
-        "sequence_length": 64,
-        "save_steps": 2,
-        "eval_steps": 2,
-        "actor_train": {
-            "model_args": {"disable_gradient_checkpointing": True},
-            "training_args": {"per_device_train_batch_size": 4, "gradient_accumulation_steps": 2},
-            "data_args": {"file_name": str(rows)},
-        },
-        "validation": {"data_args": {"file_name": str(rows), "max_samples": 6}},
-    }
-    overrides = {"actor_train.training_args.learning_rate": 1e-3, **changes}
-    return load(keys, overrides={key.replace("__", "."): value for key, value in overrides.items()})
-
-
-def metrics(folder: Path) -> list[dict[str, float]]:
-    timed = ("time/",)
-    return [{key: row[key] for key in row if not key.startswith(timed)} for row in StoredRun.open(folder).metrics()]
+    return row_config(
+        "sft",
+        rows,
+        folder,
+        changes,
+        batch={"per_device_train_batch_size": 4, "gradient_accumulation_steps": 2},
+        held_out=6,
+        sequence_length=64,
+        save_steps=2,
+        eval_steps=2,
+    )
 
 
 def test_a_run_learns_for_its_epochs_and_is_listed(rows: Path, tmp_path: Path) -> None:
