@@ -26,11 +26,13 @@ class ExactNumber:
         value: The number itself; ``50%`` is 50 here.
         is_decimal: Whether it has a decimal point, and so may be a rounded one.
         is_percent: Whether a percent sign follows.
+        is_undone: Whether it is a division that was not carried out: ``20/4``, ``0.5/2``, but not ``1/2``.
     """
 
     value: Fraction
     is_decimal: bool = False
     is_percent: bool = False
+    is_undone: bool = False
 
 
 def exact_number(text: str) -> ExactNumber | None:
@@ -51,10 +53,12 @@ def exact_number(text: str) -> ExactNumber | None:
         return None
     written = match["number"].replace(",", "")
     below = int(match["below"] or 1)
-    if below == 0 or ("whole" in match.groupdict() and int(match["number"]) >= below):
+    if below == 0 or ("whole" in match.groupdict() and not 0 < int(match["number"]) < below):
         return None
     value = int(match.groupdict().get("whole") or 0) + Fraction(written) / below
-    return ExactNumber(-value if match["sign"] == "-" else value, "." in written, percent is not None)
+    is_decimal = "." in written
+    is_undone = match["below"] is not None and (is_decimal or value.denominator == 1)
+    return ExactNumber(-value if match["sign"] == "-" else value, is_decimal, percent is not None, is_undone)
 
 
 def last_number(text: str) -> ExactNumber | None:
@@ -63,18 +67,21 @@ def last_number(text: str) -> ExactNumber | None:
     return exact_number(found[-1].replace("- ", "-")) if found else None
 
 
-def equal_numbers(first: ExactNumber, second: ExactNumber, digits: int = DIGITS) -> bool:
-    """Return whether two numbers are equal, as math-verify sees it.
+def equal_numbers(gold: ExactNumber, answer: ExactNumber, digits: int = DIGITS) -> bool:
+    """Return whether an answer is the right number.
 
-    Whole numbers and fractions must be equal exactly; if one is a decimal, both are rounded to ``digits`` decimals.
-    A percent sign on one side alone may mean a hundredth, or just repeat the unit: both are accepted.
+    Whole numbers and fractions must be equal exactly; if one is a decimal, both are rounded to ``digits`` decimals,
+    as math-verify does. A percent sign on one side alone may mean a hundredth, or just repeat the unit: both are
+    accepted. A division that was not carried out is no answer, unless the right one is written so.
     """
-    if first.is_percent == second.is_percent:
-        return _equal(first.value, second.value, first.is_decimal or second.is_decimal, digits)
-    decimal = first.is_decimal or second.is_decimal
-    left = first.value / 100 if first.is_percent else first.value
-    right = second.value / 100 if second.is_percent else second.value
-    return _equal(left, right, decimal, digits) or first.value == second.value
+    if answer.is_undone and not gold.is_undone:
+        return False
+    if gold.is_percent == answer.is_percent:
+        return _equal(gold.value, answer.value, gold.is_decimal or answer.is_decimal, digits)
+    decimal = gold.is_decimal or answer.is_decimal
+    left = gold.value / 100 if gold.is_percent else gold.value
+    right = answer.value / 100 if answer.is_percent else answer.value
+    return _equal(left, right, decimal, digits) or gold.value == answer.value
 
 
 def _equal(first: Fraction, second: Fraction, decimal: bool, digits: int) -> bool:

@@ -21,6 +21,10 @@ _SPAN: Final = re.compile(
 )
 _BETWEEN_SPANS: Final = re.compile(r"\s*(?:,?\s*(?:and|or)|,)\s*")
 _PERCENT: Final = re.compile(r"\s*(?:\\?%|percent(?:age)?\b|pct\b)")
+_APPROX: Final = re.compile(r"\\approx(?![A-Za-z])")
+_NUMBER_ENDS: Final = re.compile(r"(?:\^\{?(?:\\circ|∘)\}?|°|[.*])+$")
+_MIXED: Final = re.compile(r"\d+\+\\frac\{\d+\}\{\d+\}")
+_SCIENTIFIC: Final = re.compile(r"(?:(?P<number>.+)(?:\\cdot|\\times|[*×·]))?\(?10\^(?:\d|\{-?\d+\}|\(-?\d+\))\)?")
 _CLOSE: Final = 0.02
 """Relative difference of what stands on the two sides of an approximation sign."""
 
@@ -50,11 +54,10 @@ def compare(gold: str, answer: str, digits: int, last: bool = False) -> dict[str
         return {"equal": False}
 
 
-def _equal_texts(gold: str, answer: Any, digits: int) -> bool:
+def _equal_texts(gold: str, answer: str | Value, digits: int) -> bool:
     right = read(gold)
-    if not isinstance(answer, str):
-        given = Reading("", (Item("", ("",)),))
-        return _equal_values(_values(right), _flat(Value(given.items[0], answer)), digits, ordered=False)
+    if isinstance(answer, Value):
+        return _equal_values(_values(right), _flat(answer), digits, ordered=False)
     given = read(answer, like=right)
     if right.text == given.text:
         return bool(right.text)
@@ -103,24 +106,54 @@ def _equal(gold: Value, answer: Value, digits: int, *, alone: bool) -> bool:
         return False
     if len(sides) > 1 and len(others) > 1:
         return _equal_relations(sides, others, digits)
-    if len(sides) > 1:
-        return _is_subject(sides[0]) and _same(sides[-1], others[0], digits)
-    return _equals_chain(sides[0], others, digits)
+    if len(sides) > 1 and not _is_subject(sides[0]):
+        return False
+    source = answer.item.text if answer.expression is not None else None
+    return _equals_chain(sides[-1], others, digits, source)
 
 
 def _sides(value: Value) -> tuple[Any, ...]:
     return value.item.sides if value.expression is None else (value.expression,)
 
 
-def _equals_chain(gold: Any, sides: Sequence[Any], digits: int) -> bool:
+def _equals_chain(gold: Any, sides: Sequence[Any], digits: int, source: str | None = None) -> bool:
     r"""Whether an answer like ``x = 3\cdot 4 = 12`` says ``gold``: one side does, and no side is another number."""
     found = False
     for side in sides:
         if _same(gold, side, digits):
-            found = True
+            found = found or not _is_left_undone(gold, side, side if source is None else source)
         elif len(sides) > 1 and not _is_open(side):
             return False
     return found
+
+
+def _is_left_undone(gold: Any, answer: Any, source: str) -> bool:
+    r"""Whether an answer that equals a plain number is a calculation that does not say it, as ``20 - 3`` is for 17.
+
+    Else whoever repeats the question would be right. What has no exact decimals is not left undone: ``2\pi``.
+    """
+    number = exact_number(gold) if isinstance(gold, str) else None
+    if number is None or number.is_undone or gold == source:
+        return False
+    if any(_is_written(each) for each in _APPROX.split(source)):
+        return False
+    meaning = expression(answer) if isinstance(answer, str) else answer
+    return meaning is None or meaning.doit().is_rational is not False
+
+
+def _is_written(source: str) -> bool:
+    r"""Whether a number stands there: also ``-(1+\frac{1}{2})``, ``3\cdot 10^{4}`` and ``90^\circ``."""
+    text = _NUMBER_ENDS.sub("", source.strip())
+    number = exact_number(text)
+    if number is not None:
+        return not number.is_undone
+    bare = text.replace(" ", "").lstrip("+-")
+    if bare.startswith("(") and bare.endswith(")"):
+        return _is_written(bare[1:-1])
+    scientific = _SCIENTIFIC.fullmatch(bare)
+    if scientific is not None:
+        return scientific["number"] is None or _is_written(scientific["number"])
+    return _MIXED.fullmatch(bare) is not None
 
 
 def _equal_relations(gold: Sequence[str], answer: Sequence[str], digits: int) -> bool:
@@ -175,7 +208,7 @@ def _exact_side(gold: str, answer: str, digits: int) -> str | None:
 
     ``None`` if its sides are far apart.
     """
-    sides = [side.strip() for side in re.split(r"\\approx(?![A-Za-z])", answer)]
+    sides = [side.strip() for side in _APPROX.split(answer)]
     if len(sides) > 1 and _is_subject(sides[0]):
         sides = sides[1:]
         answer = sides[0]
@@ -280,7 +313,7 @@ def expression(latex: str) -> Any:
         return None
 
 
-def _last_expression(text: str) -> Any:
+def _last_expression(text: str) -> str | Value:
     """Return the last formula of a text, or the last expression as math-verify finds it; ``""`` if there is none.
 
     Formulas that only a comma, "and" or "or" keeps apart are one answer.
@@ -291,7 +324,9 @@ def _last_expression(text: str) -> Any:
     from math_verify import parse
 
     found = parse(text, parsing_timeout=None, raise_on_error=True)
-    return next((each for each in found if not isinstance(each, str)), "")
+    meaning = next((each for each in found if not isinstance(each, str)), None)
+    source = next((each for each in found if isinstance(each, str)), "")
+    return "" if meaning is None else Value(Item(source, (source,)), meaning)
 
 
 def _last_formulas(text: str, spans: Sequence[re.Match[str]]) -> str:

@@ -162,6 +162,6 @@ def _word(text: str) -> str:
 
 def _sum(match: re.Match[str]) -> str:
     above, below = match["up"] or match["above"], match["down"] or match["below"]
-    if int(above[:9]) >= int(below[:9]):
-        return match[0]  # no mixed number: 5 9/1
+    if not 0 < int(above[:9]) < int(below[:9]):
+        return match[0]  # no mixed number: 5 9/1, 1 0/2
     return rf"({match['whole']}+\frac{{{above}}}{{{below}}})"
