@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import fcntl
 import functools
 import os
@@ -97,8 +98,27 @@ class Terminal:
 
     def finish(self) -> int:
         """Wait for the end; return the exit status."""
-        if not self.read_until(lambda: self._process.poll() is not None):
+        self._wait_for_the_end(PATIENCE)
+        return self._exit_status()
+
+    def interrupt(self) -> int:
+        """Press Ctrl-C, and again if nothing happens; return the exit status.
+
+        Of a signal that comes between the moment when Python writes a prompt and the one when it reads, Python knows
+        only once something is typed.
+        """
+        for _ in range(6):
+            self.press(CTRL_C)
+            with contextlib.suppress(AssertionError):
+                self._wait_for_the_end(PATIENCE / 12)
+                return self._exit_status()
+        return self.finish()
+
+    def _wait_for_the_end(self, patience: float) -> None:
+        if not self.read_until(lambda: self._process.poll() is not None, patience):
             raise AssertionError("it does not end. The screen:\n" + "\n".join(self.screen))
+
+    def _exit_status(self) -> int:
         self.read_until(lambda: not select.select([self._ours], [], [], 0.05)[0])
         status = self._process.poll()
         assert status is not None
@@ -114,9 +134,9 @@ class Terminal:
         assert self.first.screen.mode == pyte.Screen(80, 24).mode, "a mode of the terminal is left on"
         assert termios.tcgetattr(self._theirs) == self._modes, "the line discipline is changed"
 
-    def read_until(self, done: Callable[[], bool]) -> bool:
+    def read_until(self, done: Callable[[], bool], patience: float = PATIENCE) -> bool:
         """Read what the program writes until something holds; return whether it did in time."""
-        deadline = time.monotonic() + PATIENCE
+        deadline = time.monotonic() + patience
         while not done():
             if time.monotonic() > deadline:
                 return False

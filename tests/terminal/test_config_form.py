@@ -6,7 +6,7 @@ import sys
 from pathlib import Path
 
 from roll.config import load
-from tests.terminal.terminal import CTRL_C, Terminal
+from tests.terminal.terminal import Terminal
 
 FORM = [sys.executable, "-m", "roll", "config", "form", "sokoban"]
 
@@ -41,6 +41,5 @@ def test_a_form_is_filled_in_and_what_it_writes_can_be_used(tmp_path: Path) -> N
 def test_ctrl_c_writes_nothing(tmp_path: Path) -> None:
     with Terminal(FORM, tmp_path) as terminal:
         terminal.see("exp_name [my_sokoban]:")
-        terminal.press(CTRL_C)
-        assert terminal.finish() == 130
+        assert terminal.interrupt() == 130
     assert not list(tmp_path.iterdir())
