@@ -160,7 +160,12 @@ def read_trajectories(path: str | Path) -> list[Trajectory]:
         ValueError: The file is not a trajectory file of a version this code knows.
     """
     with open_trajectories(path) as file:
-        return [_trajectory(row) for row in file.read().to_pylist()]
+        return trajectories_of(file.read())
+
+
+def trajectories_of(rows: pa.Table) -> list[Trajectory]:
+    """Return the trajectories of rows, with all columns, that were read from a file of :func:`open_trajectories`."""
+    return [_trajectory(row) for row in rows.to_pylist()]
 
 
 def read_origin(path: str | Path) -> Origin:

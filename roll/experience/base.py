@@ -1,0 +1,134 @@
+"""What an experience store promises, whatever keeps its groups."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Protocol
+
+from roll.trajectories.model import TrajectoryGroup
+
+
+@dataclass(frozen=True, slots=True)
+class Reader:
+    """Who learns from a store, and how. Each reader has leases of its own.
+
+    Attributes:
+        name: Tells readers of one store apart.
+        uses: How often a group is given out.
+        max_age: How many versions a group may be behind the weights that it trains, which step ``s`` takes from step
+            ``s - 1``; older ones are never given out. ``None``: no limit.
+
+    Raises:
+        ValueError: ``uses`` is below 1 or ``max_age`` below 0.
+    """
+
+    name: str = "train"
+    uses: int = 1
+    max_age: int | None = None
+
+    def __post_init__(self) -> None:
+        if self.uses < 1:
+            raise ValueError(
+                f"uses must be at least 1, got {self.uses}: a group that is never given out trains nothing"
+            )
+        if self.max_age is not None and self.max_age < 0:
+            raise ValueError(f"max_age must be at least 0, or None for no limit, got {self.max_age}")
+
+    def oldest(self, step: int) -> int | None:
+        """Return the oldest policy version that ``step`` may train on; ``None`` without a limit."""
+        return None if self.max_age is None else step - 1 - self.max_age
+
+
+@dataclass(frozen=True, slots=True)
+class Lease:
+    """The groups that one step trains on.
+
+    Attributes:
+        step: The step.
+        numbers: The groups' numbers in the store, in the order in which they are trained.
+        groups: The groups themselves.
+        policy_version: Of each group the version that it was appended with.
+    """
+
+    step: int
+    numbers: tuple[int, ...]
+    groups: tuple[TrajectoryGroup, ...]
+    policy_version: tuple[int, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class StoreCounts:
+    """How a store stands for one reader, before its next step.
+
+    With ``uses`` 1, ``groups`` is the sum of the others.
+
+    Attributes:
+        groups: All groups in the store.
+        available: Groups that can be given out.
+        leased: How often groups were given out to steps that are not in a checkpoint yet.
+        trained: How often groups were given out to steps that are.
+        dropped: Groups that have become too old before they were given out as often as they might have been.
+    """
+
+    groups: int
+    available: int
+    leased: int
+    trained: int
+    dropped: int
+
+
+class ExperienceStore(Protocol):
+    """Groups of trajectories between what samples and what learns."""
+
+    def append(self, groups: Sequence[TrajectoryGroup], policy_version: int) -> int:
+        """Keep groups; all of one call, or none.
+
+        A group whose id is there already is not kept again. When this returns, the groups outlive the process, where
+        the store is one that can. It also takes back :meth:`finish`.
+
+        Args:
+            groups: The groups.
+            policy_version: The weights that sampled them, the oldest where there are several.
+
+        Returns:
+            How many were new.
+        """
+
+    def lease(self, count: int, step: int) -> Lease | None:
+        """Return the groups that a step trains on.
+
+        Those that were given out least often come first, and of these the ones that were appended first. A step that
+        has its groups gets the same again.
+
+        Args:
+            count: How many groups.
+            step: The step, later than all that have theirs.
+
+        Returns:
+            The groups, or ``None`` while fewer than ``count`` can be given out. Where nothing more will come is to be
+            asked before (:attr:`finished`): afterwards, the last groups may have come in between.
+
+        Raises:
+            ValueError: ``count`` is below 1, the step has another number of groups, or a later one has its groups
+                already; :meth:`rewind` first.
+        """
+
+    def commit(self, step: int) -> None:
+        """Take note that all steps up to this one are in a checkpoint."""
+
+    def rewind(self, step: int) -> None:
+        """Forget the leases of all steps after this one, for a trainer that begins again there."""
+
+    def finish(self) -> None:
+        """Take note that nothing more will be appended."""
+
+    @property
+    def finished(self) -> bool:
+        """Whether nothing more will be appended."""
+
+    def counts(self) -> StoreCounts:
+        """Return how the store stands for its reader."""
+
+    def close(self) -> None:
+        """Let go of files. What was appended and leased stays."""

@@ -1,0 +1,24 @@
+"""What can be wrong with an experience store on disk."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+
+class StoreError(RuntimeError):
+    """An experience store cannot be used; the message says where it is and what to do."""
+
+
+class SegmentError(StoreError):
+    """A file with groups of a store is damaged, missing or another one.
+
+    Attributes:
+        path: The file.
+    """
+
+    def __init__(self, path: Path, why: str) -> None:
+        self.path = path
+        super().__init__(
+            f"{path}, which holds groups of an experience store, {why}. Put back the file as it was written (the index "
+            "of the store refers to it), or go on with an empty store in another folder."
+        )

@@ -1,0 +1,268 @@
+"""Which groups there are, where they are, and who was given which: the SQLite index of an experience store."""
+
+from __future__ import annotations
+
+import sqlite3
+import threading
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Any, Final
+
+from roll.experience.base import Reader, StoreCounts
+
+_CHOOSE: Final = """
+    select number from (
+        select number, (select count(*) from leases where reader = :reader and leases.number = groups.number) as used
+        from groups where policy_version >= :oldest
+    ) where used < :uses order by used, number limit :count
+"""
+_LEASED: Final = """
+    select groups.number, group_id, tag, domain, baseline, policy_version, path, digest, prefix, first_row, members
+    from leases join groups using (number) left join segments using (segment)
+    where reader = ? and step = ? order by position
+"""
+_COUNTS: Final = """
+    select count(*), coalesce(sum(left and young), 0), coalesce(sum(left and not young), 0) from (
+        select policy_version >= :oldest as young,
+            (select count(*) from leases where reader = :reader and leases.number = groups.number) < :uses as left
+        from groups)
+"""
+_ANY_AGE: Final = -(2**63)
+
+
+@dataclass(frozen=True, slots=True)
+class Entry:
+    """What the index keeps of a group that comes in.
+
+    Attributes:
+        group_id: Its id in the store.
+        tag: Its tag.
+        domain: Its domain.
+        baseline: Its baseline.
+        policy_version: The weights that sampled it.
+        first_row: The row of its first member in the segment.
+        members: How many rows from there are its members.
+    """
+
+    group_id: str
+    tag: str
+    domain: str
+    baseline: float | None
+    policy_version: int
+    first_row: int
+    members: int
+
+
+@dataclass(frozen=True, slots=True)
+class Segment:
+    """A file with the members of groups.
+
+    Attributes:
+        path: Within the folder of the store, or absolute.
+        digest: Of its content.
+        prefix: What the ids of its groups have in the store before those in the file.
+    """
+
+    path: str
+    digest: str
+    prefix: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Indexed:
+    """A group as the index knows it.
+
+    Attributes:
+        number: Its number in the store; they grow in the order in which groups came in.
+        entry: What is kept of it.
+        segment: Where its members are; ``None`` where they are in memory.
+    """
+
+    number: int
+    entry: Entry
+    segment: Segment | None
+
+
+class Index:
+    """The index of a store. Every change is one transaction; threads may share it, forked processes may not.
+
+    Args:
+        database: An open connection without transactions of its own, whose tables are there.
+    """
+
+    def __init__(self, database: sqlite3.Connection) -> None:
+        self._database = database
+        self._lock = threading.RLock()
+        self._refused: tuple[object, ...] | None = None
+
+    def missing(self, group_ids: Iterable[str]) -> set[str]:
+        """Return those ids that no group of the store has."""
+        return {each for each in group_ids if not self._value("select count(*) from groups where group_id = ?", each)}
+
+    def add(self, entries: Sequence[Entry], segment: Segment | None = None) -> set[str]:
+        """Make groups exist, and take back that nothing more will come.
+
+        Args:
+            entries: The groups; those whose ids are there stay as they are.
+            segment: The file that has them. It is not kept where no group is new.
+
+        Returns:
+            The ids of those that are new.
+        """
+        with self._change() as database:
+            database.execute("update state set finished = 0 where finished")
+            new = self.missing(entry.group_id for entry in entries)
+            if not new:
+                return new
+            place = None
+            if segment is not None:
+                row = (segment.path, segment.digest, segment.prefix)
+                place = database.execute("insert into segments (path, digest, prefix) values (?, ?, ?)", row).lastrowid
+            database.executemany(
+                "insert or ignore into groups (group_id, tag, domain, baseline, policy_version, segment, first_row,"
+                " members) values (?, ?, ?, ?, ?, ?, ?, ?)",
+                [(each.group_id, each.tag, each.domain, None if each.baseline is None else repr(float(each.baseline)),
+                  each.policy_version, place, each.first_row, each.members) for each in entries],
+            )  # fmt: skip
+        return new
+
+    def digest(self, path: str) -> str | None:
+        """Return what the content of a segment was when it came in; ``None`` if there is no such segment."""
+        return self._value("select max(digest) from segments where path = ?", path)
+
+    def lease(self, reader: Reader, count: int, step: int) -> list[Indexed] | None:
+        """Choose the groups of a step, or return those that it has. See ``ExperienceStore.lease``."""
+        if count < 1:
+            raise ValueError(f"a step needs at least one group, got {count}")
+        asked = (reader, count, step, self._state())
+        if asked == self._refused:
+            return None
+        with self._change() as database:
+            found = self._leased(reader, step)
+            if found and len(found) != count:
+                raise ValueError(
+                    f"step {step} of reader {reader.name!r} has {len(found)} groups already and is asked for {count}; "
+                    f"rewind({step - 1}) forgets them"
+                )
+            if not found:
+                self._require_last(reader, step)
+                options = self._options(reader, step) | {"count": count}
+                numbers = [number for (number,) in database.execute(_CHOOSE, options)]
+                if len(numbers) < count:
+                    self._refused = asked
+                    return None
+                rows = [(reader.name, step, position, number) for position, number in enumerate(numbers)]
+                database.executemany("insert into leases (reader, step, position, number) values (?, ?, ?, ?)", rows)
+                found = self._leased(reader, step)
+        return found
+
+    def commit(self, reader: Reader, step: int) -> None:
+        """Take note that all steps up to this one are in a checkpoint."""
+        with self._change() as database:
+            database.execute(
+                "insert into readers (reader, trained) values (?, ?)"
+                " on conflict (reader) do update set trained = max(trained, excluded.trained)",
+                (reader.name, step),
+            )
+
+    def rewind(self, reader: Reader, step: int) -> None:
+        """Forget the leases of all later steps."""
+        with self._change() as database:
+            database.execute("delete from leases where reader = ? and step > ?", (reader.name, step))
+            database.execute("update readers set trained = min(trained, ?) where reader = ?", (step, reader.name))
+
+    def finish(self) -> None:
+        """Take note that nothing more will come."""
+        with self._change() as database:
+            database.execute("update state set finished = 1")
+
+    @property
+    def finished(self) -> bool:
+        """Whether nothing more will come."""
+        return bool(self._value("select finished from state"))
+
+    def counts(self, reader: Reader) -> StoreCounts:
+        """Return how the store stands for a reader before its next step."""
+        with self._lock:
+            self._database.execute("begin")  # one view for all that is read
+            try:
+                last, trained = self._last(reader), self._trained(reader)
+                options = self._options(reader, max(last, trained) + 1)
+                groups, available, dropped = self._database.execute(_COUNTS, options).fetchone()
+                given = self._value("select count(*) from leases where reader = ?", reader.name)
+                done = self._value("select count(*) from leases where reader = ? and step <= ?", reader.name, trained)
+            finally:
+                self._database.execute("rollback")
+        return StoreCounts(groups=groups, available=available, leased=given - done, trained=done, dropped=dropped)
+
+    def close(self) -> None:
+        """Close the connection."""
+        with self._lock:
+            self._database.close()
+
+    def _leased(self, reader: Reader, step: int) -> list[Indexed]:
+        rows = self._database.execute(_LEASED, (reader.name, step)).fetchall()
+        return [_indexed(*row) for row in rows]
+
+    def _require_last(self, reader: Reader, step: int) -> None:
+        last = max(self._last(reader), self._trained(reader))
+        if step <= last:
+            raise ValueError(
+                f"step {step} of reader {reader.name!r} has no groups, and step {last} after it was leased or trained "
+                f"already; rewind({step - 1}) begins again there"
+            )
+
+    def _last(self, reader: Reader) -> int:
+        return self._value("select coalesce(max(step), 0) from leases where reader = ?", reader.name)
+
+    def _trained(self, reader: Reader) -> int:
+        return self._value("select coalesce(max(trained), 0) from readers where reader = ?", reader.name)
+
+    @staticmethod
+    def _options(reader: Reader, step: int) -> dict[str, Any]:
+        oldest = reader.oldest(step)
+        return {"reader": reader.name, "uses": reader.uses, "oldest": _ANY_AGE if oldest is None else oldest}
+
+    def _state(self) -> tuple[int, int]:
+        """Return what differs after any change: to ask again and again is cheap while there is none."""
+        return self._value("pragma data_version"), self._database.total_changes
+
+    def _value(self, query: str, *values: Any) -> Any:
+        with self._lock:
+            return self._database.execute(query, values).fetchone()[0]
+
+    @contextmanager
+    def _change(self) -> Iterator[sqlite3.Connection]:
+        with self._lock, transaction(self._database):
+            yield self._database
+
+
+@contextmanager
+def transaction(database: sqlite3.Connection) -> Iterator[None]:
+    """Make all of what is written meanwhile true at once, or nothing of it. Others wait for it from its begin on."""
+    database.execute("begin immediate")
+    try:
+        yield
+        database.execute("commit")
+    finally:
+        if database.in_transaction:
+            database.execute("rollback")
+
+
+def _indexed(
+    number: int,
+    group_id: str,
+    tag: str,
+    domain: str,
+    baseline: str | None,
+    policy_version: int,
+    path: str | None,
+    digest: str,
+    prefix: str,
+    first_row: int,
+    members: int,
+) -> Indexed:
+    known = None if baseline is None else float(baseline)
+    segment = None if path is None else Segment(path, digest, prefix)
+    return Indexed(number, Entry(group_id, tag, domain, known, policy_version, first_row, members), segment)
