@@ -7,9 +7,9 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any, Final
 
+from roll.experience.entries import Entry, Segment
 from roll.experience.errors import SegmentError, StoreError
 from roll.experience.folder import FolderStore
-from roll.experience.index import Entry, Segment
 from roll.experience.segments import digest_of
 from roll.trajectories.model import Status
 from roll.trajectories.store import open_trajectories, read_origin, trajectory_path

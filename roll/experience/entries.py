@@ -1,12 +1,65 @@
-"""Groups to what the index keeps of them, and back."""
+"""What the index of an experience store keeps of groups, from them and back to them."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
 
 from roll.experience.base import Lease
-from roll.experience.index import Entry, Indexed
 from roll.trajectories.model import Trajectory, TrajectoryGroup
+
+
+@dataclass(frozen=True, slots=True)
+class Entry:
+    """What the index keeps of a group that comes in.
+
+    Attributes:
+        group_id: Its id in the store.
+        tag: Its tag.
+        domain: Its domain.
+        baseline: Its baseline.
+        policy_version: The weights that sampled it.
+        first_row: The row of its first member in the segment.
+        members: How many rows from there are its members.
+    """
+
+    group_id: str
+    tag: str
+    domain: str
+    baseline: float | None
+    policy_version: int
+    first_row: int
+    members: int
+
+
+@dataclass(frozen=True, slots=True)
+class Segment:
+    """A file with the members of groups.
+
+    Attributes:
+        path: Within the folder of the store, or absolute.
+        digest: Of its content.
+        prefix: What the ids of its groups have in the store before those in the file.
+    """
+
+    path: str
+    digest: str
+    prefix: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Indexed:
+    """A group as the index knows it.
+
+    Attributes:
+        number: Its number in the store; they grow in the order in which groups came in.
+        entry: What is kept of it.
+        segment: Where its members are; ``None`` where they are in memory.
+    """
+
+    number: int
+    entry: Entry
+    segment: Segment | None
 
 
 def entries_of(groups: Iterable[TrajectoryGroup], policy_version: int) -> list[Entry]:

@@ -9,8 +9,8 @@ from pathlib import Path
 from typing import Final
 
 from roll.experience.base import Lease, Reader, StoreCounts
-from roll.experience.entries import entries_of, group_of, lease_of
-from roll.experience.index import Entry, Index, Indexed, Segment
+from roll.experience.entries import Entry, Indexed, Segment, entries_of, group_of, lease_of
+from roll.experience.index import Index
 from roll.experience.opening import open_file
 from roll.experience.segments import SegmentReader, SegmentWriter, sync
 from roll.trajectories.model import Trajectory, TrajectoryGroup

@@ -6,10 +6,10 @@ import sqlite3
 import threading
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
 from typing import Any, Final
 
 from roll.experience.base import Reader, StoreCounts
+from roll.experience.entries import Entry, Indexed, Segment
 
 _CHOOSE: Final = """
     select number from (
@@ -29,59 +29,6 @@ _COUNTS: Final = """
         from groups)
 """
 _ANY_AGE: Final = -(2**63)
-
-
-@dataclass(frozen=True, slots=True)
-class Entry:
-    """What the index keeps of a group that comes in.
-
-    Attributes:
-        group_id: Its id in the store.
-        tag: Its tag.
-        domain: Its domain.
-        baseline: Its baseline.
-        policy_version: The weights that sampled it.
-        first_row: The row of its first member in the segment.
-        members: How many rows from there are its members.
-    """
-
-    group_id: str
-    tag: str
-    domain: str
-    baseline: float | None
-    policy_version: int
-    first_row: int
-    members: int
-
-
-@dataclass(frozen=True, slots=True)
-class Segment:
-    """A file with the members of groups.
-
-    Attributes:
-        path: Within the folder of the store, or absolute.
-        digest: Of its content.
-        prefix: What the ids of its groups have in the store before those in the file.
-    """
-
-    path: str
-    digest: str
-    prefix: str = ""
-
-
-@dataclass(frozen=True, slots=True)
-class Indexed:
-    """A group as the index knows it.
-
-    Attributes:
-        number: Its number in the store; they grow in the order in which groups came in.
-        entry: What is kept of it.
-        segment: Where its members are; ``None`` where they are in memory.
-    """
-
-    number: int
-    entry: Entry
-    segment: Segment | None
 
 
 class Index:

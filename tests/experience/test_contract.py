@@ -1,0 +1,253 @@
+"""What every experience store promises, in memory and in a folder."""
+
+from __future__ import annotations
+
+import tempfile
+import threading
+from pathlib import Path
+from typing import Any
+
+import pytest
+from experience_support import Model, Opened, make_group, opener
+from hypothesis import settings
+from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, precondition, rule, run_state_machine_as_test
+
+from roll.experience.base import StoreCounts
+
+KINDS = ("memory", "folder")
+
+
+@pytest.fixture(params=KINDS)
+def opened(request: pytest.FixtureRequest, tmp_path: Path) -> Opened:
+    return opener(request.param, tmp_path)
+
+
+def test_a_group_comes_back_exactly_and_as_a_copy(opened: Opened) -> None:
+    store = opened()
+    groups = [make_group(number) for number in range(20)]
+    assert store.append(groups, policy_version=3) == 20
+    lease = store.lease(20, step=4)
+    assert lease is not None and list(lease.groups) == groups == [make_group(number) for number in range(20)]
+    assert lease.step == 4 and lease.policy_version == (3,) * 20 and list(lease.numbers) == sorted(set(lease.numbers))
+    lease.groups[0].trajectories.clear()
+    groups[1].trajectories.clear()
+    again = opened().lease(20, step=4)
+    assert again is not None and list(again.groups) == [make_group(number) for number in range(20)]
+
+
+@pytest.mark.parametrize("baseline", [None, 0.0, -0.0, 0.1, float("inf"), float("nan"), 5e-324])
+def test_a_baseline_is_exact(opened: Opened, baseline: float | None) -> None:
+    store = opened()
+    group = make_group(0)
+    group.baseline = baseline
+    store.append([group], 0)
+    lease = store.lease(1, 1)
+    assert lease is not None and repr(lease.groups[0].baseline) == repr(baseline)
+
+
+def test_the_first_group_of_an_id_stays(opened: Opened) -> None:
+    store = opened()
+    assert store.append([make_group(0), make_group(0, variant=1), make_group(1)], 1) == 2
+    assert store.append([make_group(1, variant=1), make_group(2)], 2) == 1
+    lease = store.lease(3, 1)
+    assert lease is not None and list(lease.groups) == [make_group(0), make_group(1), make_group(2)]
+    assert lease.policy_version == (1, 1, 2)
+
+
+def test_fewer_than_asked_for_is_nothing_and_takes_nothing(opened: Opened) -> None:
+    store = opened()
+    assert store.lease(1, 1) is None
+    store.append([make_group(0)], 0)
+    assert store.lease(2, 1) is None and store.lease(2, 1) is None
+    assert store.counts() == StoreCounts(groups=1, available=1, leased=0, trained=0, dropped=0)
+    opened().append([make_group(1)], 0)
+    lease = store.lease(2, 1)
+    assert lease is not None and len(lease.groups) == 2
+
+
+def test_a_group_comes_as_often_as_asked_for_and_the_least_used_first(opened: Opened) -> None:
+    store = opened("train", uses=2)
+    store.append([make_group(number) for number in range(3)], 0)
+    numbers = [lease.numbers for step in (1, 2, 3) if (lease := store.lease(2, step))]
+    first, second, third = sorted({number for pair in numbers for number in pair})
+    assert numbers == [(first, second), (third, first), (second, third)]
+    assert store.lease(1, 4) is None
+
+
+def test_what_is_too_old_is_never_given_out_and_counted(opened: Opened) -> None:
+    store = opened("train", max_age=1)
+    for version in range(4):
+        store.append([make_group(version)], version)
+    lease = store.lease(1, 3)
+    assert lease is not None and lease.policy_version == (1,), "step 3 trains version 2, and 0 is 2 behind"
+    assert store.counts() == StoreCounts(groups=4, available=2, leased=1, trained=0, dropped=1)
+    assert store.lease(2, 5) is None
+
+
+def test_a_commit_says_what_is_trained_and_readers_are_apart(opened: Opened) -> None:
+    store, other = opened("one"), opened("other", uses=2)
+    store.append([make_group(number) for number in range(5)], 0)
+    for step in (1, 2):
+        assert store.lease(2, step)
+    store.commit(1)
+    assert store.counts() == StoreCounts(groups=5, available=1, leased=2, trained=2, dropped=0)
+    assert other.counts() == StoreCounts(groups=5, available=5, leased=0, trained=0, dropped=0)
+    store.commit(0)
+    assert store.counts().trained == 2, "an earlier checkpoint takes nothing back"
+
+
+def test_after_a_rewind_another_batch_size_gets_the_same_groups(opened: Opened) -> None:
+    store = opened()
+    store.append([make_group(number) for number in range(9)], 0)
+    leases = [lease for step in (1, 2, 3) if (lease := store.lease(2, step))]
+    store.commit(3)
+    store.rewind(1)
+    assert store.counts() == StoreCounts(groups=9, available=7, leased=0, trained=2, dropped=0)
+    lease = store.lease(4, 2)
+    assert lease is not None and lease.numbers == leases[1].numbers + leases[2].numbers
+
+
+def test_a_step_that_cannot_be_is_an_error_that_says_what_to_do(opened: Opened) -> None:
+    store = opened()
+    store.append([make_group(number) for number in range(9)], 0)
+    with pytest.raises(ValueError, match="at least one group, got 0"):
+        store.lease(0, 1)
+    assert store.lease(2, 5)
+    with pytest.raises(ValueError, match=r"'train' has 2 groups already and is asked for 3; rewind\(4\)"):
+        store.lease(3, 5)
+    with pytest.raises(ValueError, match=r"step 4 of reader 'train'.*step 5 after it.*rewind\(3\)"):
+        store.lease(2, 4)
+    store.commit(8)
+    with pytest.raises(ValueError, match="step 8 after it"):
+        store.lease(2, 7)
+    with pytest.raises(ValueError, match="uses must be at least 1"):
+        opened("train", uses=0)
+    with pytest.raises(ValueError, match="max_age must be at least 0"):
+        opened("train", max_age=-1)
+
+
+def test_an_append_opens_what_was_finished(opened: Opened) -> None:
+    store = opened()
+    assert not store.finished
+    store.append([make_group(0)], 0)
+    store.finish()
+    assert store.finished and opened("another").finished
+    assert store.append([make_group(0)], 0) == 0
+    assert not store.finished, "a killed explorer first plays some groups again"
+
+
+def test_threads_share_a_store(opened: Opened) -> None:
+    store = opened()
+    failures: list[BaseException] = []
+
+    def append(first: int) -> None:
+        try:
+            for number in range(first, 20, 2):
+                store.append([make_group(number), make_group(number // 2)], 0)
+        except BaseException as error:
+            failures.append(error)
+
+    threads = [threading.Thread(target=append, args=[first]) for first in (0, 1)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert not failures
+    lease = store.lease(20, 1)
+    assert lease is not None
+    assert sorted(lease.groups, key=lambda group: group.group_id) == [make_group(number) for number in range(20)]
+
+
+READERS: dict[str, dict[str, Any]] = {"a": {}, "b": {"uses": 2, "max_age": 2}, "c": {"uses": 3}}
+_readers = st.sampled_from(sorted(READERS))
+
+
+class Machine(RuleBasedStateMachine):
+    """Any order of calls, kills among them, says the same as a model of plain lists."""
+
+    kind: str
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.folder = tempfile.TemporaryDirectory()
+        self.open = opener(self.kind, Path(self.folder.name))
+        self.stores = {reader: self.open(reader, **options) for reader, options in READERS.items()}
+        self.killed: list[Any] = []
+        self.model = Model()
+        self.variant = 0
+
+    @rule(reader=_readers, numbers=st.lists(st.integers(0, 30), max_size=5), version=st.integers(0, 6))
+    def append(self, reader: str, numbers: list[int], version: int) -> None:
+        self.variant += 1
+        groups = [make_group(number, self.variant) for number in numbers]
+        assert self.stores[reader].append(groups, version) == self.model.append(groups, version)
+
+    @rule(reader=_readers, count=st.integers(1, 4), skipped=st.sampled_from([0, 0, 0, 1]))
+    def lease(self, reader: str, count: int, skipped: int) -> None:
+        self.take(reader, count, self.model.next_step(reader) + skipped)
+
+    @precondition(lambda self: any(self.model.leases.values()))
+    @rule(data=st.data())
+    def lease_again(self, data: st.DataObject) -> None:
+        given = [(reader, step) for reader, steps in self.model.leases.items() for step in steps]
+        reader, step = data.draw(st.sampled_from(given))
+        self.take(reader, len(self.model.leases[reader][step]), step)
+
+    def take(self, reader: str, count: int, step: int) -> None:
+        options = {"uses": 1, "max_age": None} | READERS[reader]
+        expected = self.model.lease(reader, count=count, step=step, **options)
+        lease = self.stores[reader].lease(count, step)
+        if expected is None:
+            assert lease is None
+        else:
+            assert lease is not None and len(set(lease.numbers)) == count
+            assert list(zip(lease.groups, lease.policy_version, strict=True)) == [
+                self.model.groups[place] for place in expected
+            ]
+        assert all(times <= options["uses"] for times in self.model.used(reader).values())
+
+    @rule(reader=_readers, back=st.integers(0, 3))
+    def commit(self, reader: str, back: int) -> None:
+        step = max(0, self.model.next_step(reader) - 1 - back)
+        self.stores[reader].commit(step)
+        self.model.commit(reader, step)
+
+    @rule(reader=_readers, back=st.integers(0, 4))
+    def rewind(self, reader: str, back: int) -> None:
+        step = max(0, self.model.next_step(reader) - 1 - back)
+        self.stores[reader].rewind(step)
+        self.model.rewind(reader, step)
+
+    @rule(reader=_readers, closes=st.booleans())
+    def end_and_begin_again(self, reader: str, closes: bool) -> None:
+        self.killed.append(self.stores[reader])
+        if closes:
+            self.killed.pop().close()
+        self.stores[reader] = self.open(reader, **READERS[reader])
+
+    @rule(reader=_readers)
+    def finish(self, reader: str) -> None:
+        self.stores[reader].finish()
+        self.model.finished = True
+
+    @rule(reader=_readers)
+    def look(self, reader: str) -> None:
+        options = {"uses": 1, "max_age": None} | READERS[reader]
+        assert self.stores[reader].counts() == self.model.counts(reader, **options)
+        assert self.stores[reader].finished == self.model.finished
+
+    def teardown(self) -> None:
+        for reader in READERS:
+            self.look(reader)
+        for store in [*self.stores.values(), *self.killed]:
+            store.close()
+        self.folder.cleanup()
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("kind", KINDS)
+def test_any_order_of_calls_gives_what_the_model_gives(kind: str) -> None:
+    machine = type("MachineOfKind", (Machine,), {"kind": kind})
+    examples = 100 if kind == "memory" else 25
+    run_state_machine_as_test(machine, settings=settings(max_examples=examples, stateful_step_count=30, deadline=None))
