@@ -1,0 +1,70 @@
+"""An explorer and a trainer as programs that are killed: ``python killed_programs.py explore|train FOLDER …``."""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+import time
+from pathlib import Path
+
+from experience_support import make_group
+
+from roll.experience.folder import FolderStore
+
+PER_CALL = 3
+
+
+def explore(store: Path, checkpoint: Path, last: int) -> None:
+    """Append groups in calls of three, each with the last one of the call before, from a checkpoint that is behind."""
+    experience = FolderStore(store)
+    call = json.loads(checkpoint.read_text()) if checkpoint.exists() else 0
+    while call * PER_CALL < last:
+        numbers = range(max(0, call * PER_CALL - 1), (call + 1) * PER_CALL)
+        experience.append([make_group(number) for number in numbers], call)
+        print(json.dumps(list(numbers)), flush=True)
+        call += 1
+        if call % 4 == 0:
+            save(checkpoint, call - 2)
+    experience.finish()
+    print("done", flush=True)
+
+
+def train(store: Path, checkpoint: Path, reader: str, uses: int, count: int) -> None:
+    """Lease step after step, and note in a checkpoint what was trained; the store hears of it only afterwards."""
+    experience = FolderStore(store, reader, uses)
+    state = json.loads(checkpoint.read_text()) if checkpoint.exists() else {"step": 0, "trained": []}
+    while True:
+        finished = experience.finished
+        lease = experience.lease(count, state["step"] + 1)
+        if lease is None:
+            if finished:
+                break
+            time.sleep(0.002)
+            continue
+        for group in lease.groups:
+            number = int(group.group_id.rpartition("-")[2])
+            assert group == make_group(number), f"group {number} is not what was appended"
+            state["trained"].append(number)
+        state["step"] += 1
+        print(state["step"], flush=True)
+        if state["step"] % 3 == 0:
+            save(checkpoint, state)
+            experience.commit(state["step"])
+    save(checkpoint, state)
+    experience.commit(state["step"])
+    print("done", flush=True)
+
+
+def save(checkpoint: Path, state: object) -> None:
+    temporary = checkpoint.with_suffix(".tmp")
+    temporary.write_text(json.dumps(state))
+    os.replace(temporary, checkpoint)
+
+
+if __name__ == "__main__":
+    what, store, checkpoint, *rest = sys.argv[1:]
+    if what == "explore":
+        explore(Path(store), Path(checkpoint), int(rest[0]))
+    else:
+        train(Path(store), Path(checkpoint), rest[0], int(rest[1]), int(rest[2]))

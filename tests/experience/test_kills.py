@@ -1,0 +1,143 @@
+"""Explorers and trainers are killed at random moments, in processes of their own, and no group is lost or doubled."""
+
+from __future__ import annotations
+
+import json
+import random
+import signal
+import subprocess
+import sys
+import time
+from collections import Counter
+from pathlib import Path
+
+import pytest
+from experience_support import make_group
+from killed_programs import PER_CALL
+
+from roll.experience.folder import FolderStore
+
+pytestmark = pytest.mark.processes
+
+PROGRAM = Path(__file__).with_name("killed_programs.py")
+
+
+class Program:
+    """One that is started again whenever it was killed, until it says that it is done."""
+
+    def __init__(self, what: str, folder: Path, name: str, *options: object) -> None:
+        self._words = [sys.executable, str(PROGRAM), what, str(folder / "store"), str(folder / f"{name}.json")]
+        self._words += map(str, options)
+        self._said_in = folder / f"{name}.txt"
+        self._process: subprocess.Popen[bytes] | None = None
+        self.kills = 0
+
+    def start(self) -> None:
+        with self._said_in.open("ab") as said:
+            environment = {"PYTHONPATH": f"{PROGRAM.parent}:{PROGRAM.parents[2]}"}
+            self._process = subprocess.Popen(self._words, stdout=said, env=environment)
+
+    def kill(self) -> None:
+        assert self._process is not None
+        self._process.send_signal(signal.SIGKILL)
+        status = self._process.wait()
+        assert status in (0, -signal.SIGKILL), "it failed; what it said is above"
+        self.kills += status != 0
+
+    def finish(self) -> None:
+        self.start()
+        assert self._process is not None and self._process.wait(timeout=120) == 0
+
+    def wait_for_more(self) -> None:
+        """Wait until it has done something since it was started, or is done."""
+        size, until = self._said_in.stat().st_size, time.monotonic() + 60
+        while self._said_in.stat().st_size == size and self._process is not None and self._process.poll() is None:
+            assert time.monotonic() < until, "it does nothing"
+            time.sleep(0.001)
+
+    @property
+    def said(self) -> list[str]:
+        """The lines that it has said so far; each was written at once."""
+        return self._said_in.read_text().splitlines()
+
+    @property
+    def trained(self) -> list[int]:
+        return json.loads(Path(self._words[4]).read_text())["trained"]
+
+
+def groups_of(folder: Path) -> list[int]:
+    """Return the numbers of all groups in the store, in its order, after a look at their content."""
+    store = FolderStore(folder / "store", "looks")
+    total = store.counts().groups
+    lease = store.lease(total, 1)
+    assert lease is not None
+    store.rewind(0)
+    store.close()
+    numbers = [int(group.group_id.rpartition("-")[2]) for group in lease.groups]
+    assert list(lease.groups) == [make_group(number) for number in numbers]
+    return numbers
+
+
+@pytest.mark.parametrize("seed", [0, pytest.param(1, marks=pytest.mark.exhaustive)])
+def test_what_append_reported_is_there_once_however_often_two_explorers_are_killed(tmp_path: Path, seed: int) -> None:
+    draw = random.Random(seed)
+    explorers = [Program("explore", tmp_path, f"explorer{number}", 10**6) for number in (0, 1)]
+    for _ in range(3):
+        for program in explorers:
+            program.start()
+        explorers[0].wait_for_more()
+        for program in draw.sample(explorers, 2):
+            time.sleep(draw.uniform(0, 0.15))
+            program.kill()
+        numbers = groups_of(tmp_path)
+        assert numbers == list(range(len(numbers))), "two explorers of the same groups, each in order"
+        assert len(numbers) % PER_CALL == 0, "all groups of a call or none"
+        reported = {number for program in explorers for line in program.said for number in json.loads(line)}
+        assert reported <= set(numbers)
+    assert all(program.kills == 3 for program in explorers)
+    store = FolderStore(tmp_path / "store")
+    store.append([make_group(10**6)], 0)
+    known = {store.digest(f"segments/{path.name}") for path in (tmp_path / "store" / "segments").glob("*.parquet")}
+    store.close()
+    assert None not in known, "a segment that no index knows was swept away"
+    assert not [path for path in (tmp_path / "store" / "segments").iterdir() if path.suffix != ".parquet"]
+
+
+def test_trainers_train_every_group_as_often_as_they_are_to_while_all_programs_are_killed(tmp_path: Path) -> None:
+    draw, last = random.Random(3), 360
+    explorer = Program("explore", tmp_path, "explorer", last)
+    once = Program("train", tmp_path, "once", "once", 1, 4)
+    programs = [explorer, once]
+    for _ in range(3):
+        for program in programs:
+            program.start()
+        once.wait_for_more()
+        for program in draw.sample(programs, 2):
+            time.sleep(draw.uniform(0, 0.1))
+            program.kill()
+    explorer.finish()
+    twice = Program("train", tmp_path, "twice", "twice", 2, 5)
+    for _ in range(2):
+        twice.start()
+        twice.wait_for_more()
+        time.sleep(draw.uniform(0, 0.1))
+        twice.kill()
+    once.finish()
+    twice.finish()
+    assert groups_of(tmp_path) == list(range(last))
+    assert once.trained == list(range(last)), "every group once, in the order of the store"
+    assert Counter(twice.trained) == dict.fromkeys(range(last), 2)
+    assert twice.trained == [*range(last), *range(last)]
+    assert once.kills >= 2 and explorer.kills >= 2 and twice.kills >= 1
+    counts = FolderStore(tmp_path / "store", "twice", 2).counts()
+    assert (counts.groups, counts.available, counts.leased, counts.trained) == (last, 0, 0, 2 * last)
+
+
+def test_many_programs_open_an_empty_store_at_once(tmp_path: Path) -> None:
+    explorers = [Program("explore", tmp_path, f"explorer{number}", 30) for number in range(2)]
+    trainer = Program("train", tmp_path, "trainer", "train", 1, 5)
+    for program in (*explorers, trainer):
+        program.start()
+    for program in (*explorers, trainer):
+        assert program._process is not None and program._process.wait(timeout=120) == 0
+    assert sorted(trainer.trained) == list(range(30)) == sorted(groups_of(tmp_path))
