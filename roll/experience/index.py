@@ -79,7 +79,11 @@ class Index:
         return self._value("select max(digest) from segments where path = ?", path)
 
     def lease(self, reader: Reader, count: int, step: int) -> list[Indexed] | None:
-        """Choose the groups of a step, or return those that it has. See ``ExperienceStore.lease``."""
+        """Choose the groups of a step, or return those that it has; see ``ExperienceStore.lease``.
+
+        Raises:
+            ValueError: ``count`` or ``step`` cannot be.
+        """
         if count < 1:
             raise ValueError(f"a step needs at least one group, got {count}")
         asked = (reader, count, step, self._state())

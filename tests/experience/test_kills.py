@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import random
 import signal
+import sqlite3
 import subprocess
 import sys
 import time
@@ -66,7 +67,11 @@ class Program:
 
 
 def groups_of(folder: Path) -> list[int]:
-    """Return the numbers of all groups in the store, in its order, after a look at their content."""
+    """Return the numbers of all groups in the store, in its order, after a look at the index and their content."""
+    database = sqlite3.connect(folder / "store" / "index.sqlite")
+    assert database.execute("pragma integrity_check").fetchall() == [("ok",)]
+    assert database.execute("pragma foreign_key_check").fetchall() == []
+    database.close()
     store = FolderStore(folder / "store", "looks")
     total = store.counts().groups
     lease = store.lease(total, 1)
