@@ -7,6 +7,7 @@ from typing import Any
 
 from roll.config.algorithm import ADVANTAGE_ESTIMATORS, GROUP_ESTIMATORS, POLICY_LOSSES, UNBIASED_BY_RATIO
 from roll.config.errors import Problem, choose_from
+from roll.config.experience import experience_cautions, experience_problems
 from roll.config.rl_keys import RLKeys
 from roll.config.sampling_keys import SamplingKeys
 
@@ -15,6 +16,7 @@ def rl_problems(config: RLKeys) -> Iterator[Problem]:
     """Yield the contradictions that any run of reinforcement learning can have."""
     yield from _name_problems(config)
     yield from _helper_model_problems(config)
+    yield from experience_problems(config)
     if config.expert is not None:
         yield from config.expert.problems()
         if config.expert.join == "groups" and config.adv_estimator not in GROUP_ESTIMATORS:
@@ -25,6 +27,7 @@ def rl_problems(config: RLKeys) -> Iterator[Problem]:
 
 def rl_cautions(config: RLKeys) -> Iterator[str]:
     """Yield what has no effect or probably not the one that was meant."""
+    yield from experience_cautions(config)
     if config.reference is not None and not config.needs_reference:
         yield (
             "reference: a reference model is configured, but no term uses it. Remove it (reference: null) to save its "

@@ -17,6 +17,8 @@ from roll.config.sources import listed_stages, shown_path
 from roll.config.yaml_files import require_sound_files
 
 _EXTENSIONS: Final = (".yaml", ".yml")
+_MAY_BE_A_PATH: Final = {"experience": "experience.path"}
+"""Sections that a path alone can stand for, and the key that it then is."""
 
 
 def compose(name: str | Path, overrides: Sequence[str] = ()) -> tuple[DictConfig, Path]:
@@ -197,6 +199,8 @@ def upsert(override: str, folders: Iterable[Path], stages: Sequence[str] = ()) -
     """
     key, equals, value = override.partition("=")
     key = _numbered(key, stages)
+    if key in _MAY_BE_A_PATH and value and value[0] not in "{[" and value != "null":
+        key = _MAY_BE_A_PATH[key]  # beside it, further keys of the section may be set
     override = f"{key}{equals}{value}"
     if "=" in value and value[0] not in "'\"[{":
         # A path such as checkpoints/step=000020, which Hydra's grammar takes only in quotes.

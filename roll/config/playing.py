@@ -38,6 +38,12 @@ class PlayingConfig(AgenticKeys):
             max(*responses, limit),
         )
 
+    @property
+    def groups_per_step(self) -> int:
+        """Groups of a training step: levels, and prompts beside them."""
+        levels = rollout_plan(self.train_env_manager, self.rollout_batch_size).groups_per_rollout
+        return sum(count for _, count in levels) + self.prompts_per_step
+
     def worker_roles(self) -> Iterator[tuple[str, WorkerConfig]]:
         """Yield the roles that have workers of their own: models, and the graders of each domain."""
         yield from super().worker_roles()
@@ -46,7 +52,8 @@ class PlayingConfig(AgenticKeys):
 
     def environment_roles(self) -> Iterator[tuple[str, EnvManagerConfig]]:
         """Yield the sections whose environments have workers of their own."""
-        yield "train_env_manager", self.train_env_manager
+        if not self.learns_from_store:
+            yield "train_env_manager", self.train_env_manager
         if self.eval_steps:
             yield "val_env_manager", self.val_env_manager
 

@@ -27,6 +27,7 @@ from roll.config.env_manager import (
     ValEnvManagerConfig,
 )
 from roll.config.evaluation import EvaluationConfig
+from roll.config.experience import ExperienceConfig
 from roll.config.expert import ExpertConfig
 from roll.config.grading_keys import GradedKeys, QueryFilterConfig, RewardConfig, VerifierConfig
 from roll.config.pair_keys import PairKeys
@@ -60,6 +61,7 @@ _TITLES: dict[type[ConfigModel], str] = {
     TrainerKeys: "Every run that trains (top level)",
     SamplingKeys: "Every run that samples (top level)",
     RLKeys: "Reinforcement learning (top level)",
+    ExperienceConfig: "`experience`",
     ExpertConfig: "`expert`",
     WeightSyncConfig: "`weight_sync`",
     AlgorithmConfig: "Algorithm (top level)",

@@ -8,6 +8,7 @@ from typing import Final
 from pydantic import Field
 
 from roll.config.algorithm import AlgorithmConfig, SamplerCorrection
+from roll.config.experience import ExperienceConfig, Mode
 from roll.config.expert import ExpertConfig
 from roll.config.sampling_keys import SamplingKeys
 from roll.config.worker import TrainWorkerConfig, WorkerConfig
@@ -18,6 +19,14 @@ _OTHER_ROLES: Final = ("reference", "critic", "reward")
 class RLKeys(SamplingKeys, AlgorithmConfig):
     """The keys of reinforcement learning; :class:`roll.config.rl.RLConfig` adds what they mean together."""
 
+    mode: Mode = Field(
+        "both",
+        description="`both`: samples and learns; `explore`: samples into the store `experience`; `train`: learns from "
+        "what is there.",
+    )
+    experience: ExperienceConfig | None = Field(
+        None, description="Where groups lie between what samples and what learns (`mode`); a path alone is a folder."
+    )
     reference: WorkerConfig | None = Field(None, description="Frozen policy that divergence is measured from.")
     expert: ExpertConfig | None = Field(
         None,
@@ -25,6 +34,16 @@ class RLKeys(SamplingKeys, AlgorithmConfig):
     )
     critic: TrainWorkerConfig | None = Field(None, description="Value model (`adv_estimator: gae`).")
     reward: WorkerConfig | None = Field(None, description="Reward model.")
+
+    @property
+    def learns_from_store(self) -> bool:
+        """Whether it learns from what other runs sampled."""
+        return self.mode == "train"
+
+    @property
+    def is_stale(self) -> bool:
+        """Whether what is learned from may be of older weights than those that are trained."""
+        return super().is_stale or self.learns_from_store
 
     @property
     def correction(self) -> SamplerCorrection:

@@ -26,6 +26,11 @@ class RLVRConfig(RLVRKeys, RLConfig):
         train = self.prompt_plan(self.rollout_batch_size)
         return batch_plan(self, train, self.validation_plan(), self.actor_infer.generating_args.max_new_tokens)
 
+    @property
+    def groups_per_step(self) -> int:
+        """Groups of a training step: one for each prompt."""
+        return self.rollout_batch_size
+
     def worker_roles(self) -> Iterator[tuple[str, WorkerConfig]]:
         """Yield the roles that have workers of their own: models, and the graders of each domain."""
         yield from super().worker_roles()

@@ -111,6 +111,11 @@ class SamplingKeys(TrainerKeys):
         return self.async_generation_ratio > 0 or self.actor_infer.model_update_frequency > 1
 
     @property
+    def learns_from_store(self) -> bool:
+        """Whether it learns from what other runs sampled."""
+        return False
+
+    @property
     def overlaps(self) -> bool:
         """Whether roles work at the same time."""
         return self.async_generation_ratio > 0

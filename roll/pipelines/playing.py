@@ -24,10 +24,9 @@ from roll.pipelines.sampling.levels import (
     start_environments,
     validation_levels,
 )
-from roll.pipelines.sampling.meter import RolloutMeter
 from roll.pipelines.sampling.prompt_data import load_data
 from roll.pipelines.sampling.prompts import PROMPTS, Prompts
-from roll.pipelines.sampling.stream import group_stream, load_state, members_per_step
+from roll.pipelines.sampling.stream import load_state
 from roll.schedulers.group_stream import StepGroups
 from roll.schedulers.groups import require_some
 from roll.schedulers.levels import Level, LevelPlay
@@ -55,33 +54,35 @@ class PlayingRun(SampledRun[Config]):
         self.read_data(text)
         self.core = await build_core(config, text, cluster)
         self.learner = self.make_learner()
-        self.environments = await start_environments(config, self.core, TRAIN)
+        self.environments = None if config.learns_from_store else await start_environments(config, self.core, TRAIN)
         self.val_environments = await start_environments(config, self.core, VAL) if config.eval_steps else None
         graders = await start_graders(config, self.core) if config.rewards else {}
         self.graders = graders_by_tag(config, graders)
-        sources = level_sources(config, self._play(self.environments))
+        sources = [] if self.environments is None else level_sources(config, self._play(self.environments))
         if data is not None:
             levels = sum(source.groups_per_step for source in sources)
             self.prompts = Prompts(config, self.core, data, graders, config.prompts_per_step, beside=levels)
             sources.append(self.prompts.source())
-        self.meter = RolloutMeter(self.progress, members_per_step(sources), config.async_generation_ratio > 0)
-        self.stream = group_stream(config, sources, self.core.engines, self.meter)
+        self.give_groups(sources)
 
     async def measure(self) -> dict[str, float]:
         """Return what engines and workers report of the step; the workers with environments ask the engines too."""
-        reports = await generation_reports(self.environments)
+        reports = [] if self.environments is None else await generation_reports(self.environments)
         if self.prompts:
             reports.append(self.core.generation.metrics())
         return {**generation_metrics(reports), **self.core.cluster_metrics()}
 
     def sampled(self, rollout: StepGroups) -> dict[str, float]:
         """Return what to report of the prompts."""
-        return self.prompts.sampled(rollout, self.stream.position(PROMPTS)) if self.prompts else {}
+        if self.prompts is None or self.config.learns_from_store:
+            return {}
+        return self.prompts.sampled(rollout, self.stream.position(PROMPTS))
 
     def state(self) -> dict[str, Any]:
         """Return which levels were played and which prompts were answered, as JSON."""
         sampling = self.stream.state_dict()
-        return {**super().state(), "sampling": sampling, **(self.prompts.state(sampling) if self.prompts else {})}
+        answered = {} if self.prompts is None or self.config.learns_from_store else self.prompts.state(sampling)
+        return {**super().state(), "sampling": sampling, **answered}
 
     def load_state(self, state: dict[str, Any]) -> None:
         """Go on behind the last level and the last prompt of the checkpoint.

@@ -2,27 +2,42 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+import asyncio
+from collections.abc import AsyncIterator, Iterator, Sequence
+from contextlib import asynccontextmanager
 from functools import partial
 from pathlib import Path
-from typing import TypeVar
+from typing import Any, TypeVar
 
 from roll.config import RLConfig
 from roll.data.supervised import load_demonstrations
+from roll.pipelines.experience.exploring import Explorer
+from roll.pipelines.experience.opening import open_store
+from roll.pipelines.experience.stored_groups import StoredGroups
+from roll.pipelines.learning.algorithm_options import needs_baselines
 from roll.pipelines.learning.batches import TrainingBatch
 from roll.pipelines.learning.token_record import store_learned
+from roll.pipelines.run.interrupts import to_its_end
 from roll.pipelines.sampled import SampledRun
 from roll.pipelines.sampling.data_sections import data_faults_at
 from roll.pipelines.sampling.demonstrations import describe, encode
 from roll.pipelines.sampling.expert_answers import ExpertAnswers
 from roll.pipelines.sampling.experts import ExpertRows
+from roll.pipelines.sampling.stream import Groups, Source
+from roll.trajectories.model import TrajectoryGroup
 from roll.workers.loading import Text
 
 Config = TypeVar("Config", bound=RLConfig)
 
 
 class RLPipeline(SampledRun[Config]):
-    """A run that learns from the scores of what it samples. A pipeline says what (``stream``) and what is evaluated."""
+    """A run that learns from the scores of what it samples. A pipeline says what (``stream``) and what is evaluated.
+
+    With ``mode: explore`` it fills a store instead of learning, with ``mode: train`` it learns from one.
+    """
+
+    explorer: Explorer | None = None
+    stored: StoredGroups | None = None
 
     experts: ExpertRows | None = None
     answers: ExpertAnswers | None = None
@@ -45,9 +60,104 @@ class RLPipeline(SampledRun[Config]):
         else:
             self.experts = ExpertRows.of(self.config, table, int(text.tokenizer.pad_token_id or 0))
 
+    def make_stream(self, sources: Sequence[Source]) -> Groups:
+        """Return what gives each step its groups: what is sampled, or a store."""
+        keys = self.config.experience
+        if keys is None:
+            return super().make_stream(sources)
+        learns = self.config.learns_from_store
+        store = open_store(keys, learns=learns, needs_baselines=needs_baselines(self.config))
+        if learns:
+            self.stored = StoredGroups(store, self.config.groups_per_step, self.domains())
+            return self.stored
+        self.explorer = Explorer(store, keys, self.config.groups_per_step)
+        return super().make_stream(sources)
+
+    def domains(self) -> dict[str, str]:
+        """Return the domain of each tag of prompts."""
+        return {}
+
+    def version_before(self, step: int) -> int:
+        """Return the version of the weights that a step begins with."""
+        return super().version_before(step) if self.explorer is None else self.core.engines.version
+
+    async def step(self, step: int) -> None:
+        """One step; one that explores begins when the store has room, with the newest weights."""
+        if self.explorer is not None:
+            with self.progress.stage("wait"):
+                await self.explorer.wait_for_room()
+            await to_its_end(asyncio.create_task(self.follow(self.explorer)))
+        await super().step(step)
+
+    async def learn_from(self, groups: Sequence[TrajectoryGroup], step: int) -> dict[str, float]:
+        """Learn from the groups of a step, or put them into the store; afterwards it is complete."""
+        if self.explorer is None:
+            return await super().learn_from(groups, step)
+        with self.changing(step):
+            kept = self.explorer.keep(groups, self.core.engines.version)
+            self.stream.trained()
+        if not kept["experience/new_groups"]:
+            self.progress.warning(f"step {step}: the store has these groups already; another seed samples others")
+        return {**kept, "experience/version": float(self.core.engines.version)}
+
+    async def follow(self, explorer: Explorer) -> None:
+        """Sample from the newest checkpoint of the run that learns, if there is one that is not sampled from yet."""
+        found = explorer.newer_than(self.core.engines.version)
+        if found is None:
+            return
+        version, folder = found
+        devices = self.core.devices
+        async with self.core.engines.weights_at_rest:
+            await devices.begin_update()
+            is_there = True
+            try:
+                await self.core.trainer.load(folder)
+            except FileNotFoundError:
+                is_there = False  # there is a newer one by now, for the next step
+            await devices.begin_weight_sync()
+            if is_there:
+                with self.progress.stage("weight_sync"):
+                    await self.publish(version)
+            await devices.end_weight_sync()
+
+    async def ready(self, first: int, resumed: bool) -> None:
+        """Give the engines weights, and begin with the store."""
+        if self.stored is not None and not resumed:
+            self.stored.begin_at(0)
+        await super().ready(0 if self.explorer is not None else first, resumed)
+
+    @asynccontextmanager
+    async def working(self) -> AsyncIterator[None]:
+        """Say in the end that nothing more will come, where others learn from it."""
+        try:
+            async with super().working():
+                yield
+            if self.explorer is not None:
+                self.explorer.finish()
+        finally:
+            if self.explorer is not None:
+                self.explorer.close()
+
+    async def save_state(self, folder: Path) -> None:
+        """Write what was learned, if anything was."""
+        if self.explorer is not None:
+            return
+        await super().save_state(folder)
+        if self.stored is not None:
+            self.stored.saved()
+
+    async def restore(self, folder: Path, state: dict[str, Any]) -> None:
+        """Load a checkpoint."""
+        if self.explorer is None:
+            await super().restore(folder, state)
+        else:
+            self.load_state(state)
+
     def remarks(self) -> Iterator[str]:
         """Say what was read."""
         yield from super().remarks()
+        if self.stored is not None and self.stored.is_empty and self.config.experience is not None:
+            yield f"  store     {self.config.experience.path} is empty: this run waits for one with mode=explore"
         yield from (f"  {line}" for line in self._written)
 
     def keep(self, batch: TrainingBatch, step: int) -> None:
@@ -56,5 +166,7 @@ class RLPipeline(SampledRun[Config]):
 
     def headline(self) -> str:
         """Return policy, algorithm and batch in a few words."""
-        policy = Path(self.config.model_path("actor_train")).name
-        return f"{policy}, {self.config.adv_estimator}, {self.config.plan().train.short()}"
+        policy, step = Path(self.config.model_path("actor_train")).name, self.config.plan().train.short()
+        if self.explorer is not None:
+            return f"{policy}, explores, {step}"
+        return f"{policy}, {self.config.adv_estimator}, {step}{' from a store' if self.stored is not None else ''}"

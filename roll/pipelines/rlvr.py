@@ -12,10 +12,9 @@ from roll.pipelines.reporting.domain_metrics import evaluation_metrics
 from roll.pipelines.rl import RLPipeline
 from roll.pipelines.roles.core import build_core
 from roll.pipelines.sampling.grading import start_graders
-from roll.pipelines.sampling.meter import RolloutMeter
 from roll.pipelines.sampling.prompt_data import load_data
 from roll.pipelines.sampling.prompts import PROMPTS, Prompts
-from roll.pipelines.sampling.stream import group_stream, load_state, members_per_step
+from roll.pipelines.sampling.stream import load_state
 from roll.schedulers.group_stream import StepGroups
 from roll.tracking import RunSummary
 from roll.workers.loading import load_text
@@ -47,12 +46,16 @@ class RlvrPipeline(RLPipeline[RLVRConfig]):
         self.learner = Learner(config, self.core, self.progress, experts=self.experts, answers=self.answers)
         graders = await start_graders(config, self.core)
         self.prompts = Prompts(config, self.core, data, graders, config.rollout_batch_size)
-        sources = [self.prompts.source()]
-        self.meter = RolloutMeter(self.progress, members_per_step(sources), config.async_generation_ratio > 0)
-        self.stream = group_stream(config, sources, self.core.engines, self.meter)
+        self.give_groups([self.prompts.source()])
+
+    def domains(self) -> dict[str, str]:
+        """Return the domain of each tag of prompts."""
+        return {tag: name for name, reward in self.config.rewards.items() for tag in reward.tags(name)}
 
     def sampled(self, rollout: StepGroups) -> dict[str, float]:
         """Return how many prompts were used up, and what each domain earned."""
+        if self.config.learns_from_store:
+            return {}
         return self.prompts.sampled(rollout, self.stream.position(PROMPTS))
 
     async def evaluate(self, step: int) -> None:
@@ -66,7 +69,8 @@ class RlvrPipeline(RLPipeline[RLVRConfig]):
     def state(self) -> dict[str, Any]:
         """Return the position in the data, and which data they are, as JSON."""
         sampling = self.stream.state_dict()
-        return {**super().state(), "sampling": sampling, **self.prompts.state(sampling)}
+        answered = {} if self.config.learns_from_store else self.prompts.state(sampling)
+        return {**super().state(), "sampling": sampling, **answered}
 
     def load_state(self, state: dict[str, Any]) -> None:
         """Go on behind the last prompt that was trained on.
@@ -74,7 +78,7 @@ class RlvrPipeline(RLPipeline[RLVRConfig]):
         Raises:
             ConfigError: If the data are not those of the checkpoint.
         """
-        position = self.prompts.data.resume_position(state["data"])
+        position = self.prompts.data.resume_position(state["data"]) if "data" in state else 0
         # Earlier versions wrote the position only, and "ahead" where they sampled ahead.
         ahead = {PROMPTS: state["ahead"]} if "ahead" in state else None
         load_state(self.stream, state.get("sampling", ahead), position)

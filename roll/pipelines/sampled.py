@@ -32,8 +32,9 @@ from roll.pipelines.run.life_cycle import Run
 from roll.pipelines.run.terminal import say
 from roll.pipelines.sampling.meter import RolloutMeter
 from roll.pipelines.sampling.prompt_data import PromptData
+from roll.pipelines.sampling.stream import Groups, Source, group_stream, members_per_step
 from roll.runs.layout import TRAJECTORIES
-from roll.schedulers.group_stream import GroupStream, StepGroups
+from roll.schedulers.group_stream import StepGroups
 from roll.schedulers.groups import RolloutError, require_some
 from roll.tracking import RunSummary
 from roll.trajectories.model import TrajectoryGroup
@@ -78,7 +79,7 @@ class SampledRun(Run[Config]):
     core: Core
     learner: Learns
     silence: SilenceWatch
-    stream: GroupStream
+    stream: Groups
     """What gives each step its groups."""
     meter: RolloutMeter
     """Shows and counts what is sampled."""
@@ -86,6 +87,21 @@ class SampledRun(Run[Config]):
     @abstractmethod
     def load_state(self, state: dict[str, Any]) -> None:
         """Restore what :meth:`state` returned."""
+
+    def give_groups(self, sources: Sequence[Source]) -> None:
+        """Set up what gives each step its groups, and what shows and counts them."""
+        ahead = self.config.async_generation_ratio > 0 or self.config.learns_from_store
+        self.meter = RolloutMeter(self.progress, members_per_step(sources), ahead)
+        self.stream = self.make_stream(sources)
+
+    def make_stream(self, sources: Sequence[Source]) -> Groups:
+        """Return what gives each step its groups."""
+        config: Any = self.config  # each kind that samples has the keys of grading, whatever it learns from
+        return group_stream(config, sources, self.core.engines, self.meter)
+
+    def version_before(self, step: int) -> int:
+        """Return the version of the weights that a step begins with."""
+        return step - 1
 
     def sampled(self, rollout: StepGroups) -> dict[str, float]:
         """Return what to report of a rollout beside what every pipeline does."""
@@ -102,16 +118,14 @@ class SampledRun(Run[Config]):
         """One step: sample, make a batch, learn from it, publish the new weights, report."""
         with self.progress.stage("rollout"):
             self.meter.begin()
-            rollout = await self.stream.next(step, version=step - 1, on_progress=self.meter.groups)
+            rollout = await self.stream.next(step, version=self.version_before(step), on_progress=self.meter.groups)
             require_some(rollout.groups)
             sampled = {**self.meter.end(rollout), **self.sampled(rollout)}  # now: sampling may go on meanwhile
             for note in rollout.notes:
                 self.progress.warning(f"step {step}: {note}")
             report_failures(self.progress, rollout.groups, f"step {step}")
             store(self.config, rollout.groups, step, "train", self.core.token_text)
-        batch = self.learner.make_batch(rollout.groups)
-        learned = await to_its_end(asyncio.create_task(self.update(batch, step)))
-        self.keep(batch, step)
+        learned = await self.learn_from(rollout.groups, step)
         described = prefixed(rollout_metrics(rollout.groups), "rollout")
         named = {"reward/mean": described.get("rollout/reward", 0.0)}
         success = success_in_environments(rollout.groups)
@@ -123,6 +137,13 @@ class SampledRun(Run[Config]):
         if warning is not None:
             self.progress.warning(warning)
         self.core.weight_check.require()
+
+    async def learn_from(self, groups: Sequence[TrajectoryGroup], step: int) -> dict[str, float]:
+        """Learn from the groups of a step; afterwards it is complete."""
+        batch = self.learner.make_batch(groups)
+        learned = await to_its_end(asyncio.create_task(self.update(batch, step)))
+        self.keep(batch, step)
+        return learned
 
     async def update(self, batch: TrainingBatch, step: int) -> dict[str, float]:
         """Learn from a batch and publish the new weights; afterwards ``step`` is complete."""

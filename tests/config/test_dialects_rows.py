@@ -477,6 +477,7 @@ TRINITY: dict[str, Case] = {
     "name": ("e", {}, {"exp_name": "e", "output_dir": Path("output/e")}),
     "checkpoint_root_dir": ("o", {"project": "p", "name": "e"}, {"output_dir": Path("o/p/e")}),
     "project": ("p", {"name": "e"}, {"output_dir": Path("output/p/e")}),
+    "mode": ("train", {"experience.path": "x"}, {"mode": "train"}),
     "continue_from_checkpoint": (True, {}, {"resume_from_checkpoint": True}),
     "cluster.node_num": (2, {}, {"num_nodes": 2}),
     "cluster.gpu_per_node": (8, {}, {"num_gpus_per_node": 8}),

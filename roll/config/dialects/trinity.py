@@ -350,7 +350,7 @@ _RUN = (
     Row("checkpoint_root_dir", "output_dir", "with `project` and `name` below it", _folder),
     Row("project", "output_dir", "part of it", _project),
     Row("continue_from_checkpoint", "resume_from_checkpoint"),
-    Row("mode", note="The pipeline trains and samples.", only=("both",)),
+    Row("mode", "mode"),
     *no_effect("names of projects go to `tracker_kwargs`", "ray_namespace"),
     Row("cluster.node_num", "num_nodes"),
     Row("cluster.gpu_per_node", "num_gpus_per_node"),

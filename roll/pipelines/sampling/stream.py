@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Protocol, TypeVar
 
 from roll.config import SamplingConfig
 from roll.config.grading_keys import GradedKeys
@@ -12,10 +12,48 @@ from roll.pipelines.learning.algorithm_options import needs_baselines
 from roll.pipelines.roles.engines import EngineRole
 from roll.pipelines.sampling.meter import RolloutMeter
 from roll.rewards.groups import GroupRubric
-from roll.schedulers.group_stream import GroupStream
+from roll.schedulers.group_stream import GroupStream, OnProgress, StepGroups
 from roll.schedulers.groups import GroupPlayer, Spares
 from roll.schedulers.source_share import GroupSource, Keep
 from roll.schedulers.tasks import Play, TaskSource
+
+Published = TypeVar("Published")
+
+
+class Groups(Protocol):
+    """What gives each step its groups: they are sampled for it (:class:`GroupStream`), or lie in a store."""
+
+    async def next(self, step: int, version: int, on_progress: OnProgress | None = None) -> StepGroups:
+        """Wait for the groups of a step, which trains weights of ``version``."""
+        ...
+
+    def position(self, name: str) -> int:
+        """Return the number of the first task of a source that has never begun."""
+        ...
+
+    def trained(self) -> None:
+        """Take note that the step's groups are trained."""
+        ...
+
+    async def update(self, publish: Callable[[], Awaitable[Published]]) -> Published:
+        """Publish new weights while no group begins."""
+        ...
+
+    def state_dict(self) -> dict[str, Any]:
+        """Return what a checkpoint remembers, as JSON."""
+        ...
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Go on where another run stopped, before the first :meth:`next`."""
+        ...
+
+    def begin_at(self, position: int) -> None:
+        """Begin behind so many groups of the whole run."""
+        ...
+
+    async def close(self) -> None:
+        """Stop what is under way."""
+        ...
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -72,7 +110,7 @@ def members_per_step(sources: Sequence[Source]) -> int:
     return sum(source.groups_per_step * source.group_size for source in sources)
 
 
-def load_state(stream: GroupStream, state: Mapping[str, Any] | None, position: int) -> None:
+def load_state(stream: Groups, state: Mapping[str, Any] | None, position: int) -> None:
     """Let a stream go on where another run stopped.
 
     Args:

@@ -1,0 +1,106 @@
+"""The keys of experience: what a run does with it, and the store that lies between what samples and what learns."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Annotated, Any, Literal, Protocol
+
+from pydantic import Field, model_validator
+
+from roll.config.base import ConfigModel
+from roll.config.errors import Problem
+from roll.config.sampling_keys import DynamicSampling
+from roll.config.worker import NonNegative, Positive
+
+Mode = Literal["both", "explore", "train"]
+
+
+class ExperienceConfig(ConfigModel):
+    """A store of groups, which one program fills and another one learns from."""
+
+    type: Literal["folder"] = Field("folder", description="Kind of store: `folder`, on a disk that both programs see.")
+    path: Annotated[Path, Field(strict=False)] = Field(
+        description="Its folder; or, with `mode: train`, that of a finished run, to learn from what it sampled."
+    )
+    reader: str = Field("train", min_length=1, description="Who learns from it: each reader gets every group.")
+    uses: Positive = Field(1, description="How often each group is learned from.")
+    max_age: NonNegative | None = Field(
+        None, description="Versions of the weights that a group may be old; older ones are dropped. null: any."
+    )
+    follow: Annotated[Path, Field(strict=False)] | None = Field(
+        None,
+        description="`mode: explore`: the folder of the run that learns (its `output_dir`), whose newest checkpoint is "
+        "sampled from. null: the policy stays as it is.",
+    )
+    ahead: Positive | None = Field(
+        2, description="`mode: explore`: waits while so many steps of groups have not been learned from. null: never."
+    )
+
+    @model_validator(mode="before")
+    @classmethod
+    def _a_path_alone_is_a_folder(cls, data: Any) -> Any:
+        return data if isinstance(data, Mapping) else {"path": data}
+
+
+class HasExperience(Protocol):
+    """What the keys of experience are judged by."""
+
+    @property
+    def mode(self) -> Mode:
+        """What the run does."""
+        ...
+
+    @property
+    def experience(self) -> ExperienceConfig | None:
+        """The store."""
+        ...
+
+    @property
+    def async_generation_ratio(self) -> float:
+        """How far sampling runs ahead."""
+        ...
+
+    @property
+    def group_size_redundancy(self) -> int:
+        """Spare members of a group."""
+        ...
+
+    @property
+    def dynamic_sampling(self) -> DynamicSampling:
+        """Whether groups are replaced."""
+        ...
+
+
+def experience_problems(config: HasExperience) -> Iterator[Problem]:
+    """Yield what contradicts the mode."""
+    if config.mode == "both":
+        if config.experience is not None:
+            message = "a run that samples and learns keeps its groups to itself."
+            yield Problem("experience", message, "set mode: explore or mode: train, or leave it out.")
+        return
+    if config.experience is None:
+        message = f"mode: {config.mode} needs a store between what samples and what learns."
+        yield Problem("experience", message, "name a folder: experience: output/experience.")
+    if config.mode == "train" and config.async_generation_ratio > 0:
+        message = "nothing is sampled, so nothing can be sampled ahead."
+        value = config.async_generation_ratio
+        yield Problem("async_generation_ratio", message, "leave it out; the run that explores may have it.", value)
+
+
+def experience_cautions(config: HasExperience) -> Iterator[str]:
+    """Yield the keys that nothing reads in this mode, as sentences."""
+    store = config.experience
+    if store is None:
+        return
+    if config.mode == "train":
+        unread = {
+            "experience.follow": store.follow is not None,
+            "group_size_redundancy": config.group_size_redundancy > 0,
+            "dynamic_sampling": config.dynamic_sampling.enable,
+        }
+        reason = "nothing is sampled (mode: train)"
+    else:
+        unread = {"experience.uses": store.uses > 1, "experience.max_age": store.max_age is not None}
+        reason = "nothing is learned (mode: explore)"
+    yield from (f"{key} has no effect: {reason}." for key, was_set in unread.items() if was_set)

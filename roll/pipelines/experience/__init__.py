@@ -1,0 +1,1 @@
+"""Experience between programs: one samples into a store, another learns from it."""

@@ -1,0 +1,61 @@
+"""What a run that explores does with its groups, and where its weights come from."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Final
+
+from roll.config.experience import ExperienceConfig
+from roll.experience.base import ExperienceStore
+from roll.runs.layout import CHECKPOINTS, list_checkpoints
+from roll.trajectories.model import TrajectoryGroup
+
+_LOOK_EVERY: Final = 0.2
+"""Seconds between two looks at whether a store has room."""
+
+
+class Explorer:
+    """Fills a store, not faster than it is learned from, and knows the newest weights of who learns.
+
+    Args:
+        store: What to fill.
+        config: Its keys.
+        per_step: Groups of a step.
+    """
+
+    def __init__(self, store: ExperienceStore, config: ExperienceConfig, per_step: int) -> None:
+        self._store = store
+        self._config = config
+        self._most = None if config.ahead is None else config.ahead * per_step
+
+    def keep(self, groups: Sequence[TrajectoryGroup], version: int) -> dict[str, float]:
+        """Put the groups of a step into the store; returns how many were new, and how many have not been learned from.
+
+        Groups that broke are left out.
+        """
+        whole = [group for group in groups if any(not member.status.is_error for member in group.trajectories)]
+        new = self._store.append(whole, version)
+        counts = self._store.counts()
+        return {"experience/new_groups": float(new), "experience/available": float(counts.available)}
+
+    async def wait_for_room(self) -> None:
+        """Wait until less than the most lies in the store."""
+        while self._most is not None and self._store.counts().available >= self._most:
+            await asyncio.sleep(_LOOK_EVERY)
+
+    def newer_than(self, version: int) -> tuple[int, Path] | None:
+        """Return the newest checkpoint of the run that is followed, with its step, if that is above ``version``."""
+        if self._config.follow is None:
+            return None
+        found = list_checkpoints(self._config.follow / CHECKPOINTS)
+        return found[-1] if found and found[-1][0] > version else None
+
+    def finish(self) -> None:
+        """Nothing more will come."""
+        self._store.finish()
+
+    def close(self) -> None:
+        """Close the store."""
+        self._store.close()

@@ -1,0 +1,41 @@
+"""The store that a configuration names."""
+
+from __future__ import annotations
+
+from roll.config import ConfigError, Problem
+from roll.config.experience import ExperienceConfig
+from roll.experience.adopt import adopt_run
+from roll.experience.folder import FolderStore
+from roll.runs.layout import TRAJECTORIES
+
+INSIDE_A_RUN = "experience"
+"""Folder of the store that refers to what a run sampled, inside that run's own."""
+
+
+def open_store(config: ExperienceConfig, *, learns: bool, needs_baselines: bool) -> FolderStore:
+    """Open a store, or make one.
+
+    Args:
+        config: Its keys.
+        learns: Whether to learn from it, which what a finished run left is good for too.
+        needs_baselines: Whether scores are compared with those of greedy members.
+
+    Raises:
+        ConfigError: What is there is not what the run needs.
+    """
+    options = (config.reader, config.uses, config.max_age)
+    if learns and (config.path / TRAJECTORIES).is_dir():
+        if needs_baselines:
+            message = (
+                f"{config.path} is the folder of a run, which does not keep the greedy members that it compares with."
+            )
+            fix = "use another estimator, or a store that mode: explore filled."
+            raise ConfigError([Problem("adv_estimator", message, fix)])
+        store = FolderStore(config.path / INSIDE_A_RUN, *options)
+        adopt_run(store, config.path)
+        store.finish()
+        return store
+    if config.path.exists() and not config.path.is_dir():
+        fix = "name the folder of a store, or of a run."
+        raise ConfigError([Problem("experience.path", "it is a file.", fix, str(config.path))])
+    return FolderStore(config.path, *options)

@@ -1,0 +1,116 @@
+"""Groups that lie in a store: what gives a step its groups where nothing is sampled."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections import Counter
+from collections.abc import Awaitable, Callable, Mapping
+from dataclasses import replace
+from typing import Any, Final, TypeVar
+
+from roll.experience.base import ExperienceStore, Lease
+from roll.schedulers.group_stream import OnProgress, StepGroups
+from roll.schedulers.groups import RolloutError
+from roll.schedulers.staleness import staleness_metrics
+
+Published = TypeVar("Published")
+
+_LOOK_EVERY: Final = 0.2
+"""Seconds between two looks at whether a store has more groups."""
+
+
+class StoredGroups:
+    """Gives each step its groups from a store, and waits until they are there.
+
+    The same step is given the same groups again: a run that was killed goes on as if nothing had happened.
+
+    Args:
+        store: Where they are.
+        per_step: Groups of a step.
+        domains: The domain of each tag of prompts, for groups that do not know theirs.
+    """
+
+    def __init__(self, store: ExperienceStore, per_step: int, domains: Mapping[str, str]) -> None:
+        self._store = store
+        self._per_step = per_step
+        self._domains = domains
+        self._leased: Lease | None = None
+
+    async def next(self, step: int, version: int, on_progress: OnProgress | None = None) -> StepGroups:
+        """Wait for the groups of a step.
+
+        Raises:
+            RolloutError: Nothing more will come, and too little is left.
+        """
+        begun, before = time.perf_counter(), self._store.counts().dropped
+        while True:
+            was_finished = self._store.finished
+            lease = self._store.lease(self._per_step, step)
+            if lease is not None:
+                break
+            left = self._store.counts().available
+            if was_finished:
+                raise RolloutError(
+                    f"step {step}: the store has {left} of {self._per_step} groups left, and what filled it is "
+                    "finished. Take fewer steps (max_steps), use each group more often (experience.uses), or let "
+                    "mode: explore sample more"
+                )
+            if on_progress is not None:
+                on_progress(min(left, self._per_step), self._per_step)
+            await asyncio.sleep(_LOOK_EVERY)
+        self._leased = lease
+        counts = self._store.counts()
+        groups = [replace(each, domain=each.domain or self._domains.get(each.tag, "")) for each in lease.groups]
+        tags = Counter(group.tag for group in groups)
+        stale = staleness_metrics(groups, version)
+        metrics = {
+            "rollout/wait_seconds": time.perf_counter() - begun,
+            "rollout/groups_ready": float(counts.available),
+            "rollout/groups_stale": float(counts.dropped - before),
+            **{f"rollout/staleness/{name}": value for name, value in stale.items()},
+            **({f"rollout/groups/{tag}": float(count) for tag, count in tags.items()} if len(tags) > 1 else {}),
+        }
+        return StepGroups(groups, dropped=[], is_fallback=False, metrics=metrics)
+
+    @property
+    def is_empty(self) -> bool:
+        """Whether nothing was ever put into the store."""
+        return not self._store.counts().groups
+
+    def position(self, name: str) -> int:
+        """Return 0: what others sample is not known here."""
+        return 0
+
+    def trained(self) -> None:
+        """Nothing is under way."""
+
+    async def update(self, publish: Callable[[], Awaitable[Published]]) -> Published:
+        """Publish new weights."""
+        return await publish()
+
+    def state_dict(self) -> dict[str, Any]:
+        """Return the step whose groups were trained last."""
+        return {"leased": 0 if self._leased is None else self._leased.step}
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Go on behind a checkpoint: steps after it are given the groups that they had before, if they had some."""
+
+    def begin_at(self, position: int) -> None:
+        """Begin: what this reader was given before does not count.
+
+        Raises:
+            ValueError: The position is not the beginning.
+        """
+        if position:
+            raise ValueError(f"position={position}: a run that learns from a store begins at its beginning")
+        self._store.rewind(0)
+
+    def saved(self) -> None:
+        """A checkpoint has the steps so far."""
+        if self._leased is not None:
+            self._store.commit(self._leased.step)
+
+    async def close(self) -> None:
+        """Close the store."""
+        self._store.close()

@@ -1,0 +1,120 @@
+"""One run samples into a store, another one learns from it."""
+
+from __future__ import annotations
+
+import signal
+import subprocess
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from roll.config import ConfigError, RunError
+from roll.pipelines.agentic import run_agentic
+from roll.pipelines.rlvr import run_rlvr
+from tests import programs
+from tests.e2e import rlvr_support, support
+from tests.e2e.ray_support import trained_on
+from tests.e2e.support import command, environment, rows, same, start, train_state
+from tests.rings import exhaustive_but
+
+STEPS = {"max_steps": 2, "save_steps": 1, "eval_steps": 0, "checkpoint_config__keep": 9}
+
+
+def run(kind: str, folder: Path, **changes: Any) -> None:
+    """Run one of the pipelines in this process."""
+    if kind == "agentic":
+        run_agentic(support.small_config(folder, **{**STEPS, **changes}))
+    else:
+        run_rlvr(rlvr_support.small_config(folder, **{**STEPS, "dynamic_sampling__enable": False, **changes}))
+
+
+def tokens(folder: Path, step: int) -> list[Any]:
+    """Tokens and log-probs of what a step trained on."""
+    return [
+        [(turn.prompt_ids, turn.completion_ids, turn.logprobs, turn.reward) for turn in member.turns]
+        for member in trained_on(folder, step)
+    ]
+
+
+@pytest.mark.parametrize("kind", exhaustive_but(["agentic", "rlvr"], "agentic"))
+def test_what_is_explored_teaches_what_it_would_have_taught_in_one_run(kind: str, tmp_path: Path) -> None:
+    """Exploring without new weights samples the first step of any run, and learning from that is its first update."""
+    store = tmp_path / "store"
+    run(kind, tmp_path / "explore", mode="explore", experience__path=store, experience__ahead=99)
+    run(kind, tmp_path / "train", mode="train", experience__path=store)
+    run(kind, tmp_path / "both")
+    for step in (1, 2):
+        assert trained_on(tmp_path / "train", step) == trained_on(tmp_path / "explore", step)
+    assert tokens(tmp_path / "both", 1) == tokens(tmp_path / "train", 1)
+    learned, both = train_state(tmp_path / "train", 1), train_state(tmp_path / "both", 1)
+    assert same(learned["model"], both["model"])
+    assert not same(train_state(tmp_path / "train", 2)["model"], learned["model"])
+    assert [row["rollout/staleness/max"] for row in rows(tmp_path / "train")] == [0, 1]
+    assert not list((tmp_path / "explore").glob("checkpoints/*/hf"))
+
+
+@pytest.mark.parametrize("kind", ["agentic", "rlvr"])
+def test_a_finished_run_can_be_learned_from_again(kind: str, tmp_path: Path) -> None:
+    run(kind, tmp_path / "first")
+    run(kind, tmp_path / "again", mode="train", experience__path=tmp_path / "first")
+    for step in (1, 2):
+        assert tokens(tmp_path / "again", step) == tokens(tmp_path / "first", step)
+    assert same(train_state(tmp_path / "again", 2)["model"], train_state(tmp_path / "first", 2)["model"])
+
+
+def test_a_store_that_is_used_up_says_what_to_do(tmp_path: Path) -> None:
+    run("agentic", tmp_path / "first", max_steps=1)
+    with pytest.raises(RunError, match=r"0 of 4 groups left.*max_steps.*experience\.uses"):
+        run("agentic", tmp_path / "again", mode="train", experience__path=tmp_path / "first")
+    run("agentic", tmp_path / "twice", mode="train", experience__path=tmp_path / "first", experience__uses=2)
+    assert trained_on(tmp_path / "twice", 1) == trained_on(tmp_path / "twice", 2)
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"mode": "train"}, "mode: train needs a store"),
+        ({"experience__path": "x"}, "keeps its groups to itself"),
+        ({"mode": "train", "experience__path": "x", "async_generation_ratio": 1.0}, "nothing can be sampled ahead"),
+    ],
+)
+def test_a_mode_that_contradicts_itself_is_refused(tmp_path: Path, changes: dict[str, Any], message: str) -> None:
+    with pytest.raises(ConfigError) as refused:
+        support.small_config(tmp_path, **changes)
+    assert message in str(refused.value)
+
+
+def test_a_learner_that_is_killed_goes_on_with_the_same_groups(tmp_path: Path) -> None:
+    run("agentic", tmp_path / "explore", mode="explore", experience__path=tmp_path / "store", experience__ahead=99)
+    keys = {**STEPS, "mode": "train", "experience.path": tmp_path / "store", "env_modules": "[sabotage]"}
+    words: Callable[[str], list[str]] = lambda out: command(output_dir=out, resume_from_checkpoint="true", **keys)  # noqa: E731
+    assert start(words("whole"), tmp_path).returncode == 0
+    done = start(words("killed"), tmp_path, ROLL_TEST_KILL="update:2")
+    assert done.returncode == -signal.SIGKILL, done.stderr
+    done = start(words("killed"), tmp_path)
+    assert done.returncode == 0, done.stderr
+    assert same(train_state(tmp_path / "killed", 2), train_state(tmp_path / "whole", 2))
+
+
+@pytest.mark.long
+def test_two_programs_work_at_the_same_time_and_weights_are_followed(tmp_path: Path) -> None:
+    keys = {"max_steps": 4, "save_steps": 1, "eval_steps": 0, "checkpoint_config.keep": 9}
+    explore = command(
+        output_dir="explore", mode="explore", **keys,
+        **{"experience.path": "store", "experience.follow": "train", "experience.ahead": 1},
+    )  # fmt: skip
+    train = command(output_dir="train", mode="train", **keys, **{"experience.path": "store"})
+    log = (tmp_path / "explore.log").open("w")
+    with subprocess.Popen(explore, cwd=tmp_path, env=environment(), stdout=log, stderr=log) as explorer:
+        done = programs.run(train, tmp_path, environment(), 240)
+        assert explorer.wait(60) == 0, (tmp_path / "explore.log").read_text()
+    assert done.returncode == 0, done.stderr
+    groups = [{t.group_id for t in trained_on(tmp_path / "train", step)} for step in range(1, 5)]
+    assert [len(step) for step in groups] == [4] * 4 and len(set().union(*groups)) == 16
+    for step in range(1, 5):
+        versions = {turn.policy_version[0] for t in trained_on(tmp_path / "train", step) for turn in t.turns}
+        # One step lies in the store, one is being played.
+        assert max(step - 3, 0) <= min(versions) and max(versions) <= step - 1
+    assert max(versions) >= 1, "the last step was sampled with weights that were learned meanwhile"
