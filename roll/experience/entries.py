@@ -62,6 +62,14 @@ class Indexed:
     segment: Segment | None
 
 
+def first_of_each(groups: Iterable[TrajectoryGroup]) -> list[TrajectoryGroup]:
+    """Return the first group of each id, in their order."""
+    first: dict[str, TrajectoryGroup] = {}
+    for group in groups:
+        first.setdefault(group.group_id, group)
+    return list(first.values())
+
+
 def entries_of(groups: Iterable[TrajectoryGroup], policy_version: int) -> list[Entry]:
     """Return what the index keeps of groups whose members stand in a segment one after another."""
     entries, row = [], 0

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Final
 
 from roll.experience.base import Lease, Reader, StoreCounts
-from roll.experience.entries import Entry, Indexed, Segment, entries_of, group_of, lease_of
+from roll.experience.entries import Entry, Indexed, Segment, entries_of, first_of_each, group_of, lease_of
 from roll.experience.index import Index
 from roll.experience.opening import open_file
 from roll.experience.segments import SegmentReader, SegmentWriter, sync
@@ -61,9 +61,9 @@ class FolderStore:
             ValueError: A number does not fit its column (token ids are 32-bit, seeds unsigned 64-bit). No group of the
                 call is kept.
         """
-        first = {group.group_id: group for group in reversed(groups)}
-        missing = self.missing(first)
-        new = [group for group_id, group in reversed(first.items()) if group_id in missing]
+        first = first_of_each(groups)
+        missing = self.missing(group.group_id for group in first)
+        new = [group for group in first if group.group_id in missing]
         if not new:
             return len(self._index.add([]))
         members = [member for group in new for member in group.trajectories]

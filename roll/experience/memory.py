@@ -7,7 +7,7 @@ import threading
 from collections.abc import Sequence
 
 from roll.experience.base import Lease, Reader, StoreCounts
-from roll.experience.entries import entries_of, lease_of
+from roll.experience.entries import entries_of, first_of_each, lease_of
 from roll.experience.index import Index
 from roll.experience.opening import open_in_memory
 from roll.trajectories.model import TrajectoryGroup
@@ -43,10 +43,11 @@ class MemoryStore:
     def append(self, groups: Sequence[TrajectoryGroup], policy_version: int) -> int:
         """Keep groups that are new; see ``ExperienceStore.append``."""
         with self._lock:
-            first = {group.group_id: group for group in reversed(groups)}
-            missing = self._index.missing(first)
-            self._kept |= {each: pickle.dumps(first[each], pickle.HIGHEST_PROTOCOL) for each in missing}
-            return len(self._index.add(entries_of(groups, policy_version)))
+            first = first_of_each(groups)
+            missing = self._index.missing(group.group_id for group in first)
+            new = [group for group in first if group.group_id in missing]
+            self._kept |= {group.group_id: pickle.dumps(group, pickle.HIGHEST_PROTOCOL) for group in new}
+            return len(self._index.add(entries_of(new, policy_version)))
 
     def lease(self, count: int, step: int) -> Lease | None:
         """Return the groups of a step; see ``ExperienceStore.lease``."""

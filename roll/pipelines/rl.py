@@ -81,18 +81,17 @@ class RLPipeline(SampledRun[Config]):
         """Return the version of the weights that a step begins with."""
         return super().version_before(step) if self.explorer is None else self.core.engines.version
 
-    async def step(self, step: int) -> None:
-        """One step; one that explores begins when the store has room, with the newest weights."""
+    async def before_rollout(self) -> None:
+        """Where this run explores, wait until the store has room, and take the newest weights."""
         if self.explorer is not None:
             with self.progress.stage("wait"):
                 await self.explorer.wait_for_room()
             await to_its_end(asyncio.create_task(self.follow(self.explorer)))
-        await super().step(step)
 
-    async def learn_from(self, groups: Sequence[TrajectoryGroup], step: int) -> dict[str, float]:
-        """Learn from the groups of a step, or put them into the store; afterwards it is complete."""
+    def pass_on(self, groups: Sequence[TrajectoryGroup], step: int) -> dict[str, float] | None:
+        """Put the groups into the store, where this run explores; the step is complete then."""
         if self.explorer is None:
-            return await super().learn_from(groups, step)
+            return None
         with self.changing(step):
             kept = self.explorer.keep(groups, self.core.engines.version)
             self.stream.trained()

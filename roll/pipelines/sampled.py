@@ -99,6 +99,13 @@ class SampledRun(Run[Config]):
         config: Any = self.config  # each kind that samples has the keys of grading, whatever it learns from
         return group_stream(config, sources, self.core.engines, self.meter)
 
+    async def before_rollout(self) -> None:
+        """Wait until a step may begin."""
+
+    def pass_on(self, groups: Sequence[TrajectoryGroup], step: int) -> dict[str, float] | None:
+        """Give the groups to who learns from them, if this run does not, and return metrics: the step is complete."""
+        return None
+
     def version_before(self, step: int) -> int:
         """Return the version of the weights that a step begins with."""
         return step - 1
@@ -116,6 +123,7 @@ class SampledRun(Run[Config]):
 
     async def step(self, step: int) -> None:
         """One step: sample, make a batch, learn from it, publish the new weights, report."""
+        await self.before_rollout()
         with self.progress.stage("rollout"):
             self.meter.begin()
             rollout = await self.stream.next(step, version=self.version_before(step), on_progress=self.meter.groups)
@@ -125,7 +133,11 @@ class SampledRun(Run[Config]):
                 self.progress.warning(f"step {step}: {note}")
             report_failures(self.progress, rollout.groups, f"step {step}")
             store(self.config, rollout.groups, step, "train", self.core.token_text)
-        learned = await self.learn_from(rollout.groups, step)
+        learned = self.pass_on(rollout.groups, step)
+        if learned is None:
+            batch = self.learner.make_batch(rollout.groups)
+            learned = await to_its_end(asyncio.create_task(self.update(batch, step)))
+            self.keep(batch, step)
         described = prefixed(rollout_metrics(rollout.groups), "rollout")
         named = {"reward/mean": described.get("rollout/reward", 0.0)}
         success = success_in_environments(rollout.groups)
@@ -137,13 +149,6 @@ class SampledRun(Run[Config]):
         if warning is not None:
             self.progress.warning(warning)
         self.core.weight_check.require()
-
-    async def learn_from(self, groups: Sequence[TrajectoryGroup], step: int) -> dict[str, float]:
-        """Learn from the groups of a step; afterwards it is complete."""
-        batch = self.learner.make_batch(groups)
-        learned = await to_its_end(asyncio.create_task(self.update(batch, step)))
-        self.keep(batch, step)
-        return learned
 
     async def update(self, batch: TrainingBatch, step: int) -> dict[str, float]:
         """Learn from a batch and publish the new weights; afterwards ``step`` is complete."""

@@ -48,7 +48,7 @@ def test_a_baseline_is_exact(opened: Opened, baseline: float | None) -> None:
 
 def test_the_first_group_of_an_id_stays(opened: Opened) -> None:
     store = opened()
-    assert store.append([make_group(0), make_group(0, variant=1), make_group(1)], 1) == 2
+    assert store.append([make_group(0), make_group(1), make_group(0, variant=1)], 1) == 2
     assert store.append([make_group(1, variant=1), make_group(2)], 2) == 1
     lease = store.lease(3, 1)
     assert lease is not None and list(lease.groups) == [make_group(0), make_group(1), make_group(2)]
@@ -249,5 +249,5 @@ class Machine(RuleBasedStateMachine):
 @pytest.mark.parametrize("kind", KINDS)
 def test_any_order_of_calls_gives_what_the_model_gives(kind: str) -> None:
     machine = type("MachineOfKind", (Machine,), {"kind": kind})
-    examples = 100 if kind == "memory" else 25
+    examples = 120 if kind == "memory" else 50
     run_state_machine_as_test(machine, settings=settings(max_examples=examples, stateful_step_count=30, deadline=None))
