@@ -56,15 +56,18 @@ class EnvSession:
     returns.
     """
 
-    def __init__(self, make_env: Callable[[], Any], seed: int) -> None:
+    def __init__(self, make_env: Callable[[], Any], seed: int, member: int = 0) -> None:
         """Make nothing yet; :meth:`start` does.
 
         Args:
             make_env: Returns a new environment.
             seed: Given to ``reset``.
+            member: Number of the episode in its group, which an environment is told whose members have luck of their
+                own (``has_own_luck``).
         """
         self._make_env = make_env
         self._seed = seed
+        self._member = member
         self._env: Any = None
         self._closed = False
         self._abandoned = False
@@ -80,7 +83,9 @@ class EnvSession:
             with _blamed("making the environment"):
                 self._env = self._make_env()
             with _blamed("reset()"):
-                returned = self._env.reset(seed=self._seed)
+                own_luck = getattr(getattr(self._env, "unwrapped", None), "has_own_luck", False) is True
+                told = {"options": {"member": self._member}} if own_luck else {}
+                returned = self._env.reset(seed=self._seed, **told)
             return (
                 self._awaited("reset()", returned, self._started) if isawaitable(returned) else self._started(returned)
             )

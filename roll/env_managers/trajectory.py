@@ -118,7 +118,7 @@ class _Episode:
     def __init__(self, manager: TrajectoryEnvManager, spec: EpisodeSpec, make_env: Callable[[], Any]) -> None:
         self._manager = manager
         self._spec = spec
-        self._session = EnvSession(make_env, spec.seed)
+        self._session = EnvSession(make_env, spec.seed, spec.episode)
         self._trajectory = Trajectory(spec.tag, spec.group_id, spec.episode, spec.seed)
         self._messages: list[dict[str, str]] = []
         self._instruction = ""

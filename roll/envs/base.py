@@ -84,6 +84,12 @@ class TextEnv(gymnasium.Env[str, str]):
     time-out can end such a call. A subclass that waits must take it back.
     """
 
+    has_own_luck: bool = False
+    """Whether the members of a group, who start alike, have luck of their own from then on.
+
+    ``reset`` then takes the option ``member``, the number of an episode in its group.
+    """
+
     initial_seed: int | None = None
     """Used once, by the first ``reset`` that gets no seed (set by ``roll.envs.make(tag, seed=...)``)."""
 
@@ -164,7 +170,7 @@ class TextEnv(gymnasium.Env[str, str]):
         Args:
             seed: Fixes the episode; ``None`` continues the generator of the last reset (or, in the first reset, uses
                 :attr:`initial_seed`).
-            options: For the environment; an unknown key is an error.
+            options: ``member`` where :attr:`has_own_luck`; any other key is an error.
 
         Returns:
             The first observation, and ``info`` with the same keys as in :meth:`step` (no action yet).
@@ -323,9 +329,24 @@ class TextEnv(gymnasium.Env[str, str]):
             )
 
     def _start(self, options: dict[str, Any] | None) -> str:
-        if options:
-            raise EnvConfigError(f"{type(self).__name__}.reset: unknown options {sorted(options)}; it takes none")
-        return self.start()
+        member = self._member(options)
+        observation = self.start()
+        self._draw_luck(member)
+        return observation
+
+    def _member(self, options: dict[str, Any] | None) -> int | None:
+        """Return the number of the episode in its group, if that is told and of interest."""
+        given = dict(options or {})
+        member = given.pop("member", None) if self.has_own_luck else None
+        if given:
+            known = "member alone" if self.has_own_luck else "none"
+            raise EnvConfigError(f"{type(self).__name__}.reset: unknown options {sorted(given)}; it takes {known}")
+        return member
+
+    def _draw_luck(self, member: int | None) -> None:
+        """Give a member randomness of its own for all that follows the first observation."""
+        if member is not None:
+            self.np_random = np.random.default_rng([int(self.np_random.integers(2**63)), member])
 
     def _checked_render_mode(self, mode: str | None) -> str | None:
         if mode is not None and mode not in self.metadata["render_modes"]:

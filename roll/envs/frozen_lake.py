@@ -34,6 +34,8 @@ class FrozenLakeEnv(TextEnv):
         p: Probability that a cell is ice rather than a hole.
         is_slippery: Whether moves may slip.
         success_rate: Probability of the chosen direction on slippery ice.
+        own_luck: Whether each member of a group slips by itself. Otherwise members that do the same slip alike, so that
+            a group cannot tell a bad move from bad luck.
         max_steps: The episode is truncated after so many steps.
         grid_lookup: Symbol of each cell code: 0 player, 1 ice, 2 hole, 3 goal, 4 player in hole, 5 player on goal. May
             be partial.
@@ -60,6 +62,7 @@ class FrozenLakeEnv(TextEnv):
         p: float = 0.8,
         is_slippery: bool = True,
         success_rate: float = 1 / 3,
+        own_luck: bool = False,
         max_steps: int | None = 100,
         grid_lookup: Mapping[Any, str] | None = None,
         grid_vocab: Mapping[str, str] | None = None,
@@ -77,6 +80,7 @@ class FrozenLakeEnv(TextEnv):
         if not 2 <= self.size <= LONGEST_SIDE:
             raise EnvConfigError(f"size={size}: must be from 2 to {LONGEST_SIDE}")
         self.is_slippery, self.success_rate = bool(is_slippery), _probability("success_rate", success_rate)
+        self.has_own_luck = bool(own_luck)
         self.map_seed = map_seed
         self.desc = None if desc is None else _checked_map(desc)
         self.step_penalty, self.goal_reward = float(step_penalty), float(goal_reward)

@@ -5,7 +5,6 @@ from __future__ import annotations
 from typing import Any
 
 from roll.envs.base import Outcome, TextEnv
-from roll.envs.errors import EnvConfigError
 
 
 class AsyncTextEnv(TextEnv):
@@ -30,12 +29,13 @@ class AsyncTextEnv(TextEnv):
         """Begin a new episode; see :meth:`TextEnv.reset`.
 
         Raises:
-            EnvConfigError: There are ``options``.
+            EnvConfigError: An option is unknown.
         """
-        if options:
-            raise EnvConfigError(f"{type(self).__name__}.reset: unknown options {sorted(options)}; it takes none")
+        member = self._member(options)
         self._seeded(seed)
-        return self._begun(await self.start())
+        observation = await self.start()
+        self._draw_luck(member)
+        return self._begun(observation)
 
     async def step(self, action: str) -> tuple[str, float, bool, bool, dict[str, Any]]:  # type: ignore[override]
         """Take the whole response of the policy; see :meth:`TextEnv.step`."""

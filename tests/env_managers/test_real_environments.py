@@ -17,6 +17,7 @@ from roll.env_managers import (
     TrajectoryEnvManager,
     check_group,
 )
+from roll.envs.frozen_lake import FrozenLakeEnv
 from roll.generation import Completion, GenerationRequest
 from roll.models.toy.tokenizer import build_tokenizer
 from roll.rendering import ChatRenderer
@@ -86,3 +87,29 @@ def test_the_same_seeds_give_the_same_trajectories_with_any_number_of_threads() 
     assert first == without_times(play_group("SimpleSokoban", CallThreads(1)))
     assert first == without_times(play_group("SimpleSokoban", CallThreads(8)))
     assert first != without_times(play_group("SimpleSokoban", None, run_seed=2))
+
+
+@pytest.mark.parametrize("own_luck", [False, True])
+def test_members_of_a_group_have_the_luck_that_their_environment_says(own_luck: bool) -> None:
+    """All go left on ice that slips: alike with the luck of the group, else each on a way of its own."""
+    lake = ["FFFFF", "FFFFF", "FFSFF", "FFFFF", "FFFFG"]
+
+    async def left(call: GenerationRequest) -> Completion:
+        ids = [*TOKENIZER.encode("<answer>Left</answer>", add_special_tokens=False), call.sampling.stop_token_ids[0]]
+        return Completion(ids, [-0.5] * len(ids), "stop", (7, 8))
+
+    manager = TrajectoryEnvManager(
+        renderer=ChatRenderer(TOKENIZER), generate=left, limits=EnvManagerLimits(8, 2048, max_new_tokens=64)
+    )
+
+    async def run() -> list[Trajectory]:
+        specs = [EpisodeSpec("Lake", "g", episode, seed=4) for episode in range(8)]
+        return await asyncio.gather(
+            *(manager.run(spec, lambda: FrozenLakeEnv(desc=lake, own_luck=own_luck)) for spec in specs)
+        )
+
+    members, again = asyncio.run(run()), asyncio.run(run())
+    check_group(members)
+    assert without_times(members) == without_times(again)
+    ways = {tuple(turn.observation for turn in member.turns) for member in members}
+    assert len(ways) > 4 if own_luck else len(ways) == 1

@@ -88,6 +88,20 @@ def test_every_move_has_the_outcomes_of_gymnasium_with_their_probabilities(rate)
             assert found == pytest.approx(expected)
 
 
+def test_members_of_a_group_slip_by_themselves_if_they_have_luck_of_their_own():
+    def walk(member: int | None, own_luck: bool = True) -> list[str]:
+        env = FrozenLakeEnv(desc=["FFFF", "FSFF", "FFFF", "FFFG"], action_pattern="", own_luck=own_luck, max_steps=None)
+        first, _ = env.reset(seed=7, options=None if member is None else {"member": member})
+        return [first, *(env.step("Left")[0] for _ in range(20))]
+
+    walks = [walk(member) for member in range(8)]
+    assert len({each[0] for each in walks}) == 1 and len({tuple(each) for each in walks}) == 8
+    assert walks == [walk(member) for member in range(8)]
+    assert walk(None) == walk(None, own_luck=False)
+    with pytest.raises(EnvConfigError, match="takes none"):
+        walk(1, own_luck=False)
+
+
 def test_success_rate_one_never_slips():
     env = FrozenLakeEnv(desc=["FFF", "FSF", "FFG"], action_pattern="", success_rate=1.0)
     for seed in range(50):
