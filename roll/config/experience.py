@@ -28,6 +28,12 @@ class ExperienceConfig(ConfigModel):
     max_age: NonNegative | None = Field(
         None, description="Versions of the weights that a group may be old; older ones are dropped. null: any."
     )
+    writer: str | None = Field(
+        None,
+        min_length=1,
+        description="`mode: explore`: name put before those of its groups. Several explorers that fill one store need "
+        "one each, and seeds of their own; a group whose name is there already is not kept. null: none.",
+    )
     follow: Annotated[Path, Field(strict=False)] | None = Field(
         None,
         description="`mode: explore`: the folder of the run that learns (its `output_dir`), whose newest checkpoint is "
@@ -96,6 +102,7 @@ def experience_cautions(config: HasExperience) -> Iterator[str]:
     if config.mode == "train":
         unread = {
             "experience.follow": store.follow is not None,
+            "experience.writer": store.writer is not None,
             "group_size_redundancy": config.group_size_redundancy > 0,
             "dynamic_sampling": config.dynamic_sampling.enable,
         }

@@ -64,6 +64,17 @@ def test_a_finished_run_can_be_learned_from_again(kind: str, tmp_path: Path) -> 
     assert same(train_state(tmp_path / "again", 2)["model"], train_state(tmp_path / "first", 2)["model"])
 
 
+def test_several_explorers_fill_one_store_under_names_of_their_own(tmp_path: Path) -> None:
+    store = {"mode": "explore", "experience__path": tmp_path / "store", "experience__ahead": 99, "max_steps": 1}
+    run("agentic", tmp_path / "one", **store, seed=1, experience__writer="one")
+    run("agentic", tmp_path / "two", **store, seed=2, experience__writer="two")
+    run("agentic", tmp_path / "train", mode="train", experience__path=tmp_path / "store")
+    for step, name in ((1, "one"), (2, "two")):
+        assert tokens(tmp_path / "train", step) == tokens(tmp_path / name, 1)
+        ids = {member.group_id for member in trained_on(tmp_path / "train", step)}
+        assert ids == {f"{name}/{member.group_id}" for member in trained_on(tmp_path / name, 1)}
+
+
 def test_a_store_that_is_used_up_says_what_to_do(tmp_path: Path) -> None:
     run("agentic", tmp_path / "first", max_steps=1)
     with pytest.raises(RunError, match=r"0 of 4 groups left.*max_steps.*experience\.uses"):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Final
 
@@ -36,9 +37,17 @@ class Explorer:
         Groups that broke are left out.
         """
         whole = [group for group in groups if any(not member.status.is_error for member in group.trajectories)]
-        new = self._store.append(whole, version)
+        new = self._store.append([self._named(group) for group in whole], version)
         counts = self._store.counts()
         return {"experience/new_groups": float(new), "experience/available": float(counts.available)}
+
+    def _named(self, group: TrajectoryGroup) -> TrajectoryGroup:
+        """Return a group under the name that it has in the store."""
+        if self._config.writer is None:
+            return group
+        name = f"{self._config.writer}/{group.group_id}"
+        members = [replace(member, group_id=name) for member in group.trajectories]
+        return replace(group, group_id=name, trajectories=members)
 
     async def wait_for_room(self) -> None:
         """Wait until less than the most lies in the store."""
