@@ -8,11 +8,12 @@ from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Final
 
+from roll.common.disk import sync
 from roll.experience.base import Lease, Reader, StoreCounts
 from roll.experience.entries import Entry, Indexed, Segment, entries_of, first_of_each, group_of, lease_of
 from roll.experience.index import Index
 from roll.experience.opening import open_file
-from roll.experience.segments import SegmentReader, SegmentWriter, sync
+from roll.experience.segments import SegmentReader, SegmentWriter
 from roll.trajectories.model import Trajectory, TrajectoryGroup
 
 INDEX: Final = "index.sqlite"

@@ -14,6 +14,7 @@ from typing import Final
 import pyarrow as pa
 import xxhash
 
+from roll.common.disk import sync
 from roll.experience.errors import SegmentError
 from roll.trajectories.model import Trajectory
 from roll.trajectories.store import open_trajectories, trajectories_of, write_trajectories
@@ -118,15 +119,6 @@ def digest_of(path: Path) -> str:
         while chunk := file.read(_CHUNK):
             digest.update(chunk)
     return digest.hexdigest()
-
-
-def sync(path: Path) -> None:
-    """Wait until a file, or the names in a folder, are on the disk."""
-    descriptor = os.open(path, os.O_RDONLY)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)
 
 
 def _load(path: Path, digest: str) -> pa.Table:

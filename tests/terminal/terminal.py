@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import fcntl
 import functools
 import os
@@ -98,8 +97,12 @@ class Terminal:
 
     def finish(self) -> int:
         """Wait for the end; return the exit status."""
-        self._wait_for_the_end(PATIENCE)
-        return self._exit_status()
+        if not self.read_until(lambda: self._process.poll() is not None):
+            raise AssertionError("it does not end. The screen:\n" + "\n".join(self.screen))
+        self.read_until(lambda: not select.select([self._ours], [], [], 0.05)[0])
+        status = self._process.poll()
+        assert status is not None
+        return status
 
     def interrupt(self) -> int:
         """Press Ctrl-C, and again if nothing happens; return the exit status.
@@ -109,20 +112,9 @@ class Terminal:
         """
         for _ in range(6):
             self.press(CTRL_C)
-            with contextlib.suppress(AssertionError):
-                self._wait_for_the_end(PATIENCE / 12)
-                return self._exit_status()
+            if self.read_until(lambda: self._process.poll() is not None, PATIENCE / 12):
+                break
         return self.finish()
-
-    def _wait_for_the_end(self, patience: float) -> None:
-        if not self.read_until(lambda: self._process.poll() is not None, patience):
-            raise AssertionError("it does not end. The screen:\n" + "\n".join(self.screen))
-
-    def _exit_status(self) -> int:
-        self.read_until(lambda: not select.select([self._ours], [], [], 0.05)[0])
-        status = self._process.poll()
-        assert status is not None
-        return status
 
     def assert_given_back(self) -> None:
         """Check that a shell can go on: first screen, cursor in the first column and visible, plain text, echo."""

@@ -20,6 +20,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from roll.common.disk import sync
 from roll.pipelines.run.checksums import CHECKSUMS, damages, visible_damages, write_checksums
 from roll.pipelines.run.storage import hidden_refusal, refusal, require_room
 from roll.runs.layout import CHECKPOINT_STATE, folder_of, is_checkpoint_name, list_checkpoints
@@ -91,7 +92,7 @@ def new_checkpoint(root: Path, step: int, state: Mapping[str, Any], *, keep: int
         (partial / STATE).write_text(content, encoding="utf-8")
         write_checksums(partial, STATE)
         for path in (*partial.rglob("*"), partial):
-            _sync(path)
+            sync(path)
     except Exception as error:
         said = refusal(error, final, [root]) or hidden_refusal(partial, final)
         _discard(partial)
@@ -100,7 +101,7 @@ def new_checkpoint(root: Path, step: int, state: Mapping[str, Any], *, keep: int
         raise
     replaced = _set_aside(final) if final.exists() else None
     os.replace(partial, final)
-    _sync(root)
+    sync(root)
     if replaced is not None:
         shutil.rmtree(replaced)
     if keep > 0:
@@ -215,11 +216,3 @@ def _discard(folder: Path) -> None:
 
 def _bytes_of(folder: Path) -> int:
     return sum(path.stat().st_size for path in folder.rglob("*") if path.is_file())
-
-
-def _sync(path: Path) -> None:
-    descriptor = os.open(path, os.O_RDONLY)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)

@@ -85,8 +85,8 @@ def test_every_file_reaches_the_disk_before_the_checkpoint_gets_its_name(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     events: list[str] = []
-    real_replace, real_sync = os.replace, checkpoint._sync
-    monkeypatch.setattr(checkpoint, "_sync", lambda path: (events.append(path.name), real_sync(path)))
+    real_replace, real_sync = os.replace, checkpoint.sync
+    monkeypatch.setattr(checkpoint, "sync", lambda path: (events.append(path.name), real_sync(path)))
     monkeypatch.setattr(checkpoint.os, "replace", lambda a, b: (events.append("rename"), real_replace(a, b)))
     save(tmp_path / "root", 1, {}, writer(), keep=0)
     before = events[: events.index("rename")]
