@@ -14,7 +14,7 @@ from collections.abc import Callable
 from roll.sandbox.records import Limits, Outcome, Reason
 from roll.sandbox.run import capabilities, run_python_sync
 
-_LIMITS = Limits(seconds=2.0, memory_mb=256, output_bytes=100_000, processes=8)
+_LIMITS = Limits(seconds=10.0, memory_mb=256, output_bytes=100_000, processes=8)
 _SECRET = "ROLL_SANDBOX_SELF_TEST"
 
 

@@ -52,6 +52,7 @@ def test_the_loss_is_a_ratio_on_a_leash() -> None:
     assert float(metrics["distance"]) == pytest.approx((0.25 + 1.0) / 2)
 
 
+@pytest.mark.long
 @pytest.mark.usefixtures("example")
 @pytest.mark.filterwarnings("ignore::roll.algorithms.groups.AlgorithmWarning")
 def test_both_have_the_required_properties() -> None:
@@ -75,6 +76,7 @@ def test_the_example_is_read_without_torch() -> None:
     assert done.returncode == 0, done.stderr
 
 
+@pytest.mark.exhaustive
 @pytest.mark.processes
 def test_running_the_example_trains_with_both(tmp_path: Path) -> None:
     small = {

@@ -106,6 +106,7 @@ def test_impossible_tokens_and_empty_tails_make_no_nan(choice: Divergence) -> No
     assert student.grad is not None and bool(student.grad.isfinite().all())
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("choice", [*CHOICES, Divergence("jsd", 0.9)], ids=str)
 @pytest.mark.parametrize("temperature", [1.0, 0.7])
 def test_values_and_gradients_are_those_of_trl(choice: Divergence, temperature: float) -> None:

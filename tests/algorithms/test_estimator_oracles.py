@@ -217,6 +217,7 @@ def test_every_built_in_estimator_has_an_oracle() -> None:
     assert built_in == set(ORACLES)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("name", sorted(ORACLES))
 @settings(max_examples=25, deadline=None)
 @given(batch=batches)

@@ -63,6 +63,7 @@ def test_the_names_of_the_specification_are_registered() -> None:
     )
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("name", ESTIMATORS)
 @quick
 @given(batches, st.integers(0, 4), st.integers(0, 4), st.sampled_from([1e4, -7.0]))
@@ -74,6 +75,7 @@ def test_estimators_ignore_what_the_mask_hides(name: str, batch: Batch, left: in
     assert (padded[outside] == 0).all()
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("name", ESTIMATORS)
 @quick
 @given(batches, st.randoms(use_true_random=False))
@@ -98,6 +100,7 @@ def by_turn(batch: Batch) -> tuple[Batch, list[int]]:
 COMPARING = [name for name in ESTIMATORS if {"group_ids", "baselines"} & registry("advantage").get(name).needs]
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("name", COMPARING)
 @pytest.mark.parametrize("scored", [True, False])
 @quick
@@ -145,6 +148,7 @@ def test_estimators_stay_finite_at_the_edges(name: str, case: str, dtype: torch.
         assert (output.advantages == 0).all()
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("name", LOSSES)
 @quick
 @given(batches, st.integers(0, 4), st.integers(0, 4), st.sampled_from([1e4, -7.0]))
@@ -163,6 +167,7 @@ def test_losses_ignore_what_the_mask_hides(name: str, batch: Batch, left: int, r
         )
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("name", LOSSES)
 @pytest.mark.parametrize("mode", MODES)
 @settings(max_examples=6, deadline=None)
@@ -183,6 +188,7 @@ def test_the_gradient_does_not_depend_on_micro_batches(name: str, mode: str, bat
     torch.testing.assert_close(gradient(name, batch, mode, pieces), whole, rtol=1e-6, atol=1e-12)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("name", LOSSES)
 @quick
 @given(batches, st.randoms(use_true_random=False))

@@ -37,6 +37,7 @@ def parsed(capsys: pytest.CaptureFixture[str], *words: str) -> Any:
     return json.loads(roll(capsys, *words, "--json")[1])
 
 
+@pytest.mark.long
 def test_what_is_shown_is_a_configuration_of_the_same_run(elsewhere: Path, capsys: pytest.CaptureFixture[str]) -> None:
     code, text, _ = roll(capsys, "show", "sokoban", "max_steps=3")
     assert code == 0 and "max_steps: 3  # command line\n" in text
@@ -58,6 +59,7 @@ def test_a_sound_configuration_is_said_to_be_with_its_pipeline(capsys: pytest.Ca
     }
 
 
+@pytest.mark.long
 def test_what_only_the_run_would_find_is_found_before(elsewhere: Path, capsys: pytest.CaptureFixture[str]) -> None:
     code, _, err = roll(capsys, "check", "rlvr_math", "actor_train.data_args.file_name=[nowhere.jsonl]")
     assert code == 2 and "actor_train.data_args.file_name = 'nowhere.jsonl'" in err and str(elsewhere) in err
@@ -114,6 +116,7 @@ def test_a_key_that_there_is_not_is_answered_with_the_nearest(capsys: pytest.Cap
     assert (code, out) == (2, "") and "Did you mean max_steps" in err
 
 
+@pytest.mark.long
 def test_the_difference_of_two_configurations_is_their_keys(
     elsewhere: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

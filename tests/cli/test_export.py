@@ -64,6 +64,7 @@ def test_plain_transformers_gives_the_same_logits(tmp_path: Path, capsys: pytest
     assert torch.equal(logits(tmp_path / "model", tmp_path), expected)
 
 
+@pytest.mark.long
 def test_what_other_trainers_saved_is_taken_from_the_model_beside_it(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -101,6 +101,7 @@ def trees() -> dict[str, dict[str, Any]]:
     return {name: {k: v for k, v in tree.items() if k != "hydra"} for name, tree in composed.items()}  # type: ignore[misc,union-attr]
 
 
+@pytest.mark.exhaustive
 @pytest.mark.long
 @settings(quick, max_examples=150)
 @given(st.data())
@@ -241,6 +242,7 @@ OVERRIDES = st.builds(
 )
 
 
+@pytest.mark.exhaustive
 @pytest.mark.long
 @settings(quick, max_examples=25)
 @given(st.lists(OVERRIDES, min_size=1, max_size=2))

@@ -130,6 +130,7 @@ def test_every_job_of_a_sweep_has_its_own_folders(folder: Path) -> None:
     assert [Path(run[5]) for run in runs] == [path / "render" for path in outputs]
 
 
+@pytest.mark.exhaustive
 def test_only_what_this_program_reads_is_offered(folder: Path) -> None:
     for done in (start(folder, "--help"), start(folder)):
         text = done.stdout + done.stderr
@@ -154,6 +155,7 @@ def test_the_guides_spelling_of_the_options_works(folder: Path) -> None:
     assert done.returncode == 0 and "RUN 4" in done.stdout, done.stderr
 
 
+@pytest.mark.exhaustive
 def test_what_libraries_log_is_not_shown_as_hydras(folder: Path) -> None:
     text = (folder / "start.py").read_text()
     logs = (

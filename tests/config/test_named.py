@@ -45,6 +45,7 @@ def elsewhere(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return tmp_path
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("name", primary_names([shipped_configs()]))
 def test_every_shipped_configuration_is_found_by_its_name(name: str) -> None:
     assert type(load(name)) is KINDS.get(name, AgenticConfig)
@@ -100,6 +101,7 @@ def test_loading_by_name_imports_neither_torch_nor_ray() -> None:
     assert done.stdout.strip() == "set()"
 
 
+@pytest.mark.exhaustive
 @pytest.mark.long
 def test_the_checkpoints_that_the_pages_name_are_there_after_a_run() -> None:
     pages = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]

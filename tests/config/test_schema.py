@@ -26,6 +26,7 @@ def complaints(written: Any) -> list[str]:
     return [error.message for error in schema(AgenticConfig).iter_errors(written)]
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("name", ["sokoban", "frozen_lake", "rlvr_math", "sft_sokoban", "eval_math", "mixed"])
 def test_a_shipped_file_is_as_the_schema_says(name: str) -> None:
     composed, path = compose(name)

@@ -95,6 +95,7 @@ def test_a_key_that_only_some_stages_know_is_none_of_the_others(tmp_path: Path) 
     assert problems(tmp_path, "stages.rl.beta=0.3")[0] == ("stages.rl.beta", "unknown key.")
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     ("overrides", "path", "said"),
     [

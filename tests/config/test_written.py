@@ -43,6 +43,7 @@ def test_a_written_configuration_is_the_same_when_loaded_again(name: str, tmp_pa
     assert to_yaml(again(read, tmp_path)).count("\n") == to_yaml(config).count("\n")
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("guide", ["chatlearn", "trinity", "verl"])
 @pytest.mark.filterwarnings("ignore::roll.config.ConfigWarning")
 def test_keys_of_other_guides_are_written_as_native_ones(guide: str, tmp_path: Path) -> None:

@@ -197,6 +197,7 @@ def test_a_call_that_is_running_when_its_worker_is_restarted_fails(victims: Work
     in_time(play)
 
 
+@pytest.mark.exhaustive
 def test_a_constructor_that_fails_says_which_and_leaves_nothing_behind(cluster: RayCluster) -> None:
     async def play() -> None:
         with pytest.raises(Refused, match="refused to be made") as caught:
@@ -301,6 +302,7 @@ def test_calls_to_a_service_run_at_once_and_can_be_given_up(cluster: RayCluster)
     in_time(play)
 
 
+@pytest.mark.exhaustive
 def test_workers_of_one_role_call_those_of_another_and_find_them_after_a_restart(cluster: RayCluster) -> None:
     async def play() -> None:
         async with (
@@ -322,6 +324,7 @@ def test_workers_of_one_role_call_those_of_another_and_find_them_after_a_restart
     in_time(play)
 
 
+@pytest.mark.exhaustive
 def test_ranks_make_one_gloo_group_and_a_death_in_a_collective_ends_the_wait(cluster: RayCluster) -> None:
     async def play() -> None:
         async with started(cluster, "reference", WorkerSpec(cls=Rank)) as ranks:

@@ -92,6 +92,7 @@ def test_roles_land_where_the_mapping_says_and_share_devices(raylets: Raylets) -
     asyncio.run(asyncio.wait_for(play(), 300))
 
 
+@pytest.mark.exhaustive
 def test_a_mapping_that_is_too_big_says_what_there_is_and_reserves_nothing(raylets: Raylets) -> None:
     config = RLConfig.model_validate({**KEYS, "num_gpus_per_node": 4})
     with pytest.raises(ConfigError, match=r"actor_train.device_mapping = '0-3'") as caught:
@@ -121,6 +122,7 @@ def test_a_cluster_that_others_use_is_waited_for_until_the_deadline(raylets: Ray
     asyncio.run(asyncio.wait_for(play(), 300))
 
 
+@pytest.mark.exhaustive
 def test_a_lost_machine_is_noticed_and_its_workers_move_to_a_new_one(raylets: Raylets) -> None:
     async def play() -> None:
         cluster = await RayCluster.connect(RLConfig.model_validate(KEYS))

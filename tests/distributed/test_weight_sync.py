@@ -181,6 +181,7 @@ def test_the_address_towards_this_machine_is_this_machine() -> None:
     assert local_address("127.0.0.1", 80) == "127.0.0.1"
 
 
+@pytest.mark.exhaustive
 @pytest.mark.parametrize("victim", ["engine 0", "engine 1"])
 def test_an_engine_that_dies_in_a_sync_ends_it_for_all_with_its_name(crew: Crew, victim: str) -> None:
     model = {f"layer.{number}": torch.rand(256, 1024) for number in range(40)}

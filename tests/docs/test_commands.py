@@ -180,6 +180,7 @@ MODULES: dict[str, Callable[[list[str]], None]] = {
 }
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
 def test_paths_of_runs_are_those_that_the_shipped_configurations_write(page: Path) -> None:
     for path in re.findall(r"output/[\w./=*-]*[\w*]", page.read_text(encoding="utf-8")):

@@ -117,6 +117,7 @@ def functions() -> list[Public]:
     ]
 
 
+@pytest.mark.long
 def test_functions_of_tensors_say_their_shapes(functions: list[Public]) -> None:
     silent = without_shapes(functions)
     assert not silent, "say the shapes: [batch, sequence], scalar, or of any shape:\n" + "\n".join(silent)

@@ -80,6 +80,7 @@ def _keys() -> set[str]:
     return found
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("row", ROWS, ids=lambda row: row[0])
 def test_the_code_of_a_word_is_there(row: list[str], defined: set[str], keys: set[str]) -> None:
     named = re.findall(r"`([^`]+)`", row[-1])
@@ -103,6 +104,7 @@ def test_no_word_is_explained_twice() -> None:
     assert len(words) == len(set(words))
 
 
+@pytest.mark.long
 def test_every_word_that_travels_between_packages_is_explained() -> None:
     explained = {word for row in ROWS for word in _words(row[0])}
     missing = {

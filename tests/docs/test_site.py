@@ -67,6 +67,7 @@ def opened(site: Path) -> Iterator[tuple[Page, list[str]]]:
         chromium.close()
 
 
+@pytest.mark.exhaustive
 @pytest.mark.processes
 def test_no_page_makes_a_browser_fetch_anything_from_elsewhere(site: Path) -> None:
     pages = list(site.rglob("*.html"))

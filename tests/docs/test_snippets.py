@@ -102,6 +102,7 @@ def algorithms_as_they_were() -> Iterator[None]:
         yield
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("block", snippets(set(GIVEN_BY_THE_READER), inside=True), ids=str)
 def test_what_the_snippet_imports_is_there_and_takes_what_it_is_given(block: Block) -> None:
     tree = ast.parse(block.text)

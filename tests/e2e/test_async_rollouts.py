@@ -63,6 +63,7 @@ def test_stale_samples_are_corrected_unless_it_is_switched_off(tmp_path: Path) -
     assert support.small_config(tmp_path, **{**AHEAD, "old_log_probs": "sampler"}).correction.mode is None
 
 
+@pytest.mark.exhaustive
 def test_a_run_that_was_ahead_when_it_ended_goes_on_without_losing_or_repeating_a_level(tmp_path: Path) -> None:
     run("agentic", tmp_path / "out", max_steps=2)
     rows = run("agentic", tmp_path / "out", resume_from_checkpoint="true")
@@ -85,6 +86,7 @@ def test_a_run_may_go_on_with_another_ratio_and_samples_nothing_twice(
         assert epochs == sorted(epochs) and len(set(epochs[1:])) > 1
 
 
+@pytest.mark.exhaustive
 def test_weights_are_held_back_as_long_as_the_update_frequency_says(tmp_path: Path) -> None:
     rows = run("agentic", tmp_path / "out", async_generation_ratio=0.0, actor_infer__model_update_frequency=2)
     versions = [

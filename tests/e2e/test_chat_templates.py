@@ -69,6 +69,7 @@ def test_a_base_model_plays_games_in_the_template_that_is_named_and_keeps_it(tmp
     assert "<|im_start|>" in saved.chat_template
 
 
+@pytest.mark.exhaustive
 @pytest.mark.parametrize("template", exhaustive_but(["user_assistant", "plain"], "user_assistant"))
 def test_a_base_model_answers_problems_in_a_template_for_base_models(template: str, tmp_path: Path) -> None:
     base = base_model(tmp_path / "base", weights=MATH_WEIGHTS_DIRECTORY)

@@ -43,6 +43,7 @@ def test_five_steps_already_show_in_the_reward(output_dir: Path) -> None:
     assert after > before + 0.1
 
 
+@pytest.mark.exhaustive
 def test_a_run_can_be_started_from_python(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     managers = {"train_env_manager": {"tags": ["steady"], "env_groups": 2, "group_size": 4}}

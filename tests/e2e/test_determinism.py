@@ -5,6 +5,8 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
+import pytest
+
 from roll.pipelines.agentic import run_agentic
 from tests.e2e.support import rows, same, small_config, train_state
 
@@ -28,6 +30,7 @@ def test_the_order_in_which_episodes_finish_changes_nothing(tmp_path: Path) -> N
     assert same(first_state, again_state)
 
 
+@pytest.mark.exhaustive
 def test_another_seed_is_another_run(tmp_path: Path) -> None:
     first_rows, first_state = outcome(tmp_path / "first", **LATE, seed=1)
     other_rows, other_state = outcome(tmp_path / "other", **LATE, seed=2)

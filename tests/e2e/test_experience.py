@@ -97,6 +97,7 @@ def test_a_mode_that_contradicts_itself_is_refused(tmp_path: Path, changes: dict
     assert message in str(refused.value)
 
 
+@pytest.mark.exhaustive
 def test_a_learner_that_is_killed_goes_on_with_the_same_groups(tmp_path: Path) -> None:
     run("agentic", tmp_path / "explore", mode="explore", experience__path=tmp_path / "store", experience__ahead=99)
     keys = {**STEPS, "mode": "train", "experience.path": tmp_path / "store", "env_modules": "[sabotage]"}
@@ -109,6 +110,7 @@ def test_a_learner_that_is_killed_goes_on_with_the_same_groups(tmp_path: Path) -
     assert same(train_state(tmp_path / "killed", 2), train_state(tmp_path / "whole", 2))
 
 
+@pytest.mark.exhaustive
 @pytest.mark.long
 def test_two_programs_work_at_the_same_time_and_weights_are_followed(tmp_path: Path) -> None:
     keys = {"max_steps": 4, "save_steps": 1, "eval_steps": 0, "checkpoint_config.keep": 9}

@@ -86,6 +86,7 @@ def test_resuming_where_nothing_is_starts_anew_and_says_so(tmp_path: Path, capsy
     assert [row["step"] for row in rows(tmp_path)] == [1]
 
 
+@pytest.mark.exhaustive
 def test_a_sweep_gives_every_job_its_folder_and_lists_their_results(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+import pytest
+
 from tests.e2e.conftest import BrokenRun, Run
 from tests.e2e.support import rows, same, train_state
+
+pytestmark = pytest.mark.exhaustive
 
 
 def test_a_run_killed_at_three_moments_ends_with_the_same_weights(uninterrupted: Run, resumed: BrokenRun) -> None:

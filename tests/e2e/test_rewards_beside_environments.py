@@ -24,6 +24,7 @@ GRADED = {
 }
 
 
+@pytest.mark.exhaustive
 def test_an_episode_has_the_rewards_of_environment_verifier_and_group(tmp_path: Path) -> None:
     plain = tmp_path / "plain"
     run_agentic(small_config(plain, **{**GRADED, "rewards": "{}", "group_reward": "{}"}))

@@ -24,6 +24,7 @@ LEARN_FAST = {
 }
 
 
+@pytest.mark.exhaustive
 @pytest.mark.parametrize(("tag", "learns"), [("taxed_but_free_when_silent", True), ("taxed", False)])
 def test_silence_is_learnt_and_warned_about_only_where_it_pays(
     tag: str, learns: bool, tmp_path: Path, capfd: pytest.CaptureFixture[str]

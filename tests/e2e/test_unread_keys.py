@@ -159,6 +159,7 @@ def reader(
     yield watched, unread_keys(config)
 
 
+@pytest.mark.exhaustive
 def test_every_key_is_read_or_said_to_do_nothing(reader: tuple[Reader, dict[str, str]]) -> None:
     watched, listed = reader
     assert len(watched.read) > 100

@@ -19,6 +19,7 @@ PLACES = {
 """File and function, and the most calls and files of this library on the way there, the function itself included."""
 
 
+@pytest.mark.exhaustive
 @pytest.mark.processes
 @pytest.mark.parametrize("place", PLACES)
 def test_the_way_from_the_program_is_short(place: str, tmp_path: Path) -> None:

@@ -42,6 +42,7 @@ def test_a_run_stops_at_the_first_engine_that_lies(
     assert (tmp_path / "out" / "checkpoints" / "step=000002" / "train_state.pt").exists()
 
 
+@pytest.mark.exhaustive
 def test_checking_weights_changes_nothing_else(tmp_path: Path) -> None:
     for verify in ("true", "false"):
         run_agentic(small_config(tmp_path / verify, **QUICK, max_steps=3, weight_sync__verify=verify))

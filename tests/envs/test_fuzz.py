@@ -46,6 +46,7 @@ def test_any_text_is_survived(tag, pattern, seed, responses):
             break
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("tag", ["SimpleSokoban", "LargerSokoban", "FrozenLake"])
 def test_random_play_keeps_every_board_sound(tag):
     moves = random.Random(0)

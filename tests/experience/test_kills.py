@@ -108,6 +108,7 @@ def test_what_append_reported_is_there_once_however_often_two_explorers_are_kill
     assert not [path for path in (tmp_path / "store" / "segments").iterdir() if path.suffix != ".parquet"]
 
 
+@pytest.mark.exhaustive
 def test_trainers_train_every_group_as_often_as_they_are_to_while_all_programs_are_killed(tmp_path: Path) -> None:
     draw, last = random.Random(3), 360
     explorer = Program("explore", tmp_path, "explorer", last)

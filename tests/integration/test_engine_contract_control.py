@@ -151,6 +151,7 @@ def test_a_request_that_spans_an_update_goes_on_exactly_under_the_new_weights(en
     check_changes_once(got, old, engine.says, SamplingParams())
 
 
+@pytest.mark.exhaustive
 def test_an_update_leaves_a_paused_engine_paused(engine: EngineUnderTest) -> None:
     async def scenario() -> Completion:
         _, task = await engine.started(PROMPT)

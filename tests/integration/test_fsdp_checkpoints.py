@@ -43,6 +43,7 @@ def test_a_checkpoint_before_the_first_step_forgets_the_steps_of_who_loads_it(tw
         assert_same(ours, expected, 0)
 
 
+@pytest.mark.exhaustive
 @pytest.mark.parametrize("critic", exhaustive_but([False, True], False))
 def test_any_number_of_ranks_continues_what_another_number_wrote(
     two: RankPool, four: RankPool, critic: bool, tmp_path: Path

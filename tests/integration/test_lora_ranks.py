@@ -46,6 +46,7 @@ def test_the_reference_may_be_asked_before_the_first_step(two: RankPool) -> None
     assert_equal_runs(case, train(replace(case, fsdp={}), batches), [after for _, after in results], EXACT)
 
 
+@pytest.mark.exhaustive
 def test_checkpoints_and_adapters_of_two_ranks_continue_and_load_elsewhere(two: RankPool, tmp_path: Path) -> None:
     case = Case(lora=3, shares=(5, 3))
     batches = [case.batch(seed) for seed in range(4)]

@@ -68,6 +68,7 @@ def test_six_steps_equal_three_a_checkpoint_and_three_more(name: str, tmp_path: 
         np.testing.assert_array_equal(after.outputs, whole.outputs)
 
 
+@pytest.mark.exhaustive
 @pytest.mark.parametrize("name", exhaustive_but(OTHER, "tensor to data"))
 def test_another_division_of_ranks_continues(name: str, tmp_path: Path) -> None:
     case, megatron, size = OTHER[name]

@@ -175,6 +175,7 @@ def test_experts_get_no_adapters(alone: Alone) -> None:
         assert len(rank["trained"]) == 2 * 4 * 3 and all("self_attention" in name for name in rank["trained"])
 
 
+@pytest.mark.exhaustive
 def test_bf16_comes_near(alone: Alone) -> None:
     case = Case(lora=ALL, megatron=SEQUENCE, train={"mixed_precision": True})
     expected, _ = alone(case)
@@ -211,6 +212,7 @@ SAME = {
 }
 
 
+@pytest.mark.exhaustive
 @pytest.mark.parametrize("name", exhaustive_but(SAME, "data, overlapping, dropout"))
 def test_four_steps_equal_two_a_checkpoint_and_two_more(name: str, tmp_path: Path) -> None:
     """In the last bit, loaded by a trainer with other weights and adapters that has taken a step of its own."""
@@ -239,6 +241,7 @@ def test_another_division_of_ranks_continues(tmp_path: Path) -> None:
             np.testing.assert_allclose(rank.parameters[name], value, rtol=1e-5, atol=1e-5, err_msg=name)
 
 
+@pytest.mark.exhaustive
 def test_the_keys_of_a_role_give_both_strategies_the_same_adapters(tmp_path: Path) -> None:
     case = Case(megatron=TENSOR)
     case.model().save_pretrained(tmp_path)

@@ -50,6 +50,7 @@ def test_two_parts_of_every_sequence_equal_one_process(two: RankPool, name: str)
     assert_equal_runs(case, expected, ranks, EXACT if case.double else 1e-5)
 
 
+@pytest.mark.exhaustive
 @pytest.mark.parametrize("packed", [False, True])
 @pytest.mark.parametrize("fsdp_size", exhaustive_but([-1, 2], 2))
 def test_two_data_ranks_of_two_parts_each_equal_one_process(four: RankPool, fsdp_size: int, packed: bool) -> None:
@@ -58,6 +59,7 @@ def test_two_data_ranks_of_two_parts_each_equal_one_process(four: RankPool, fsdp
     assert_equal_runs(case, train(alone(case), batches), four.run(train, case, batches), EXACT)
 
 
+@pytest.mark.exhaustive
 def test_four_parts_equal_one_process(four: RankPool) -> None:
     case = Case(shares=(6,), fsdp={"ulysses_size": 4})
     batches = [case.batch(seed) for seed in range(3)]

@@ -136,6 +136,7 @@ def unknown_name(tensors: Tensors) -> Tensors:
     return {**tensors, "model.layers.7.mlp.down_proj.weight": torch.zeros(3, 5)}
 
 
+@pytest.mark.exhaustive
 @pytest.mark.parametrize(
     ("spoil", "message"),
     [

@@ -63,6 +63,7 @@ def test_two_processes_unpack_it_once_and_a_damaged_file_is_made_again(
     assert sorted(path.name for path in tmp_path.iterdir()) == [folder.name, f"{folder.name}.lock"]
 
 
+@pytest.mark.exhaustive
 @pytest.mark.long
 @needs_smollm2
 def test_weights_and_vocabulary_are_what_the_format_s_own_library_reads() -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -91,26 +92,28 @@ def test_conversations_extend_in_place() -> None:
     assert RENDERER.stop_token_ids == (TOKENIZER.convert_tokens_to_ids("<|im_end|>"),)
 
 
+@pytest.fixture(scope="module")
+def witness() -> Any:
+    library = pytest.importorskip("renderers")
+    return library.Qwen3Renderer(TOKENIZER, library.Qwen3RendererConfig(enable_thinking=True, thinking_retention="all"))
+
+
+@pytest.mark.long
 class TestAgainstRenderersLibrary:
     """The hand-written Qwen3 renderer of the ``renderers`` package as an independent witness."""
 
-    library = pytest.importorskip("renderers")
-    witness = library.Qwen3Renderer(
-        TOKENIZER, library.Qwen3RendererConfig(enable_thinking=True, thinking_retention="all")
-    )
-
     @pytest.mark.parametrize("messages", [[USER], [SYSTEM, USER]])
-    def test_first_prompts_agree(self, messages: list[dict[str, str]]) -> None:
-        assert RENDERER.initial_ids(messages) == self.witness.render_ids(messages, add_generation_prompt=True)
+    def test_first_prompts_agree(self, messages: list[dict[str, str]], witness: Any) -> None:
+        assert RENDERER.initial_ids(messages) == witness.render_ids(messages, add_generation_prompt=True)
 
     @pytest.mark.parametrize("stopped", [True, False])
     @pytest.mark.parametrize("reply", [ANSWER, "<think>\nup\n</think>\n\n" + ANSWER, "Up", ""])
     @pytest.mark.parametrize("content", [USER["content"], "\n leading", "", "reward {x}\n"])
-    def test_bridges_agree(self, stopped: bool, reply: str, content: str) -> None:
+    def test_bridges_agree(self, stopped: bool, reply: str, content: str, witness: Any) -> None:
         prompt = RENDERER.initial_ids([SYSTEM, USER])
         completion = encode(reply) + ([RENDERER.stop_token_ids[0]] if stopped else [])
         new = [{"role": "user", "content": content}]
-        theirs = self.witness.bridge_to_next_turn(prompt, completion, new)
+        theirs = witness.bridge_to_next_turn(prompt, completion, new)
         bridge = RENDERER.next_ids(completion, new)
         assert theirs is not None and bridge is not None
         assert prompt + completion + bridge == theirs.token_ids

@@ -136,6 +136,7 @@ def test_demonstrations_train_the_answer_and_nothing_else() -> None:
         assert re.search(r"<answer>\w+</answer>", TOKENIZER.decode(sample.token_ids[start:]))
 
 
+@pytest.mark.long
 def test_no_validation_problem_is_ever_demonstrated() -> None:
     lines = VALIDATION.read_text("utf-8").splitlines()
     held = {"".join(re.findall(r"\d+|[-+*]", json.loads(line)["prompt"])) for line in lines}

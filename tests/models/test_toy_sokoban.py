@@ -129,6 +129,7 @@ def digests(directory: Path) -> dict[str, str]:
     return {path.name: hashlib.sha256(path.read_bytes()).hexdigest() for path in directory.iterdir()}
 
 
+@pytest.mark.exhaustive
 @pytest.mark.long
 def test_the_build_is_reproducible_on_any_number_of_threads(tmp_path: Path) -> None:
     threads = torch.get_num_threads()

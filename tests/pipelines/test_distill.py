@@ -58,6 +58,7 @@ def test_the_student_comes_nearer_to_its_teacher(whole: Path) -> None:
     assert len(distances) == 4 and distances[-1] < 0.7 * distances[0]
 
 
+@pytest.mark.exhaustive
 def test_a_run_goes_on_exactly_where_it_was_stopped(whole: Path, tmp_path: Path) -> None:
     DistillPipeline.start(config(tmp_path, max_steps=2))
     DistillPipeline.start(config(tmp_path, resume_from_checkpoint=True))

@@ -78,6 +78,7 @@ def test_stored_log_probs_are_those_of_a_second_model_also_after_a_stop(
         assert one == {name: pytest.approx(value, rel=1e-5, abs=1e-7) for name, value in other.items()}
 
 
+@pytest.mark.exhaustive
 @pytest.mark.parametrize("kind", ["model", "stored"])
 def test_a_run_that_is_resumed_goes_on_exactly(rows: Path, tmp_path: Path, kind: str) -> None:
     changes = {"reference_log_probs": kind, "eval_steps": 0}

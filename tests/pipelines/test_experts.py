@@ -30,6 +30,7 @@ def rows(folder: Path) -> list[dict[str, Any]]:
     return [row for row in support.rows(folder) if "train/loss" in row]
 
 
+@pytest.mark.exhaustive
 def test_a_run_with_an_expert_goes_on_exactly_where_it_was_stopped(tmp_path: Path) -> None:
     whole, parts = tmp_path / "whole", tmp_path / "parts"
     chord = {"policy_loss": "chord", "policy_loss_options": {"mu_decay_steps": 4, "mu_peak": 0.6}, "save_steps": 0}

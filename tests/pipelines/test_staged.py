@@ -142,6 +142,7 @@ def test_a_run_that_was_killed_in_its_second_stage_is_the_run_that_was_not(
     assert (folder / "sft/outcome.json").stat().st_mtime_ns == first
 
 
+@pytest.mark.exhaustive
 def test_what_stops_a_stage_stops_the_run_which_goes_on_there(
     data: Path, whole: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -170,6 +171,7 @@ def test_a_complete_stage_is_not_gone_on_from_with_other_settings(data: Path, wh
     assert StoredRun.open(whole).state is State.FINISHED
 
 
+@pytest.mark.exhaustive
 def test_a_new_run_moves_all_stages_of_the_earlier_one_aside(data: Path, tmp_path: Path) -> None:
     for stage in ("sft", "dpo"):
         (tmp_path / "run" / stage / "checkpoints/step=000009").mkdir(parents=True)

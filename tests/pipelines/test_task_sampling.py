@@ -97,6 +97,7 @@ def test_a_step_whose_weights_are_not_published_counts_as_trained_in_a_checkpoin
     assert asyncio.run(steps(again, engines, range(2, 3), publish=False)) == ["SimpleSokoban-2", "SimpleSokoban-3"]
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     ("state", "position", "expected"),
     [
@@ -133,6 +134,7 @@ def replacing(tmp_path_factory: pytest.TempPathFactory) -> dict[bool, AgenticCon
     }
 
 
+@pytest.mark.long
 @settings(max_examples=30, deadline=None)
 @given(shares=SOURCES, seed=st.integers(0, 99), filtered=st.booleans(), ahead=st.booleans(), stop=st.integers(1, 3))
 def test_every_step_has_the_share_of_each_source_and_a_resumed_run_the_same_groups(

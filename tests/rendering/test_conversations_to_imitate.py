@@ -50,6 +50,7 @@ def told_by_transformers(tokenizer, messages):
     return ids, sampled
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("name", [name for name in TEMPLATES if name not in (*_ASK_FOR_THOUGHTS, *_TAKE_NO_PLAIN_TEXT)])
 def test_masks_are_those_of_transformers_without_what_is_not_sampled(name: str) -> None:
     tokenizer = tokenizer_for(TEMPLATES[name].read_text())

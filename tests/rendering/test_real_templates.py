@@ -123,6 +123,7 @@ def test_every_conversation_has_the_tokens_of_its_whole_rendering(name: str) -> 
         play(tokenizer, renderer, seed)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("name", FILES)
 def test_games_are_extended_in_place_unless_the_template_rewrites_what_was_said(name: str) -> None:
     """An agentic episode: the user speaks in turn with an assistant that does not think."""
@@ -155,6 +156,7 @@ def test_built_in_models_give_the_tokens_of_the_whole_rendering(name: str) -> No
     assert sum(bridged for bridged, _ in turns) > 100
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("name", [name for name in FILES if "mistral" in name or "llama" in name or "gemma" in name])
 def test_tokenizers_that_mark_the_start_of_a_text_give_the_tokens_of_the_whole_rendering(name: str) -> None:
     tokenizer, renderer = usable(name, metaspace=True)

@@ -13,6 +13,8 @@ from if_verifiable.ifeval import instructions, instructions_registry
 from roll.rewards.ifeval_rows import INSTRUCTIONS, followed, sentences
 from roll.rewards.instructions import ConstraintError
 
+pytestmark = pytest.mark.long
+
 COUNTS = st.integers(1, 6)
 RELATION = st.sampled_from(["less than", "at least"])
 WORDS = st.sampled_from(["cat", "dog", "the", "don't", "P", "ca", "section", "A"])

@@ -299,6 +299,7 @@ NUMBERS = st.one_of(
 )
 
 
+@pytest.mark.long
 @given(first=NUMBERS, second=NUMBERS, same=st.booleans())
 @settings(max_examples=150, deadline=None)
 def test_exact_comparison_of_numbers_agrees_with_math_verify(first: str, second: str, same: bool) -> None:

@@ -125,6 +125,7 @@ KEPT_APART = [
 SIDE_BY_SIDE = ["\n", r"\\", r"\quad ", r"\;", "~", "\\ ", " | ", "} {", r"\hspace{1cm}"]
 
 
+@pytest.mark.exhaustive
 @pytest.mark.long
 @given(
     gold=NUMBERS, wrong=st.lists(NUMBERS, min_size=1, max_size=3), apart=st.sampled_from(KEPT_APART), last=st.booleans()
@@ -213,6 +214,7 @@ def test_finding_the_answer_takes_time_in_proportion_to_the_text(piece: str) -> 
     assert time.process_time() - started < 2.0
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("piece", ["(", "{", "1,", "1 or ", "x=", "9 ", r"\frac", r"\text{a}", "a1", "1/", "^", "-"])
 def test_reading_a_strange_answer_is_no_error_and_takes_no_time(piece: str) -> None:
     started = time.process_time()

@@ -15,6 +15,7 @@ PIECES = [
 ]  # fmt: skip
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("name", ["base_acc", "format", "strict_format", "step", "multiple_choice"])
 def test_no_response_keeps_the_event_loop(name: str) -> None:
     """Time in proportion to the text: what is quadratic would take minutes here."""

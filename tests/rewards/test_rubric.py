@@ -91,6 +91,7 @@ def test_the_first_verifier_decides_what_is_correct() -> None:
     assert [grades(rubric(first), asked(""))[0].correct for first in (0.7, 0.8, None)] == [False, True, False]
 
 
+@pytest.mark.exhaustive
 @pytest.mark.processes
 @pytest.mark.parametrize("stuck", [FunctionVerifier(backtracks), ignores_its_cancellation], ids=["C", "coroutine"])
 def test_a_verifier_that_hangs_is_given_up_and_the_others_are_not_touched(stuck) -> None:

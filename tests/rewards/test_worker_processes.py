@@ -218,6 +218,7 @@ def test_an_exception_of_the_call_is_raised_here_with_its_text() -> None:
 PATHOLOGICAL = [r"\boxed{10^{10^{10^{10}}}}", r"\boxed{9^{9^{9^{9}}}+1}", r"\boxed{(10^{10^{10}})!}"]
 
 
+@pytest.mark.exhaustive
 def test_answers_that_hang_cost_the_others_nothing_even_if_they_come_first() -> None:
     async def run():
         math = make_verifier("math", {"timeout": 0.7, "processes": 1})

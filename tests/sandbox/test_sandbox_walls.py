@@ -157,6 +157,7 @@ def test_runs_are_refused_where_the_network_cannot_be_taken_away() -> None:
     assert _parse(line, Job((Run("pass"),), require_network_isolation=False)) == []
 
 
+@pytest.mark.exhaustive
 def test_self_test_passes_on_a_machine_with_namespaces() -> None:
     if capabilities().files == "none" or not capabilities().process_limit:
         pytest.skip("the self-test reports walls that this machine lacks")

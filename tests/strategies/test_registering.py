@@ -169,6 +169,7 @@ def test_a_description_loads_neither_torch_nor_an_engine() -> None:
     assert ran.stdout.strip() == "[]"
 
 
+@pytest.mark.long
 def test_nothing_outside_of_its_folder_knows_a_strategy_by_name() -> None:
     # Where names are listed, what a run has by default, and what guides say in words of their own.
     may = {PACKAGE / "config" / "strategies.py", PACKAGE / "config" / "worker.py"}

@@ -11,6 +11,8 @@ import re
 from collections.abc import Iterator
 from pathlib import Path
 
+import pytest
+
 ROOT = Path(__file__).resolve().parents[2]
 
 CALLED_BY_OTHERS = {
@@ -81,6 +83,7 @@ def without_callers(defined: dict[str, str], used: set[str]) -> list[str]:
     return [f"{place}: {name}" for name, place in sorted(defined.items()) if name not in used]
 
 
+@pytest.mark.long
 def test_whatever_roll_defines_is_called_or_shown_to_users() -> None:
     defined: dict[str, str] = {}
     used = names_shown() | names_configured() | CALLED_BY_OTHERS.keys() | FOR_TESTS.keys()

@@ -66,6 +66,7 @@ def test_a_run_that_composes_its_configuration_stops(tmp_path: Path) -> None:
     assert press_ctrl_c(words, tmp_path, "now in composed_files").splitlines()[-1] == "^CStopped."
 
 
+@pytest.mark.exhaustive
 def test_the_export_of_a_review_stops_and_leaves_no_half_file(sokoban: Seen) -> None:
     words = held("roll.viewer.export:export", "roll", "view", "out", "--export", "half.html")
     assert press_ctrl_c(words, sokoban.folder, "now in export").splitlines()[-1] == "^CStopped."

@@ -57,6 +57,7 @@ def seen(terminal: Terminal, rows: int, columns: int, *panels: str) -> str:
     return "\n".join(terminal.screen)
 
 
+@pytest.mark.exhaustive
 @pytest.mark.parametrize("colour", [True, False])
 def test_a_dashboard_shows_what_there_is_room_for(tmp_path: Path, colour: bool) -> None:
     variables = {} if colour else {"NO_COLOR": "1"}

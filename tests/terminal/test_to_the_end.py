@@ -81,6 +81,7 @@ def test_the_commands_of_the_summary_can_be_copied(sokoban: Seen) -> None:
     assert done.returncode == 0 and '"step": 1' in done.stdout
 
 
+@pytest.mark.exhaustive
 def test_a_terminal_that_gets_smaller_is_drawn_anew(rlvr: Seen) -> None:
     assert_ended_well(rlvr)
     last = rlvr.shown[-1].splitlines()
@@ -103,18 +104,21 @@ def test_no_color_is_heeded(without_colour: Seen) -> None:
     assert_picture_fits(without_colour, " roll  custom_env", "╭─ reward")
 
 
+@pytest.mark.exhaustive
 def test_a_dumb_terminal_gets_lines_without_control_codes(dumb: Seen) -> None:
     assert_ended_well(dumb)
     assert b"\x1b" not in dumb.written and dumb.shown == ()
     assert re.search(r"^step 1/1  reward", dumb.left, re.MULTILINE), dumb.left
 
 
+@pytest.mark.exhaustive
 def test_a_tracker_of_ones_own_is_given_the_metrics(dumb: Seen) -> None:
     steps = [line.split() for line in (dumb.folder / "mine.txt").read_text().splitlines()]
     assert [step for step, *_ in steps] == ["0", "1", "1"]
     assert "val/success" in steps[0] and "reward/mean" in steps[1]
 
 
+@pytest.mark.exhaustive
 def test_the_summary_names_the_folder_that_the_log_is_in(dumb: Seen) -> None:
     assert " TensorBoard log tb" in dumb.left and list((dumb.folder / "tb").glob("events.*"))
 
@@ -159,6 +163,7 @@ class Hostile(TextEnv):
 """
 
 
+@pytest.mark.exhaustive
 @pytest.mark.parametrize("kind", ["xterm-256color", "dumb"])
 def test_what_an_environment_raises_is_shown_and_not_obeyed(kind: str, tmp_path: Path) -> None:
     (tmp_path / "hostile.py").write_text(HOSTILE)

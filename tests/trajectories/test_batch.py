@@ -45,6 +45,7 @@ COLUMNS = {
 }
 
 
+@pytest.mark.long
 @given(st.lists(samples(), min_size=1, max_size=6))
 def test_rows_are_the_samples_padded_on_the_right(rows: list[Sample]) -> None:
     batch = collate(rows, PAD)

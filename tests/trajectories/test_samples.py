@@ -40,6 +40,7 @@ def prompt_before(trajectory: Trajectory, index: int) -> list[int]:
     return prompt + trajectory.turns[index].prompt_ids
 
 
+@pytest.mark.long
 @given(trajectories, st.sampled_from(["trajectory", "step"]))
 def test_every_sampled_token_is_trained_exactly_once_behind_the_prompt_it_was_sampled_from(
     trajectory: Trajectory, mode: str
@@ -68,6 +69,7 @@ def test_every_sampled_token_is_trained_exactly_once_behind_the_prompt_it_was_sa
     assert seen == list(range(len(trajectory.turns)))
 
 
+@pytest.mark.long
 @given(trajectories)
 def test_a_sample_starts_where_the_history_was_rendered_anew_and_nowhere_else(trajectory: Trajectory) -> None:
     starts = [i for i, turn in enumerate(trajectory.turns) if i == 0 or turn.starts_sample]

@@ -69,6 +69,7 @@ def found(results: Results) -> list[Any]:
     return [(one.number, one.state, dict(one.values), dict(one.curve)) for one in results.trials]
 
 
+@pytest.mark.exhaustive
 def test_the_configuration_itself_is_tried_first_and_the_best_rate_wins(whole: tuple[Plan, Results, list[str]]) -> None:
     _, results, said = whole
     assert results.metric == "val/success" and results.ended == "6 trials were asked for"
@@ -149,6 +150,7 @@ def test_ctrl_c_saves_and_says_how_to_go_on(elsewhere: Path) -> None:
     assert list(Path("output/stopped/tune/000/checkpoints").glob("step=*"))
 
 
+@pytest.mark.exhaustive
 def test_what_crashes_is_recorded_with_its_reason_and_the_study_goes_on(elsewhere: Path) -> None:
     plan = make_plan("hill", ["output_dir=output/crash", "rate=0.3,3.5", "crashes_above=3"])
     results, _ = tune(plan, trials=None)

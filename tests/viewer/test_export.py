@@ -107,6 +107,7 @@ def test_a_file_loads_nothing_and_runs_only_its_own_script(run: Path) -> None:
     assert not [name for _, found in tags for name in found if name == "style" or name.startswith("on")]
 
 
+@pytest.mark.exhaustive
 @settings(max_examples=15, deadline=None)
 @given(st.text(alphabet=st.sampled_from("<>&\"'/=!-script\n{}%#"), max_size=60))
 def test_no_text_becomes_markup(tmp_path_factory: pytest.TempPathFactory, text: str) -> None:
@@ -149,6 +150,7 @@ def test_the_program_writes_a_file_and_says_what_is_not_in_it(run: Path, capsys:
         assert code == 2 and "outcome=broken&step=8..16" in err
 
 
+@pytest.mark.exhaustive
 def test_a_run_writes_the_review_of_its_first_and_newest_evaluations(tmp_path: Path) -> None:
     from roll.config import RLVRConfig
 

@@ -15,6 +15,7 @@ pytest.importorskip("ray")
 SCRIPT = Path(__file__).with_name("script_of_a_user.py")
 
 
+@pytest.mark.exhaustive
 @pytest.mark.processes
 def test_environments_losses_estimators_and_verifiers_of_a_script_are_known_in_its_workers(tmp_path: Path) -> None:
     # Elsewhere than the script, so that the worker cannot import what it is to be sent.

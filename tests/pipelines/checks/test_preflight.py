@@ -290,6 +290,7 @@ def test_a_tracker_that_the_script_itself_registers_needs_no_module() -> None:
         load({"track_with": "letter"})
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("name", ["sokoban", "sokoban_qwen2.5_0.5b", "frozen_lake", "custom_env", "rlvr_math"])
 def test_no_shipped_configuration_sets_a_key_that_does_nothing(name: str) -> None:
     own = Path(__file__).resolve().parents[3] / "examples" / "config" / f"{name}.yaml"

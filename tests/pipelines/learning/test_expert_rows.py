@@ -86,6 +86,7 @@ def slopes(loss: PolicyObjective, batch: TensorDict, parts: list[TensorDict]) ->
     return found, sums
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("mode", ["token-mean", "seq-mean-token-mean", "seq-mean-token-sum-norm"])
 @pytest.mark.parametrize("name", sorted(LOSSES))
 @settings(max_examples=8, deadline=None)

@@ -46,6 +46,7 @@ def run(script: str, *arguments: str, **variables: str) -> str:
     return subprocess.run(words, env=names, capture_output=True, text=True, check=True).stdout
 
 
+@pytest.mark.exhaustive
 @pytest.mark.skipif(
     not sys.platform.startswith("linux") or (os.cpu_count() or 1) > 2, reason="idle processors are free"
 )
@@ -55,6 +56,7 @@ def test_idle_threads_sleep_although_torch_was_loaded_first() -> None:
     assert sleeping < spinning / 4
 
 
+@pytest.mark.exhaustive
 def test_variables_that_come_late_are_set_and_named_once() -> None:
     first, second = run(LATE).splitlines()
     assert first.startswith("1 2 [") and "MY_VARIABLE" in first and "OMP_NUM_THREADS" not in first

@@ -106,6 +106,7 @@ def test_advantages_are_built_from_the_value_before_and_the_value_after_a_token(
     assert rows_with_gaps > 2
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("mode", MODES)
 def test_any_micro_batches_give_the_same_gradient_and_metrics(mode: str) -> None:
     batch, loss = value_batch(), ValueObjective(aggregation=mode, max_length=30)

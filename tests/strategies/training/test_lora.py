@@ -40,6 +40,7 @@ def whole_log_probs(model: PreTrainedModel, ids: torch.Tensor) -> torch.Tensor:
         return model(input_ids=ids, use_cache=False).logits.log_softmax(-1)
 
 
+@pytest.mark.long
 def test_three_steps_equal_a_loop_that_writes_the_product_out() -> None:
     """Against a model without peft whose weights are ``W + alpha / rank * B A``, by automatic differentiation."""
     trainer, plain = lora_trainer(), qwen(3).double()

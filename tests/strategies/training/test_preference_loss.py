@@ -225,6 +225,7 @@ def equal_to(peer, inputs, policy, batch, loss) -> None:
     assert apart <= 1e-12 * sum(float(gradient.square().sum()) for gradient in gradients.values())
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("kind", ["sigmoid", "sigmoid_norm", "robust", "ipo"])
 def test_losses_over_pairs_are_those_of_trl(prepared, policy_and_reference, peers, kind: str) -> None:
     (_, batch, loss, _), peer = prepared[kind], peers["dpo"]
@@ -235,6 +236,7 @@ def test_losses_over_pairs_are_those_of_trl(prepared, policy_and_reference, peer
     equal_to(peer, inputs, policy_and_reference[0], batch, loss)
 
 
+@pytest.mark.long
 def test_kto_is_that_of_trl(prepared, policy_and_reference, peers) -> None:
     (_, batch, loss, unrelated), peer = prepared["kto"], peers["kto"]
     inputs = collated(peer)

@@ -151,6 +151,7 @@ def test_labels_may_be_probabilities(tmp_path) -> None:
     assert told["loss"] == pytest.approx(sum(-y * math.log(p) - (1 - y) * math.log(1 - p) for p, y in pairs) / 3)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("supervision", ["outcome", "process"])
 def test_packing_micro_batches_and_shares_of_ranks_change_nothing(request, supervision: str) -> None:
     model, batch, loss, _ = request.getfixturevalue(supervision)
@@ -187,6 +188,7 @@ def test_the_token_behind_a_text_changes_nothing(outcome) -> None:
     assert metrics == told and all(torch.equal(gradient[name], whole[name]) for name in whole)
 
 
+@pytest.mark.long
 def test_the_loss_of_pairs_is_that_of_trl(outcome, tmp_path) -> None:
     trl = pytest.importorskip("trl")
     from datasets import Dataset

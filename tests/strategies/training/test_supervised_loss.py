@@ -44,6 +44,7 @@ def step(batch, **options):
     return step_gradient(strategy, batch, SupervisedLoss())
 
 
+@pytest.mark.long
 def test_loss_and_gradients_are_those_of_trl(prepared, tmp_path: Path) -> None:
     trl = pytest.importorskip("trl")
     from datasets import Dataset
@@ -102,6 +103,7 @@ def test_the_loss_is_that_of_a_plain_loop(prepared) -> None:
     assert metrics["loss"] == pytest.approx(total / count, rel=1e-9)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     "options",
     [

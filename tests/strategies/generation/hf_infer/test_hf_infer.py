@@ -32,6 +32,7 @@ def test_is_a_generation_strategy(model):
     assert isinstance(engine_for(model), GenerationStrategy)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("layout", ["flat", "padded"])
 @pytest.mark.parametrize("in_thread", [False, True])
 def test_greedy_equals_hugging_face_generate_on_ragged_prompts(model, layout, in_thread):

@@ -57,6 +57,7 @@ def test_the_stop_token_ends_the_completion_and_stays_in_it(engine, model):
     run(main())
 
 
+@pytest.mark.long
 def test_a_short_request_does_not_wait_for_a_long_one(engine):
     async def main() -> None:
         long = asyncio.ensure_future(engine.generate(GenerationRequest("long", [1, 2], SamplingParams(200))))
@@ -131,6 +132,7 @@ def test_pause_freezes_and_resume_continues_to_the_same_result(engine, model):
     run(main())
 
 
+@pytest.mark.long
 def test_an_engine_that_slept_goes_on_to_the_same_result_and_held_no_cache_meanwhile(engine):
     prompt = prompts(1, 20, 20)[0]
 
@@ -152,6 +154,7 @@ def test_an_engine_that_slept_goes_on_to_the_same_result_and_held_no_cache_meanw
     run(main())
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("in_thread", [False, True])
 @pytest.mark.parametrize("paused", [False, True])
 def test_a_running_request_goes_on_under_new_weights(in_thread, paused):

@@ -34,6 +34,8 @@ from roll.strategies.training.megatron.hf_weights import HfWeights, HfWriter
 from roll.strategies.training.megatron.inputs import Division, model_inputs
 from roll.strategies.training.megatron.options import MegatronOptions
 
+pytestmark = pytest.mark.long
+
 SIZES = dict(vocab_size=11, hidden_size=8, intermediate_size=12, num_attention_heads=4, num_key_value_heads=2)
 
 

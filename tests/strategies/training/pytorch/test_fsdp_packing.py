@@ -78,6 +78,7 @@ OBJECTIVE = PolicyObjective(
 )
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("name", MODELS)
 @pytest.mark.parametrize("tokens", [None, 25])
 def test_packed_equals_padded(name: str, tokens: int | None) -> None:

@@ -75,6 +75,7 @@ class EveryRow(PolicyObjective):
         return None
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("policy_loss", sorted(PROPORTIONAL_LOSSES))
 @pytest.mark.parametrize("mode", MODES)
 def test_leaving_out_rows_without_advantage_changes_no_gradient(mode: str, policy_loss: str) -> None:
