@@ -28,6 +28,18 @@ class ExperienceConfig(ConfigModel):
     max_age: NonNegative | None = Field(
         None, description="Versions of the weights that a group may be old; older ones are dropped. null: any."
     )
+    priority: str = Field(
+        "least_used",
+        description="Which groups come first: `least_used` (each in turn), `linear_decay`, `staleness`, `advantage`, "
+        "`success_balanced`, or one of your own (`@register_priority`).",
+    )
+    priority_options: dict[str, Any] = Field(default_factory=dict, description="Options of the priority, by name.")
+    cooldown: NonNegative = Field(0, description="Steps that lie at least between two that learn from the same group.")
+    fresh_share: Annotated[float, Field(gt=0, le=1)] | None = Field(
+        None,
+        description="Share of the groups of a step that were never learned from, at least one; the others are "
+        "replayed, as far as `uses`, `max_age` and `cooldown` allow. null: as it comes.",
+    )
     writer: str | None = Field(
         None,
         min_length=1,
@@ -99,6 +111,8 @@ def experience_cautions(config: HasExperience) -> Iterator[str]:
     store = config.experience
     if store is None:
         return
+    if store.uses == 1 and (store.cooldown or store.fresh_share is not None):
+        yield "experience.cooldown, experience.fresh_share: no effect, each group is used once. Set experience.uses."
     if config.mode == "train":
         unread = {
             "experience.follow": store.follow is not None,
@@ -108,6 +122,13 @@ def experience_cautions(config: HasExperience) -> Iterator[str]:
         }
         reason = "nothing is sampled (mode: train)"
     else:
-        unread = {"experience.uses": store.uses > 1, "experience.max_age": store.max_age is not None}
+        unread = {
+            "experience.uses": store.uses > 1,
+            "experience.max_age": store.max_age is not None,
+            "experience.priority": store.priority != "least_used",
+            "experience.priority_options": bool(store.priority_options),
+            "experience.cooldown": store.cooldown > 0,
+            "experience.fresh_share": store.fresh_share is not None,
+        }
         reason = "nothing is learned (mode: explore)"
     yield from (f"{key} has no effect: {reason}." for key, was_set in unread.items() if was_set)

@@ -7,7 +7,7 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any, Final
 
-from roll.experience.entries import Entry, Segment
+from roll.experience.entries import Entry, Scores, Segment
 from roll.experience.errors import SegmentError, StoreError
 from roll.experience.folder import FolderStore
 from roll.experience.segments import digest_of
@@ -82,7 +82,8 @@ def _entries(path: Path, prefix: str) -> Iterator[Entry]:
     for group_id, members in itertools.groupby(_rows(path), key=lambda each: each["group_id"]):
         rows = list(members)
         version = min((oldest for each in rows for oldest in _versions(each)), default=step - 1)
-        yield Entry(f"{prefix}{group_id}", rows[0]["tag"], "", None, version, first_row=row, members=len(rows))
+        scores = Scores.of([_result(each) for each in rows if not Status(each["status"]).is_error])
+        yield Entry(f"{prefix}{group_id}", rows[0]["tag"], "", None, version, row, len(rows), scores)
         row += len(rows)
 
 
@@ -90,8 +91,14 @@ def _rows(path: Path) -> list[dict[str, Any]]:
     with open_trajectories(path) as file:
         leaves = [file.schema.column(number).path for number in range(len(file.schema))]
         (oldest,) = (leaf for leaf in leaves if tuple(leaf.split("."))[:1] + tuple(leaf.split("."))[-2:] == _VERSION)
-        rows: list[dict[str, Any]] = file.read(columns=["group_id", "tag", "status", oldest]).to_pylist()
+        columns = ["group_id", "tag", "status", "score", "success", oldest]
+        rows: list[dict[str, Any]] = file.read(columns=columns).to_pylist()
     return rows
+
+
+def _result(row: Mapping[str, Any]) -> tuple[float, bool]:
+    """Return score and success of a member."""
+    return row["score"] or 0.0, row["success"]
 
 
 def _versions(row: Mapping[str, Any]) -> list[int]:

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
+from roll.experience.priorities import LEAST_USED, Priority
 from roll.trajectories.model import TrajectoryGroup
 
 
@@ -18,14 +19,21 @@ class Reader:
         uses: How often a group is given out.
         max_age: How many versions a group may be behind the weights that it trains, which step ``s`` takes from step
             ``s - 1``; older ones are never given out. ``None``: no limit.
+        priority: Which groups come first.
+        cooldown: Steps that lie between two that have the same group, at least.
+        fresh_share: Share of a lease, rounded, that this reader was never given; the others it was, where there are
+            so many, else more are fresh. ``None``: as it comes.
 
     Raises:
-        ValueError: ``uses`` is below 1 or ``max_age`` below 0.
+        ValueError: ``uses`` is below 1, ``max_age`` or ``cooldown`` below 0, or ``fresh_share`` not in (0, 1].
     """
 
     name: str = "train"
     uses: int = 1
     max_age: int | None = None
+    priority: Priority = LEAST_USED
+    cooldown: int = 0
+    fresh_share: float | None = None
 
     def __post_init__(self) -> None:
         if self.uses < 1:
@@ -34,10 +42,18 @@ class Reader:
             )
         if self.max_age is not None and self.max_age < 0:
             raise ValueError(f"max_age must be at least 0, or None for no limit, got {self.max_age}")
+        if self.cooldown < 0:
+            raise ValueError(f"cooldown must be at least 0 steps, got {self.cooldown}")
+        if self.fresh_share is not None and not 0 < self.fresh_share <= 1:
+            raise ValueError(f"fresh_share must be above 0 and at most 1, or None, got {self.fresh_share}")
 
     def oldest(self, step: int) -> int | None:
         """Return the oldest policy version that ``step`` may train on; ``None`` without a limit."""
         return None if self.max_age is None else step - 1 - self.max_age
+
+    def fresh_of(self, count: int) -> int:
+        """Return how many of ``count`` groups are fresh at least: their share, and one."""
+        return 0 if self.fresh_share is None else max(1, round(self.fresh_share * count))
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,11 +77,12 @@ class Lease:
 class StoreCounts:
     """How a store stands for one reader, before its next step.
 
-    With ``uses`` 1, ``groups`` is the sum of the others.
+    With ``uses`` 1, ``available``, ``leased``, ``trained`` and ``dropped`` are all ``groups`` together.
 
     Attributes:
         groups: All groups in the store.
         available: Groups that can be given out.
+        fresh: Those of them that never were.
         leased: How often groups were given out to steps that are not in a checkpoint yet.
         trained: How often groups were given out to steps that are.
         dropped: Groups that have become too old before they were given out as often as they might have been.
@@ -73,6 +90,7 @@ class StoreCounts:
 
     groups: int
     available: int
+    fresh: int
     leased: int
     trained: int
     dropped: int
@@ -98,16 +116,17 @@ class ExperienceStore(Protocol):
     def lease(self, count: int, step: int) -> Lease | None:
         """Return the groups that a step trains on.
 
-        Those that were given out least often come first, and of these the ones that were appended first. A step that
-        has its groups gets the same again.
+        The reader's priority says which come first; of equal ones those that were given out least often, and of these
+        the ones that were appended first. A step that has its groups gets the same again.
 
         Args:
             count: How many groups.
             step: The step, later than all that have theirs.
 
         Returns:
-            The groups, or ``None`` while fewer than ``count`` can be given out. Where nothing more will come is to be
-            asked before (:attr:`finished`): afterwards, the last groups may have come in between.
+            The groups, or ``None`` while fewer than ``count`` can be given out, or too few fresh ones. Where nothing
+            more will come is to be asked before (:attr:`finished`): afterwards, the last groups may have come in
+            between.
 
         Raises:
             ValueError: ``count`` is below 1, the step has another number of groups, or a later one has its groups

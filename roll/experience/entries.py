@@ -3,10 +3,35 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from roll.experience.base import Lease
 from roll.trajectories.model import Trajectory, TrajectoryGroup
+
+
+@dataclass(frozen=True, slots=True)
+class Scores:
+    """How the sound members of a group did; zeros where there is none.
+
+    Attributes:
+        mean: Mean of their scores.
+        spread: Mean distance of their scores from that.
+        success: Share of them that succeeded.
+    """
+
+    mean: float = 0.0
+    spread: float = 0.0
+    success: float = 0.0
+
+    @classmethod
+    def of(cls, members: Sequence[tuple[float, bool]]) -> Scores:
+        """Return how members did of whom score and success are given."""
+        if not members:
+            return cls()
+        scores = [score for score, _ in members]
+        mean = sum(scores) / len(scores)
+        spread = sum(abs(score - mean) for score in scores) / len(scores)
+        return cls(mean, spread, sum(success for _, success in members) / len(members))
 
 
 @dataclass(frozen=True, slots=True)
@@ -21,6 +46,7 @@ class Entry:
         policy_version: The weights that sampled it.
         first_row: The row of its first member in the segment.
         members: How many rows from there are its members.
+        scores: How they did.
     """
 
     group_id: str
@@ -30,6 +56,7 @@ class Entry:
     policy_version: int
     first_row: int
     members: int
+    scores: Scores = field(default_factory=Scores)
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,7 +103,8 @@ def entries_of(groups: Iterable[TrajectoryGroup], policy_version: int) -> list[E
     for group in groups:
         members = len(group.trajectories)
         known = (group.group_id, group.tag, group.domain, group.baseline)
-        entries.append(Entry(*known, policy_version, first_row=row, members=members))
+        sound = [(each.score or 0.0, each.success) for each in group.trajectories if not each.status.is_error]
+        entries.append(Entry(*known, policy_version, row, members, Scores.of(sound)))
         row += members
     return entries
 

@@ -9,9 +9,10 @@ from pathlib import Path
 from typing import Final
 
 from roll.common.disk import sync
-from roll.experience.base import Lease, Reader, StoreCounts
-from roll.experience.entries import Entry, Indexed, Segment, entries_of, first_of_each, group_of, lease_of
+from roll.experience.base import Reader
+from roll.experience.entries import Entry, Indexed, Segment, entries_of, first_of_each, group_of
 from roll.experience.index import Index
+from roll.experience.indexed import TRAIN, IndexedStore
 from roll.experience.opening import open_file
 from roll.experience.segments import SegmentReader, SegmentWriter
 from roll.trajectories.model import Trajectory, TrajectoryGroup
@@ -20,7 +21,7 @@ INDEX: Final = "index.sqlite"
 SEGMENTS: Final = "segments"
 
 
-class FolderStore:
+class FolderStore(IndexedStore):
     """Groups between what samples and what learns, in programs that may be killed at any moment.
 
     ``segments/`` has the members, a parquet file for each call of :meth:`append`, so append several groups at a time.
@@ -32,22 +33,18 @@ class FolderStore:
 
     Args:
         path: The folder; it is made where there is none.
-        reader: Name of who learns.
-        uses: How often a group is given out.
-        max_age: How many versions a group may be behind; ``None``: no limit (see ``Reader``).
+        reader: Who learns, and how.
 
     Raises:
         StoreError: What is there is no store, one of another version, or without its index.
-        ValueError: ``uses`` is below 1 or ``max_age`` below 0.
     """
 
-    def __init__(self, path: str | Path, reader: str = "train", uses: int = 1, max_age: int | None = None) -> None:
-        self._reader = Reader(reader, uses, max_age)
+    def __init__(self, path: str | Path, reader: Reader = TRAIN) -> None:
         self.path = Path(path).absolute()
         segments = self.path / SEGMENTS
         is_new = not segments.exists()
         segments.mkdir(parents=True, exist_ok=True)
-        self._index = Index(open_file(self.path / INDEX, segments=segments))
+        super().__init__(Index(open_file(self.path / INDEX, segments=segments)), reader)
         if is_new:
             sync(self.path)
             sync(self.path.parent)
@@ -86,39 +83,10 @@ class FolderStore:
         """Return what the content of a segment was when it came in; ``None`` if there is no such segment."""
         return self._index.digest(path)
 
-    def lease(self, count: int, step: int) -> Lease | None:
-        """Return the groups of a step; see ``ExperienceStore.lease``.
-
-        Raises:
-            SegmentError: A file of its groups is damaged, missing or another one. The step keeps its groups.
-        """
-        found = self._index.lease(self._reader, count, step)
-        if found is None:
-            return None
+    def _groups(self, found: Sequence[Indexed]) -> list[TrajectoryGroup]:
         with self._reading:
             members = self._members(found)
-        return lease_of(step, [(each, group_of(each, members[each.number])) for each in found])
-
-    def commit(self, step: int) -> None:
-        """Take note that all steps up to this one are in a checkpoint."""
-        self._index.commit(self._reader, step)
-
-    def rewind(self, step: int) -> None:
-        """Forget the leases of all steps after this one."""
-        self._index.rewind(self._reader, step)
-
-    def finish(self) -> None:
-        """Take note that nothing more will be appended."""
-        self._index.finish()
-
-    @property
-    def finished(self) -> bool:
-        """Whether nothing more will be appended."""
-        return self._index.finished
-
-    def counts(self) -> StoreCounts:
-        """Return how the store stands for its reader."""
-        return self._index.counts(self._reader)
+        return [group_of(each, members[each.number]) for each in found]
 
     def close(self) -> None:
         """Let go of files and locks. What was appended and leased stays."""

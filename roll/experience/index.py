@@ -6,27 +6,34 @@ import sqlite3
 import threading
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
+from dataclasses import astuple
 from typing import Any, Final
 
 from roll.experience.base import Reader, StoreCounts
+from roll.experience.choosing import choose
 from roll.experience.entries import Entry, Indexed, Segment
+from roll.experience.priorities import Known
 
-_CHOOSE: Final = """
-    select number from (
-        select number, (select count(*) from leases where reader = :reader and leases.number = groups.number) as used
-        from groups where policy_version >= :oldest
-    ) where used < :uses order by used, number limit :count
+_STANDING: Final = """
+    select groups.number, policy_version, count(step) as used, policy_version >= :oldest as young,
+        coalesce(max(step) < :cool, 1) as cool,
+        coalesce(mean_score, 0.0) as mean, coalesce(score_spread, 0.0) as spread, coalesce(success_rate, 0.0) as success
+    from groups left join leases on leases.number = groups.number and leases.reader = :reader
+    group by groups.number
+"""
+_CANDIDATES: Final = f"""
+    select number, policy_version, used, mean, spread, success from ({_STANDING})
+    where used < :uses and young and cool
+"""
+_COUNTS: Final = f"""
+    select count(*), coalesce(sum(left and young and cool), 0), coalesce(sum(not used and young), 0),
+        coalesce(sum(left and not young), 0)
+    from (select *, used < :uses as left from ({_STANDING}))
 """
 _LEASED: Final = """
     select groups.number, group_id, tag, domain, baseline, policy_version, path, digest, prefix, first_row, members
     from leases join groups using (number) left join segments using (segment)
     where reader = ? and step = ? order by position
-"""
-_COUNTS: Final = """
-    select count(*), coalesce(sum(left and young), 0), coalesce(sum(left and not young), 0) from (
-        select policy_version >= :oldest as young,
-            (select count(*) from leases where reader = :reader and leases.number = groups.number) < :uses as left
-        from groups)
 """
 _ANY_AGE: Final = -(2**63)
 
@@ -68,9 +75,9 @@ class Index:
                 place = database.execute("insert into segments (path, digest, prefix) values (?, ?, ?)", row).lastrowid
             database.executemany(
                 "insert or ignore into groups (group_id, tag, domain, baseline, policy_version, segment, first_row,"
-                " members) values (?, ?, ?, ?, ?, ?, ?, ?)",
+                " members, mean_score, score_spread, success_rate) values (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)",
                 [(each.group_id, each.tag, each.domain, None if each.baseline is None else repr(float(each.baseline)),
-                  each.policy_version, place, each.first_row, each.members) for each in entries],
+                  each.policy_version, place, each.first_row, each.members, *astuple(each.scores)) for each in entries],
             )  # fmt: skip
         return new
 
@@ -98,9 +105,8 @@ class Index:
                 )
             if not found:
                 self._require_last(reader, step)
-                options = self._options(reader, step) | {"count": count}
-                numbers = [number for (number,) in database.execute(_CHOOSE, options)]
-                if len(numbers) < count:
+                numbers = choose(reader, count, self._candidates(reader, step))
+                if numbers is None:
                     self._refused = asked
                     return None
                 rows = [(reader.name, step, position, number) for position, number in enumerate(numbers)]
@@ -140,17 +146,21 @@ class Index:
             try:
                 last, trained = self._last(reader), self._trained(reader)
                 options = self._options(reader, max(last, trained) + 1)
-                groups, available, dropped = self._database.execute(_COUNTS, options).fetchone()
+                groups, available, fresh, dropped = self._database.execute(_COUNTS, options).fetchone()
                 given = self._value("select count(*) from leases where reader = ?", reader.name)
                 done = self._value("select count(*) from leases where reader = ? and step <= ?", reader.name, trained)
             finally:
                 self._database.execute("rollback")
-        return StoreCounts(groups=groups, available=available, leased=given - done, trained=done, dropped=dropped)
+        return StoreCounts(groups, available, fresh, leased=given - done, trained=done, dropped=dropped)
 
     def close(self) -> None:
         """Close the connection."""
         with self._lock:
             self._database.close()
+
+    def _candidates(self, reader: Reader, step: int) -> list[Known]:
+        rows = self._database.execute(_CANDIDATES, self._options(reader, step))
+        return [Known(number, version, step, used, *scores) for number, version, used, *scores in rows]
 
     def _leased(self, reader: Reader, step: int) -> list[Indexed]:
         rows = self._database.execute(_LEASED, (reader.name, step)).fetchall()
@@ -173,7 +183,8 @@ class Index:
     @staticmethod
     def _options(reader: Reader, step: int) -> dict[str, Any]:
         oldest = reader.oldest(step)
-        return {"reader": reader.name, "uses": reader.uses, "oldest": _ANY_AGE if oldest is None else oldest}
+        oldest = _ANY_AGE if oldest is None else oldest
+        return {"reader": reader.name, "uses": reader.uses, "oldest": oldest, "cool": step - reader.cooldown}
 
     def _state(self) -> tuple[int, int]:
         """Return what differs after any change: to ask again and again is cheap while there is none."""

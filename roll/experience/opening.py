@@ -10,18 +10,18 @@ from typing import Final
 from roll.experience.errors import StoreError
 from roll.experience.index import transaction
 
-SCHEMA_VERSION: Final = 1
+SCHEMA_VERSION: Final = 2
 """Raised when the tables change; other versions are refused."""
 
 _APPLICATION: Final = 0x524F4C45
 _BUSY_SECONDS: Final = 60.0
-# A baseline is text: SQLite has no numbers that are not one.
+# A baseline is text: SQLite has no numbers that are not one. A score that is none is null, and counts as 0.
 _TABLES: Final = (
     "create table segments (segment integer primary key, path text not null unique, digest text not null,"
     " prefix text not null)",
     "create table groups (number integer primary key, group_id text not null unique, tag text not null,"
     " domain text not null, baseline text, policy_version integer not null, segment integer references segments,"
-    " first_row integer not null, members integer not null)",
+    " first_row integer not null, members integer not null, mean_score real, score_spread real, success_rate real)",
     "create index groups_by_version on groups (policy_version, number)",
     "create table leases (reader text, step integer, position integer, number integer not null references groups,"
     " primary key (reader, step, position)) without rowid",

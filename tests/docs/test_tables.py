@@ -30,6 +30,7 @@ DECORATORS = {
     "register_strategy": "roll.strategies",
     "register_pipeline": "roll.config",
     "register_group_reward": "roll.rewards.groups",
+    "register_priority": "roll.experience.priorities",
 }
 
 

@@ -77,7 +77,7 @@ def test_several_explorers_fill_one_store_under_names_of_their_own(tmp_path: Pat
 
 def test_a_store_that_is_used_up_says_what_to_do(tmp_path: Path) -> None:
     run("agentic", tmp_path / "first", max_steps=1)
-    with pytest.raises(RunError, match=r"0 of 4 groups left.*max_steps.*experience\.uses"):
+    with pytest.raises(RunError, match=r"0 of 4 groups left .0 fresh.*max_steps.*experience\.uses"):
         run("agentic", tmp_path / "again", mode="train", experience__path=tmp_path / "first")
     run("agentic", tmp_path / "twice", mode="train", experience__path=tmp_path / "first", experience__uses=2)
     assert trained_on(tmp_path / "twice", 1) == trained_on(tmp_path / "twice", 2)

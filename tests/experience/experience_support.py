@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import math
 import random
+import statistics
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 
-from roll.experience.base import ExperienceStore, StoreCounts
+from roll.experience.base import ExperienceStore, Reader, StoreCounts
 from roll.experience.folder import FolderStore
 from roll.experience.memory import MemoryStore
 from roll.trajectories.model import Status, Trajectory, TrajectoryGroup, Turn
@@ -19,8 +21,9 @@ Opened = Callable[..., ExperienceStore]
 def opener(kind: str, folder: Path) -> Opened:
     """Return what opens a store of a kind, again and again."""
     if kind == "folder":
-        return lambda *reader, **options: FolderStore(folder / "store", *reader, **options)
-    return MemoryStore().as_reader
+        return lambda *reader, **options: FolderStore(folder / "store", Reader(*reader, **options))
+    store = MemoryStore()
+    return lambda *reader, **options: store.as_reader(Reader(*reader, **options))
 
 
 def make_group(number: int, variant: int = 0) -> TrajectoryGroup:
@@ -76,16 +79,57 @@ class Model:
     def next_step(self, reader: str) -> int:
         return max([*self.leases.get(reader, {}), self.trained.get(reader, 0)]) + 1
 
-    def lease(self, reader: str, uses: int, max_age: int | None, count: int, step: int) -> list[int] | None:
+    def last(self, reader: str, place: int) -> float:
+        """Return the last step that had the group."""
+        return max((step for step, given in self.leases.get(reader, {}).items() if place in given), default=-math.inf)
+
+    def available(self, reader: Reader, step: int) -> list[int]:
+        """Return the places of the groups that a step may have."""
+        used = self.used(reader.name)
+        return [
+            place
+            for place, (_, version) in enumerate(self.groups)
+            if used[place] < reader.uses
+            and (reader.max_age is None or step - 1 - version <= reader.max_age)
+            and step - self.last(reader.name, place) > reader.cooldown
+        ]
+
+    def wanted(self, reader: Reader, place: int, step: int) -> float:
+        """Return how much a group is wanted, from the group itself."""
+        group, version = self.groups[place]
+        sound = [member for member in group.trajectories if not member.status.is_error]
+        mean = statistics.fmean([member.score or 0 for member in sound]) if sound else 0
+        used = self.used(reader.name)[place]
+        wanted: dict[str, float] = {
+            "least_used": -used,
+            "linear_decay": version - 2 * used,
+            "staleness": version,
+            "advantage": statistics.fmean([abs((m.score or 0) - mean) for m in sound]) if sound else 0,
+            "success_balanced": -abs((sum(m.success for m in sound) / len(sound) if sound else 0) - 0.5),
+        }
+        return wanted[getattr(reader.priority, "__name__")]  # noqa: B009
+
+    def best(self, reader: Reader, step: int, places: Iterable[int], most: int) -> list[int]:
+        """Return the most wanted of some groups, one after the other."""
+        left, chosen, used = set(places), [], self.used(reader.name)
+        while left and len(chosen) < most:
+            best = max(left, key=lambda place: (self.wanted(reader, place, step), -used[place], -place))
+            chosen.append(best)
+            left.remove(best)
+        return chosen
+
+    def lease(self, reader: Reader, count: int, step: int) -> list[int] | None:
         """Return the places of the groups, from 0."""
-        given = self.leases.setdefault(reader, {})
+        given = self.leases.setdefault(reader.name, {})
         if step not in given:
-            used, chosen = self.used(reader), []
-            for round_ in range(uses):
-                for place, (_, version) in enumerate(self.groups):
-                    young = max_age is None or step - 1 - version <= max_age
-                    if used[place] == round_ and young and len(chosen) < count:
-                        chosen.append(place)
+            there, used = self.available(reader, step), self.used(reader.name)
+            if reader.fresh_share is None:
+                chosen = self.best(reader, step, there, count)
+            else:
+                most = count - max(1, round(reader.fresh_share * count))
+                again = self.best(reader, step, [place for place in there if used[place]], most)
+                fresh = [place for place in there if not used[place]]
+                chosen = self.best(reader, step, fresh, count - len(again)) + again
             if len(chosen) < count:
                 return None
             given[step] = chosen
@@ -100,15 +144,17 @@ class Model:
         if reader in self.trained:
             self.trained[reader] = min(step, self.trained[reader])
 
-    def counts(self, reader: str, uses: int, max_age: int | None) -> StoreCounts:
-        used, step = self.used(reader), self.next_step(reader)
-        available = dropped = 0
-        for place, (_, version) in enumerate(self.groups):
-            if used[place] < uses:
-                too_old = max_age is not None and version < step - 1 - max_age
-                dropped += too_old
-                available += not too_old
+    def counts(self, reader: Reader) -> StoreCounts:
+        used, step, name = self.used(reader.name), self.next_step(reader.name), reader.name
+        there = self.available(reader, step)
+        young = [
+            place
+            for place, (_, version) in enumerate(self.groups)
+            if reader.max_age is None or step - 1 - version <= reader.max_age
+        ]
+        dropped = sum(used[place] < reader.uses and place not in young for place in range(len(self.groups)))
         done = sum(
-            len(places) for each, places in self.leases.get(reader, {}).items() if each <= self.trained.get(reader, 0)
+            len(places) for each, places in self.leases.get(name, {}).items() if each <= self.trained.get(name, 0)
         )
-        return StoreCounts(len(self.groups), available, used.total() - done, done, dropped)
+        fresh = sum(not used[place] for place in young)
+        return StoreCounts(len(self.groups), len(there), fresh, used.total() - done, done, dropped)

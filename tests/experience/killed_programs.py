@@ -10,9 +10,16 @@ from pathlib import Path
 
 from experience_support import make_group
 
+from roll.experience.base import Reader
 from roll.experience.folder import FolderStore
+from roll.experience.priorities import priority_of
 
 PER_CALL = 3
+READERS = {
+    "once": Reader("once"),
+    "twice": Reader("twice", uses=2),
+    "mixed": Reader("mixed", 3, None, priority_of("advantage", {}), cooldown=2, fresh_share=0.6),
+}
 
 
 def explore(store: Path, checkpoint: Path, last: int) -> None:
@@ -30,9 +37,9 @@ def explore(store: Path, checkpoint: Path, last: int) -> None:
     print("done", flush=True)
 
 
-def train(store: Path, checkpoint: Path, reader: str, uses: int, count: int) -> None:
+def train(store: Path, checkpoint: Path, reader: Reader, count: int) -> None:
     """Lease step after step, and note in a checkpoint what was trained; the store hears of it only afterwards."""
-    experience = FolderStore(store, reader, uses)
+    experience = FolderStore(store, reader)
     state = json.loads(checkpoint.read_text()) if checkpoint.exists() else {"step": 0, "trained": []}
     while True:
         finished = experience.finished
@@ -67,4 +74,4 @@ if __name__ == "__main__":
     if what == "explore":
         explore(Path(store), Path(checkpoint), int(rest[0]))
     else:
-        train(Path(store), Path(checkpoint), rest[0], int(rest[1]), int(rest[2]))
+        train(Path(store), Path(checkpoint), READERS[rest[0]], int(rest[1]))

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import tempfile
 import threading
+from collections.abc import Iterable
+from dataclasses import fields
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +15,11 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, precondition, rule, run_state_machine_as_test
 
-from roll.experience.base import StoreCounts
+from roll.common.registry import UnknownNameError
+from roll.experience.base import ExperienceStore, Reader, StoreCounts
+from roll.experience.choosing import choose
+from roll.experience.priorities import Known, priority_of
+from roll.trajectories.model import Status, Trajectory, TrajectoryGroup
 
 KINDS = ("memory", "folder")
 
@@ -60,7 +66,7 @@ def test_fewer_than_asked_for_is_nothing_and_takes_nothing(opened: Opened) -> No
     assert store.lease(1, 1) is None
     store.append([make_group(0)], 0)
     assert store.lease(2, 1) is None and store.lease(2, 1) is None
-    assert store.counts() == StoreCounts(groups=1, available=1, leased=0, trained=0, dropped=0)
+    assert store.counts() == StoreCounts(groups=1, available=1, fresh=1, leased=0, trained=0, dropped=0)
     opened().append([make_group(1)], 0)
     lease = store.lease(2, 1)
     assert lease is not None and len(lease.groups) == 2
@@ -75,13 +81,80 @@ def test_a_group_comes_as_often_as_asked_for_and_the_least_used_first(opened: Op
     assert store.lease(1, 4) is None
 
 
+def numbers_of(store: ExperienceStore, count: int, steps: Iterable[int]) -> list[list[int] | None]:
+    """Return the numbers that steps are given, from 0."""
+    leases = [store.lease(count, step) for step in steps]
+    return [lease and [number - 1 for number in lease.numbers] for lease in leases]
+
+
+def test_a_cooldown_lies_between_two_uses_and_what_cools_is_not_available(opened: Opened) -> None:
+    store = opened(uses=3, cooldown=1)
+    store.append([make_group(number) for number in range(2)], 0)
+    assert numbers_of(store, 1, (1, 2)) == [[0], [1]]
+    assert store.counts() == StoreCounts(groups=2, available=1, fresh=0, leased=2, trained=0, dropped=0)
+    assert store.lease(2, 3) is None, "the second one cools"
+    assert numbers_of(store, 2, (4,)) == [[0, 1]]
+
+
+def test_the_rest_of_a_lease_is_replayed_and_too_few_fresh_ones_are_too_few(opened: Opened) -> None:
+    store = opened(uses=9, fresh_share=0.5)
+    store.append([make_group(number) for number in range(5)], 0)
+    assert numbers_of(store, 4, (1,)) == [[0, 1, 2, 3]], "there is nothing to replay yet"
+    assert store.lease(4, 2) is None, "only one is fresh"
+    assert store.counts().available == 5 and store.counts().fresh == 1
+    store.append([make_group(number) for number in range(5, 9)], 1)
+    assert numbers_of(store, 4, (2, 3)) == [[4, 5, 0, 1], [6, 7, 2, 3]]
+
+
+def test_a_priority_says_what_is_replayed_first(opened: Opened) -> None:
+    def group(number: int, scores: list[float], successes: int) -> TrajectoryGroup:
+        members = [
+            Trajectory("a", str(number), episode, 0, status=Status.COMPLETED, score=score,
+                       metrics={"success": float(episode < successes)})
+            for episode, score in enumerate(scores)
+        ]  # fmt: skip
+        return TrajectoryGroup(str(number), "a", members)
+
+    store = opened("who looks")
+    for number, (scores, successes, version) in enumerate(
+        [([1.0, 1.0], 2, 0), ([0.0, 1.0], 1, 2), ([0.0, 4.0], 0, 1), ([2.0, 2.0], 0, 3)]
+    ):
+        store.append([group(number, scores, successes)], version)
+    orders = {
+        name: numbers_of(opened(name, priority=priority_of(name, options)), 4, (5,))[0]
+        for name, options in {
+            "least_used": {}, "linear_decay": {"decay": 1.0}, "staleness": {}, "advantage": {},
+            "success_balanced": {"target": 1.0},
+        }.items()
+    }  # fmt: skip
+    assert orders == {
+        "least_used": [0, 1, 2, 3],
+        "linear_decay": [3, 1, 2, 0],
+        "staleness": [3, 1, 2, 0],
+        "advantage": [2, 1, 0, 3],
+        "success_balanced": [0, 1, 2, 3],
+    }
+    decaying = opened("decaying", uses=9, priority=priority_of("linear_decay", {"decay": 1.0}))
+    assert numbers_of(decaying, 1, range(1, 7)) == [[3], [1], [3], [2], [1], [3]]
+
+
+def test_a_priority_that_is_no_number_or_has_no_such_option_is_an_error() -> None:
+    with pytest.raises(ValueError, match=r"'linear_decay' cannot be given \{'half': 1\}.*Its options: decay"):
+        priority_of("linear_decay", {"half": 1})
+    with pytest.raises(UnknownNameError, match=r"register_priority\('mine'\)"):
+        priority_of("mine", {})
+    known = [Known(1, 0, 1, 0, 0.0, 0.0, 0.0)]
+    with pytest.raises(ValueError, match="must be a number"):
+        choose(Reader(priority=lambda _: float("nan")), 1, known)
+
+
 def test_what_is_too_old_is_never_given_out_and_counted(opened: Opened) -> None:
     store = opened("train", max_age=1)
     for version in range(4):
         store.append([make_group(version)], version)
     lease = store.lease(1, 3)
     assert lease is not None and lease.policy_version == (1,), "step 3 trains version 2, and 0 is 2 behind"
-    assert store.counts() == StoreCounts(groups=4, available=2, leased=1, trained=0, dropped=1)
+    assert store.counts() == StoreCounts(groups=4, available=2, fresh=2, leased=1, trained=0, dropped=1)
     assert store.lease(2, 5) is None
 
 
@@ -91,8 +164,8 @@ def test_a_commit_says_what_is_trained_and_readers_are_apart(opened: Opened) -> 
     for step in (1, 2):
         assert store.lease(2, step)
     store.commit(1)
-    assert store.counts() == StoreCounts(groups=5, available=1, leased=2, trained=2, dropped=0)
-    assert other.counts() == StoreCounts(groups=5, available=5, leased=0, trained=0, dropped=0)
+    assert store.counts() == StoreCounts(groups=5, available=1, fresh=1, leased=2, trained=2, dropped=0)
+    assert other.counts() == StoreCounts(groups=5, available=5, fresh=5, leased=0, trained=0, dropped=0)
     store.commit(0)
     assert store.counts().trained == 2, "an earlier checkpoint takes nothing back"
 
@@ -103,7 +176,7 @@ def test_after_a_rewind_another_batch_size_gets_the_same_groups(opened: Opened) 
     leases = [lease for step in (1, 2, 3) if (lease := store.lease(2, step))]
     store.commit(3)
     store.rewind(1)
-    assert store.counts() == StoreCounts(groups=9, available=7, leased=0, trained=2, dropped=0)
+    assert store.counts() == StoreCounts(groups=9, available=7, fresh=7, leased=0, trained=2, dropped=0)
     lease = store.lease(4, 2)
     assert lease is not None and lease.numbers == leases[1].numbers + leases[2].numbers
 
@@ -125,6 +198,11 @@ def test_a_step_that_cannot_be_is_an_error_that_says_what_to_do(opened: Opened) 
         opened("train", uses=0)
     with pytest.raises(ValueError, match="max_age must be at least 0"):
         opened("train", max_age=-1)
+    with pytest.raises(ValueError, match="cooldown must be at least 0"):
+        opened("train", cooldown=-1)
+    for share in (0.0, 1.5, float("nan")):
+        with pytest.raises(ValueError, match="fresh_share must be above 0"):
+            opened("train", fresh_share=share)
 
 
 def test_an_append_opens_what_was_finished(opened: Opened) -> None:
@@ -159,7 +237,13 @@ def test_threads_share_a_store(opened: Opened) -> None:
     assert sorted(lease.groups, key=lambda group: group.group_id) == [make_group(number) for number in range(20)]
 
 
-READERS: dict[str, dict[str, Any]] = {"a": {}, "b": {"uses": 2, "max_age": 2}, "c": {"uses": 3}}
+READERS = {
+    "a": Reader("a"),
+    "b": Reader("b", uses=2, max_age=2, priority=priority_of("staleness", {})),
+    "c": Reader("c", uses=3, cooldown=1, priority=priority_of("advantage", {})),
+    "d": Reader("d", uses=4, fresh_share=0.4, priority=priority_of("linear_decay", {})),
+    "e": Reader("e", uses=2, max_age=3, cooldown=2, fresh_share=0.5, priority=priority_of("success_balanced", {})),
+}
 _readers = st.sampled_from(sorted(READERS))
 
 
@@ -172,10 +256,13 @@ class Machine(RuleBasedStateMachine):
         super().__init__()
         self.folder = tempfile.TemporaryDirectory()
         self.open = opener(self.kind, Path(self.folder.name))
-        self.stores = {reader: self.open(reader, **options) for reader, options in READERS.items()}
+        self.stores = {name: self.open_for(reader) for name, reader in READERS.items()}
         self.killed: list[Any] = []
         self.model = Model()
         self.variant = 0
+
+    def open_for(self, reader: Reader) -> ExperienceStore:
+        return self.open(**{field.name: getattr(reader, field.name) for field in fields(reader)})
 
     @rule(reader=_readers, numbers=st.lists(st.integers(0, 30), max_size=5), version=st.integers(0, 6))
     def append(self, reader: str, numbers: list[int], version: int) -> None:
@@ -195,8 +282,9 @@ class Machine(RuleBasedStateMachine):
         self.take(reader, len(self.model.leases[reader][step]), step)
 
     def take(self, reader: str, count: int, step: int) -> None:
-        options = {"uses": 1, "max_age": None} | READERS[reader]
-        expected = self.model.lease(reader, count=count, step=step, **options)
+        before = self.model.used(reader)
+        is_new = step not in self.model.leases.get(reader, {})
+        expected = self.model.lease(READERS[reader], count, step)
         lease = self.stores[reader].lease(count, step)
         if expected is None:
             assert lease is None
@@ -205,7 +293,8 @@ class Machine(RuleBasedStateMachine):
             assert list(zip(lease.groups, lease.policy_version, strict=True)) == [
                 self.model.groups[place] for place in expected
             ]
-        assert all(times <= options["uses"] for times in self.model.used(reader).values())
+            assert not is_new or sum(not before[place] for place in expected) >= READERS[reader].fresh_of(count)
+        assert all(times <= READERS[reader].uses for times in self.model.used(reader).values())
 
     @rule(reader=_readers, back=st.integers(0, 3))
     def commit(self, reader: str, back: int) -> None:
@@ -224,7 +313,7 @@ class Machine(RuleBasedStateMachine):
         self.killed.append(self.stores[reader])
         if closes:
             self.killed.pop().close()
-        self.stores[reader] = self.open(reader, **READERS[reader])
+        self.stores[reader] = self.open_for(READERS[reader])
 
     @rule(reader=_readers)
     def finish(self, reader: str) -> None:
@@ -233,8 +322,7 @@ class Machine(RuleBasedStateMachine):
 
     @rule(reader=_readers)
     def look(self, reader: str) -> None:
-        options = {"uses": 1, "max_age": None} | READERS[reader]
-        assert self.stores[reader].counts() == self.model.counts(reader, **options)
+        assert self.stores[reader].counts() == self.model.counts(READERS[reader])
         assert self.stores[reader].finished == self.model.finished
 
     def teardown(self) -> None:

@@ -163,7 +163,7 @@ def test_another_version_of_the_index_is_refused(tmp_path: Path) -> None:
     database = sqlite3.connect(tmp_path / "index.sqlite")
     database.execute("pragma user_version = 99")
     database.close()
-    with pytest.raises(StoreError, match=r"index\.sqlite has version 99.*reads version 1.*empty store"):
+    with pytest.raises(StoreError, match=r"index\.sqlite has version 99.*reads version 2.*empty store"):
         FolderStore(tmp_path)
 
 

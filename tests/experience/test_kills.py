@@ -14,9 +14,11 @@ from pathlib import Path
 
 import pytest
 from experience_support import make_group
-from killed_programs import PER_CALL
+from killed_programs import PER_CALL, READERS
 
+from roll.experience.base import Reader
 from roll.experience.folder import FolderStore
+from roll.experience.memory import MemoryStore
 
 pytestmark = pytest.mark.processes
 
@@ -66,13 +68,23 @@ class Program:
         return json.loads(Path(self._words[4]).read_text())["trained"]
 
 
+def trained_without_a_kill(last: int, reader: Reader, count: int) -> list[int]:
+    """Return the numbers of the groups that a trainer is given where all of them are there from the beginning."""
+    store, trained = MemoryStore(reader), []
+    for call in range(last // PER_CALL):
+        store.append([make_group(number) for number in range(call * PER_CALL, (call + 1) * PER_CALL)], call)
+    while lease := store.lease(count, len(trained) // count + 1):
+        trained += [int(group.group_id.rpartition("-")[2]) for group in lease.groups]
+    return trained
+
+
 def groups_of(folder: Path) -> list[int]:
     """Return the numbers of all groups in the store, in its order, after a look at the index and their content."""
     database = sqlite3.connect(folder / "store" / "index.sqlite")
     assert database.execute("pragma integrity_check").fetchall() == [("ok",)]
     assert database.execute("pragma foreign_key_check").fetchall() == []
     database.close()
-    store = FolderStore(folder / "store", "looks")
+    store = FolderStore(folder / "store", Reader("looks"))
     total = store.counts().groups
     lease = store.lease(total, 1)
     assert lease is not None
@@ -112,7 +124,7 @@ def test_what_append_reported_is_there_once_however_often_two_explorers_are_kill
 def test_trainers_train_every_group_as_often_as_they_are_to_while_all_programs_are_killed(tmp_path: Path) -> None:
     draw, last = random.Random(3), 360
     explorer = Program("explore", tmp_path, "explorer", last)
-    once = Program("train", tmp_path, "once", "once", 1, 4)
+    once = Program("train", tmp_path, "once", "once", 4)
     programs = [explorer, once]
     for _ in range(3):
         for program in programs:
@@ -122,26 +134,29 @@ def test_trainers_train_every_group_as_often_as_they_are_to_while_all_programs_a
             time.sleep(draw.uniform(0, 0.1))
             program.kill()
     explorer.finish()
-    twice = Program("train", tmp_path, "twice", "twice", 2, 5)
-    for _ in range(2):
-        twice.start()
-        twice.wait_for_more()
+    twice = Program("train", tmp_path, "twice", "twice", 5)
+    mixed = Program("train", tmp_path, "mixed", "mixed", 5)
+    for program in (twice, mixed, twice, mixed):
+        program.start()
+        program.wait_for_more()
         time.sleep(draw.uniform(0, 0.1))
-        twice.kill()
+        program.kill()
+    mixed.finish()
     once.finish()
     twice.finish()
     assert groups_of(tmp_path) == list(range(last))
     assert once.trained == list(range(last)), "every group once, in the order of the store"
     assert Counter(twice.trained) == dict.fromkeys(range(last), 2)
     assert twice.trained == [*range(last), *range(last)]
+    assert mixed.trained == trained_without_a_kill(last, READERS["mixed"], 5) and len(mixed.trained) > last
     assert once.kills >= 2 and explorer.kills >= 2 and twice.kills >= 1
-    counts = FolderStore(tmp_path / "store", "twice", 2).counts()
+    counts = FolderStore(tmp_path / "store", Reader("twice", 2)).counts()
     assert (counts.groups, counts.available, counts.leased, counts.trained) == (last, 0, 0, 2 * last)
 
 
 def test_many_programs_open_an_empty_store_at_once(tmp_path: Path) -> None:
     explorers = [Program("explore", tmp_path, f"explorer{number}", 30) for number in range(2)]
-    trainer = Program("train", tmp_path, "trainer", "train", 1, 5)
+    trainer = Program("train", tmp_path, "trainer", "once", 5)
     for program in (*explorers, trainer):
         program.start()
     for program in (*explorers, trainer):

@@ -39,7 +39,7 @@ class Explorer:
         whole = [group for group in groups if any(not member.status.is_error for member in group.trajectories)]
         new = self._store.append([self._named(group) for group in whole], version)
         counts = self._store.counts()
-        return {"experience/new_groups": float(new), "experience/available": float(counts.available)}
+        return {"experience/new_groups": float(new), "experience/available": float(counts.fresh)}
 
     def _named(self, group: TrajectoryGroup) -> TrajectoryGroup:
         """Return a group under the name that it has in the store."""
@@ -51,7 +51,7 @@ class Explorer:
 
     async def wait_for_room(self) -> None:
         """Wait until less than the most lies in the store."""
-        while self._most is not None and self._store.counts().available >= self._most:
+        while self._most is not None and self._store.counts().fresh >= self._most:
             await asyncio.sleep(_LOOK_EVERY)
 
     def newer_than(self, version: int) -> tuple[int, Path] | None:

@@ -2,14 +2,44 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+
+from roll.common.registry import UnknownNameError
 from roll.config import ConfigError, Problem
 from roll.config.experience import ExperienceConfig
 from roll.experience.adopt import adopt_run
+from roll.experience.base import Reader
 from roll.experience.folder import FolderStore
+from roll.experience.priorities import priority_of
+from roll.pipelines.run.checks import sentence
 from roll.runs.layout import TRAJECTORIES
 
 INSIDE_A_RUN = "experience"
 """Folder of the store that refers to what a run sampled, inside that run's own."""
+
+
+def priority_problems(config: ExperienceConfig | None) -> Iterator[Problem]:
+    """Yield what is wrong with the priority of a store; the modules that register some must have been imported."""
+    if config is None:
+        return
+    try:
+        priority_of(config.priority, config.priority_options)
+    except UnknownNameError as error:
+        yield Problem("experience.priority", sentence(error), "use a known name.", config.priority)
+    except ValueError as error:
+        yield Problem("experience.priority_options", sentence(error), "correct them.", config.priority_options)
+
+
+def reader_of(config: ExperienceConfig) -> Reader:
+    """Return who learns from a store, and how."""
+    return Reader(
+        config.reader,
+        config.uses,
+        config.max_age,
+        priority_of(config.priority, config.priority_options),
+        config.cooldown,
+        config.fresh_share,
+    )
 
 
 def open_store(config: ExperienceConfig, *, learns: bool, needs_baselines: bool) -> FolderStore:
@@ -23,7 +53,7 @@ def open_store(config: ExperienceConfig, *, learns: bool, needs_baselines: bool)
     Raises:
         ConfigError: What is there is not what the run needs.
     """
-    options = (config.reader, config.uses, config.max_age)
+    reader = reader_of(config)
     if learns and (config.path / TRAJECTORIES).is_dir():
         if needs_baselines:
             message = (
@@ -31,11 +61,11 @@ def open_store(config: ExperienceConfig, *, learns: bool, needs_baselines: bool)
             )
             fix = "use another estimator, or a store that mode: explore filled."
             raise ConfigError([Problem("adv_estimator", message, fix)])
-        store = FolderStore(config.path / INSIDE_A_RUN, *options)
+        store = FolderStore(config.path / INSIDE_A_RUN, reader)
         adopt_run(store, config.path)
         store.finish()
         return store
     if config.path.exists() and not config.path.is_dir():
         fix = "name the folder of a store, or of a run."
         raise ConfigError([Problem("experience.path", "it is a file.", fix, str(config.path))])
-    return FolderStore(config.path, *options)
+    return FolderStore(config.path, reader)

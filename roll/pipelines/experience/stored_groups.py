@@ -49,12 +49,13 @@ class StoredGroups:
             lease = self._store.lease(self._per_step, step)
             if lease is not None:
                 break
-            left = self._store.counts().available
+            counts = self._store.counts()
+            left = counts.available
             if was_finished:
                 raise RolloutError(
-                    f"step {step}: the store has {left} of {self._per_step} groups left, and what filled it is "
-                    "finished. Take fewer steps (max_steps), use each group more often (experience.uses), or let "
-                    "mode: explore sample more"
+                    f"step {step}: the store has {left} of {self._per_step} groups left ({counts.fresh} fresh), and "
+                    "what filled it is finished. Take fewer steps (max_steps), use each group more often "
+                    "(experience.uses), or let mode: explore sample more"
                 )
             if on_progress is not None:
                 on_progress(min(left, self._per_step), self._per_step)

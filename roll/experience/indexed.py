@@ -1,0 +1,62 @@
+"""What every experience store does alike, wherever it keeps the members of groups."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Sequence
+from typing import Final
+
+from roll.experience.base import Lease, Reader, StoreCounts
+from roll.experience.entries import Indexed, lease_of
+from roll.experience.index import Index
+from roll.trajectories.model import TrajectoryGroup
+
+TRAIN: Final = Reader()
+"""Who learns where nobody is named."""
+
+
+class IndexedStore(ABC):
+    """A store whose index says which groups there are and who was given which; see ``ExperienceStore``.
+
+    Args:
+        index: The index.
+        reader: Who learns, and how.
+    """
+
+    def __init__(self, index: Index, reader: Reader) -> None:
+        self._index = index
+        self._reader = reader
+
+    @abstractmethod
+    def _groups(self, found: Sequence[Indexed]) -> list[TrajectoryGroup]:
+        """Return groups of the index, as they were appended."""
+
+    def lease(self, count: int, step: int) -> Lease | None:
+        """Return the groups of a step; see ``ExperienceStore.lease``.
+
+        Raises:
+            SegmentError: A file of its groups is damaged, missing or another one. The step keeps its groups.
+        """
+        found = self._index.lease(self._reader, count, step)
+        return None if found is None else lease_of(step, list(zip(found, self._groups(found), strict=True)))
+
+    def commit(self, step: int) -> None:
+        """Take note that all steps up to this one are in a checkpoint."""
+        self._index.commit(self._reader, step)
+
+    def rewind(self, step: int) -> None:
+        """Forget the leases of all steps after this one."""
+        self._index.rewind(self._reader, step)
+
+    def finish(self) -> None:
+        """Take note that nothing more will be appended."""
+        self._index.finish()
+
+    @property
+    def finished(self) -> bool:
+        """Whether nothing more will be appended."""
+        return self._index.finished
+
+    def counts(self) -> StoreCounts:
+        """Return how the store stands for its reader."""
+        return self._index.counts(self._reader)
