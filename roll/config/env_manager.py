@@ -8,6 +8,7 @@ from typing import Annotated, Any, ClassVar, Literal
 from pydantic import Field, field_validator
 
 from roll.config.base import ConfigModel, EnvironmentVariables, NameList
+from roll.config.tool_use import ToolNames, ToolUse
 from roll.config.worker import NonNegative, Positive
 
 Seconds = Annotated[float, Field(gt=0)]
@@ -35,10 +36,18 @@ class CustomEnvConfig(ConfigModel):
         0, description="Most calls at a time in a worker; 0: as many as there are episodes, 4096 threads at most."
     )
 
+    tools: ToolNames = Field(
+        default_factory=list,
+        description="Tools that the policy may call beside its actions: names, or a name with its options.",
+    )
+    tool_use: ToolUse = Field(default_factory=ToolUse, description="How calls of tools are read, limited and charged.")
+
     def tag_mapping(self) -> dict[str, Any]:
         """Return the keys of the tag itself that were set, as plain values, for the environment registry."""
-        concurrency = {"use_thread_lock", "max_env_step_concurrent"}
-        return self.model_dump(exclude=concurrency, exclude_none=True)
+        left_out = {"use_thread_lock", "max_env_step_concurrent"}
+        if not self.tools:
+            left_out |= {"tools", "tool_use"}
+        return self.model_dump(exclude=left_out, exclude_none=True)
 
 
 class Timeouts(ConfigModel):

@@ -39,6 +39,7 @@ from roll.config.row_steps import HeldOutConfig, RowSteps
 from roll.config.run import CheckpointConfig, RunConfig
 from roll.config.sampling_keys import DynamicSampling, SamplingKeys
 from roll.config.staged import StagedConfig, StageKeys
+from roll.config.tool_use import ToolUse
 from roll.config.trainer_keys import TrainerKeys
 from roll.config.weight_sync import WeightSyncConfig
 from roll.config.worker import (
@@ -72,6 +73,7 @@ _TITLES: dict[type[ConfigModel], str] = {
     EnvManagerConfig: "`train_env_manager`, `val_env_manager`",
     Timeouts: "`timeouts` of an env manager",
     CustomEnvConfig: "A tag in `custom_envs` or `custom_env`",
+    ToolUse: "`tool_use` of a tag",
     PromptKeys: "Prompts (top level)",
     GradedKeys: "Rewards (top level)",
     RewardConfig: "A domain in `rewards`",

@@ -44,12 +44,14 @@ class EnvManagerLimits:
         sequence_length: Tokens of the whole conversation. A turn begins only if its prompt and a longest response fit.
         max_new_tokens: Tokens per response.
         max_tokens_per_step: Tokens per response for this tag; the smaller of the two counts.
+        max_tool_turns: Turns beside them that tools answer, and not the environment.
     """
 
     max_steps: int = 10
     sequence_length: int = 4096
     max_new_tokens: int = 256
     max_tokens_per_step: int | None = None
+    max_tool_turns: int = 0
 
     def __post_init__(self) -> None:
         for name in ("max_steps", "sequence_length", "max_new_tokens", "max_tokens_per_step"):

@@ -9,14 +9,18 @@ import io
 import math
 import threading
 import traceback
-from collections.abc import Awaitable, Callable, Iterator, Mapping
+from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from inspect import isawaitable
 from numbers import Real
 from typing import Any
 
+from roll.tools import Toolbox
+
 AGGREGATIONS = ("last", "mean", "sum", "max")
+ROLES = ("user", "tool", "system")
+"""Who may say what an environment answers."""
 
 _PARTS_TOLERANCE = 1e-6
 
@@ -27,16 +31,17 @@ class EnvFailure(Exception):
 
 @dataclass(frozen=True, slots=True)
 class EnvStart:
-    """A checked ``reset``: first observation, rules for the system message, and the first frame."""
+    """A checked ``reset``: first observation, rules for the system message, the first frame, and tools there are."""
 
     observation: str
     instruction: str
     frame: str | None
+    toolbox: Toolbox | None
 
 
 @dataclass(frozen=True, slots=True)
 class EnvStep:
-    """A checked ``step``, with the frame after it."""
+    """A checked ``step``, the frame after it, and messages where the observation is not simply what the user says."""
 
     observation: str
     reward: float
@@ -47,6 +52,7 @@ class EnvStep:
     metrics: dict[str, float]
     metrics_agg: dict[str, str]
     frame: str | None
+    messages: list[dict[str, str]] | None
 
 
 class EnvSession:
@@ -160,7 +166,8 @@ class EnvSession:
             raise EnvFailure(f"reset() must return info as a dict, got {_short(info)}")
         with _blamed("instruction"):
             instruction = getattr(self._env, "instruction", "")
-        return EnvStart(observation, _writable("instruction", str(instruction)), self._frame())
+        toolbox = getattr(self._env, "toolbox", None)
+        return EnvStart(observation, _writable("instruction", str(instruction)), self._frame(), toolbox)
 
     def _taken(self, last: bool, returned: Any) -> EnvStep | Awaitable[EnvStep]:
         if not isinstance(returned, tuple) or len(returned) != 5:
@@ -183,6 +190,7 @@ class EnvSession:
             metrics=_numbers("metrics", info.get("metrics")),
             metrics_agg=_aggregations(info.get("metrics_agg")),
             frame=self._frame(),
+            messages=_messages(info.get("messages")),
         )
         if last or step.terminated or step.truncated:
             closing = self._close()
@@ -282,6 +290,26 @@ def _numbers(name: str, values: object) -> dict[str, float]:
         _writable(f"a key of info[{name!r}]", str(key)): _number(f"info[{name!r}][{key!r}]", value)
         for key, value in values.items()
     }
+
+
+def _messages(values: object) -> list[dict[str, str]] | None:
+    if values is None:
+        return None
+    if not isinstance(values, Sequence) or not values:
+        raise EnvFailure(f"info['messages'] must be a list of messages, got {_short(values)}")
+    checked = []
+    for value in values:
+        if (
+            not isinstance(value, Mapping)
+            or value.get("role") not in ROLES
+            or not isinstance(value.get("content"), str)
+        ):
+            raise EnvFailure(
+                f"info['messages'] must have messages with a role ({', '.join(ROLES)}) and a content that is text, got "
+                f"{_short(value)}"
+            )
+        checked.append({"role": value["role"], "content": _writable("info['messages']", value["content"])})
+    return checked
 
 
 def _reward_parts(values: object, reward: float) -> dict[str, float]:

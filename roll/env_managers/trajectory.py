@@ -30,7 +30,8 @@ from roll.generation import (
     SamplingParams,
     generation_seed,
 )
-from roll.rendering import ConversationError, Renderer, spoken
+from roll.rendering import ConversationError, Renderer, as_users, spoken
+from roll.tools import Toolbox
 from roll.trajectories.model import Status, Trajectory, Turn
 
 T = TypeVar("T")
@@ -122,6 +123,9 @@ class _Episode:
         self._trajectory = Trajectory(spec.tag, spec.group_id, spec.episode, spec.seed)
         self._messages: list[dict[str, str]] = []
         self._instruction = ""
+        self._renderer = manager.renderer
+        self._said: list[dict[str, str]] = []
+        self._tool_turns = 0
         self._observation = ""
         self._frame: str | None = None
         self._added: list[int] = []
@@ -155,12 +159,13 @@ class _Episode:
         start, _ = called
         self._observation, self._frame, self._instruction = start.observation, start.frame, start.instruction
         self._trajectory.initial_hash = hashlib.blake2b(start.observation.encode(), digest_size=8).hexdigest()
-        system = self._manager.templates.system(self._values(0))
+        told = "" if start.toolbox is None else self._offer(start.toolbox)
+        system = "\n\n".join(filter(None, (self._manager.templates.system(self._values(0)), told)))
         if system:
             self._messages.append({"role": "system", "content": system})
         self._messages.append(self._user_message(0))
         self._trajectory.messages = [dict(message) for message in self._messages]
-        self._added = self._manager.renderer.render_ids(self._messages)
+        self._added = self._renderer.render_ids(self._messages)
         self._prompt = list(self._added)
 
     async def turn(self) -> None:
@@ -174,7 +179,8 @@ class _Episode:
             return
         generated = time.perf_counter()
         self._response = spoken(completion, self._manager.renderer)
-        last = index + 1 >= self._manager.limits.max_steps
+        limits = self._manager.limits
+        last = index + 1 >= limits.max_steps + limits.max_tool_turns
         # Not a closure: a step that hangs would keep the whole episode.
         step = partial(self._session.step, self._response, last)
         called = await self._call("step", step, self._manager.timeouts.step)
@@ -188,8 +194,11 @@ class _Episode:
             self._trajectory.status = Status.COMPLETED
         elif taken.truncated or last:
             self._trajectory.status = Status.TRUNCATED_TURNS
+        elif index + 1 - self._tool_turns >= limits.max_steps:
+            self._trajectory.status = Status.TRUNCATED_TURNS
+            await self._call("close", self._session.close, self._manager.timeouts.step)
         else:
-            self._extend(completion)
+            self._extend(completion, taken)
             turn.seconds["render"] = time.perf_counter() - stepped
 
     def _fits(self) -> bool:
@@ -215,7 +224,7 @@ class _Episode:
             seed=generation_seed(spec.run_seed, spec.group_id, spec.episode, index),
             session=spec.trajectory_id,
             priority=spec.priority,
-            messages=[dict(message) for message in self._messages] if manager.renderer.text_only else None,
+            messages=[dict(message) for message in self._messages] if self._renderer.text_only else None,
         )
         limit = asyncio.timeout(manager.timeouts.generate)
         manager.activity.leave_env()
@@ -259,23 +268,25 @@ class _Episode:
             metrics=step.metrics,
             frame=self._frame,
             starts_sample=self._forked,
+            messages=self._said,
         )
         self._trajectory.turns.append(turn)
+        self._tool_turns += _is_of_tools(step)
         self._observation, self._frame = step.observation, step.frame
         self._metrics_agg.update(step.metrics_agg)
         return turn
 
-    def _extend(self, completion: Completion) -> None:
+    def _extend(self, completion: Completion, step: EnvStep) -> None:
         """Make the next turn's prompt: the previous tokens and a bridge, or the whole conversation rendered anew."""
-        turns = self._trajectory.turns
-        user = self._user_message(len(turns))
+        said = self._new_messages(step)
+        self._said = [] if step.messages is None else said
         history = self._messages if self._has_forked else None
-        bridge = self._manager.renderer.next_ids(completion.token_ids, [user], history)
-        self._messages += [{"role": "assistant", "content": self._response}, user]
+        bridge = self._renderer.next_ids(completion.token_ids, said, history)
+        self._messages += [{"role": "assistant", "content": self._response}, *said]
         self._forked = bridge is None
         if bridge is None:
             self._has_forked = True
-            self._added = self._manager.renderer.render_ids(self._messages)
+            self._added = self._renderer.render_ids(self._messages)
             self._prompt = list(self._added)
             return
         self._added = bridge
@@ -299,6 +310,36 @@ class _Episode:
                     "must not change the prompt it was given, nor the completion it returned"
                 )
             )
+
+    def _offer(self, toolbox: Toolbox) -> str:
+        """Let the chat template describe the tools, if calls in its form are read; else return the description."""
+        renderer = self._manager.renderer.with_tools(toolbox.schemas)
+        if renderer is not None:
+            name, arguments = toolbox.example
+            written = renderer.written_call(name, arguments)
+            if written is not None and toolbox.reads(written, name, arguments):
+                self._renderer = renderer
+                return ""
+        return toolbox.description()
+
+    def _new_messages(self, step: EnvStep) -> list[dict[str, str]]:
+        """Return what follows a response: the observation as the user's message, or the messages of the environment.
+
+        What tools say becomes the user's, set off by tags, where the chat template has no such role.
+
+        Raises:
+            EnvFailure: The template has no place for what the system says.
+        """
+        if step.messages is None:
+            return [self._user_message(len(self._trajectory.turns) - self._tool_turns)]
+        roles = {message["role"] for message in step.messages}
+        for role in sorted(roles - {"tool"}):
+            problem = self._renderer.role_problem(role)
+            if problem is not None:
+                raise EnvFailure(f"info['messages'] has a message of the role {role}, and {problem}")
+        if "tool" not in roles or self._renderer.role_problem("tool") is None:
+            return step.messages
+        return as_users(step.messages)
 
     def _user_message(self, index: int) -> dict[str, str]:
         return {"role": "user", "content": self._manager.templates.turn(self._values(index))}
@@ -345,3 +386,8 @@ class _Episode:
         turn = len(self._trajectory.turns)
         said = f"; the last response was {self._response[:200]!r}" if self._response else ""
         return f"{spec.tag} ({spec.trajectory_id}, seed {spec.seed}, turn {turn}): {reason}{said}"
+
+
+def _is_of_tools(step: EnvStep) -> bool:
+    """Whether tools answered alone, so that the environment took no step."""
+    return step.messages is not None and all(message["role"] == "tool" for message in step.messages)

@@ -26,6 +26,8 @@ from roll.envs.errors import (
     UnknownEnvTypeError,
     UnknownTagError,
 )
+from roll.envs.tool_using import ToolUsingEnv
+from roll.tools import ToolConfigError, ToolUse
 
 ENTRY_POINT_GROUP = "roll.envs"
 
@@ -51,6 +53,8 @@ class Tag:
             ``{max_response_length}`` and ``{instruction}``.
         env_manager_cls: Import path of the env manager; ``None`` for the default one.
         use_thread_lock: Whether calls of this environment must not overlap: all its environments share one thread.
+        tools: Tools that the policy may call beside its actions: names, or mappings of a name to options.
+        tool_use: Keys of :class:`roll.tools.ToolUse`: how calls are read, limited and charged.
         extra: Anything else a custom env manager wants.
     """
 
@@ -63,6 +67,8 @@ class Tag:
     agent_template: str = DEFAULT_AGENT_TEMPLATE
     env_manager_cls: str | None = None
     use_thread_lock: bool = False
+    tools: Sequence[str | Mapping[str, Mapping[str, Any] | None]] = ()
+    tool_use: Mapping[str, Any] = field(default_factory=dict)
     extra: Mapping[str, Any] = field(default_factory=dict)
 
 
@@ -220,6 +226,11 @@ def make(tag: str | Tag, seed: int | None = None, **overrides: Any) -> TextEnv:
         raise EnvConfigError(f"tag {spec.name!r}: {error}") from error
     if not isinstance(env, TextEnv):
         raise EnvConfigError(f"tag {spec.name!r}: {env_class.__name__} is not a roll.envs.TextEnv")
+    if spec.tools:
+        try:
+            env = ToolUsingEnv(env, spec.tools, ToolUse(**spec.tool_use))
+        except (ToolConfigError, TypeError) as error:
+            raise EnvConfigError(f"tag {spec.name!r}: {error}") from error
     env.initial_seed = seed
     return env
 
@@ -234,7 +245,7 @@ def _build_tag(name: str, options: Mapping[str, Any], where: str | None = None) 
         raise EnvConfigError(f"{where}: env_type is missing; name an environment type, for example 'sokoban'")
     # An absent value and an explicit null both mean the default.
     given = {key: _plain(value) for key, value in options.items() if value is not None}
-    for key in ("env_config", "extra"):
+    for key in ("env_config", "tool_use", "extra"):
         if not isinstance(given.get(key, {}), dict):
             raise EnvConfigError(f"{where}.{key}: expected a mapping, got {given[key]!r}")
     return Tag(name=name, **given)

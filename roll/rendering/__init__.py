@@ -8,7 +8,7 @@ from roll.rendering.chat import ChatRenderer
 from roll.rendering.encoding import PromptEncoder
 from roll.rendering.errors import ChatTemplateError, ConversationError
 from roll.rendering.message_renderer import MessageRenderer
-from roll.rendering.protocols import Decoder, Renderer, spoken
+from roll.rendering.protocols import Decoder, Renderer, as_users, spoken
 from roll.rendering.templates import with_template
 
 __all__ = [
@@ -19,6 +19,7 @@ __all__ = [
     "MessageRenderer",
     "PromptEncoder",
     "Renderer",
+    "as_users",
     "spoken",
     "with_template",
 ]

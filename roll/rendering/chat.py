@@ -8,6 +8,7 @@ the model's own chat template, and only used where the template itself would hav
 from __future__ import annotations
 
 import functools
+import json
 from collections.abc import Mapping, Sequence
 from typing import Any, Literal
 
@@ -43,6 +44,8 @@ class ChatRenderer:
         *,
         enable_thinking: bool | None = None,
         history: Literal["template", "keep"] = "template",
+        tools: Sequence[Mapping[str, Any]] = (),
+        encoder: PromptEncoder | None = None,
     ) -> None:
         """Derive the bridge from the template and check it on probe conversations (some milliseconds).
 
@@ -52,6 +55,9 @@ class ChatRenderer:
             history: ``"template"``: a turn is extended only where the template would have written the same text.
                 ``"keep"``: sampled tokens always stay in the history, also where the template would drop or rewrite
                 them (the thinking of earlier turns).
+            tools: Descriptions of functions that may be called, for the template.
+            encoder: Of the same tokenizer and template, where there is one: what a template writes around messages does
+                not depend on tools.
 
         Raises:
             ChatTemplateError: If the tokenizer has no chat template, or the template cannot show what the user says, or
@@ -65,7 +71,12 @@ class ChatRenderer:
             )
         self._tokenizer = tokenizer
         self._keep = history == "keep"
-        self._kwargs = {} if enable_thinking is None else {"enable_thinking": enable_thinking}
+        self._kwargs: dict[str, Any] = {} if enable_thinking is None else {"enable_thinking": enable_thinking}
+        if tools:
+            self._kwargs["tools"] = list(tools)
+        self._again = functools.partial(ChatRenderer, tokenizer, enable_thinking=enable_thinking, history=history)
+        self._tool_renderers: dict[str, ChatRenderer | None] = {}
+        self.role_problem = functools.cache(self._find_role_problem)
         self.folds_system = False
         self._base = self._probe_base()
         self._base_text = self._render(self._base)
@@ -73,7 +84,7 @@ class ChatRenderer:
             raise _unusable("it never shows what the user says; it may be for messages of text and pictures")
         self.folds_system = not self._shows_system()
         self.turn_problem, after = self._probe_turn()
-        self._encoder = PromptEncoder(tokenizer, after or self._base_text)
+        self._encoder = encoder or PromptEncoder(tokenizer, after or self._base_text)
         self._close_id = self._find_close(after)
         eos = getattr(tokenizer, "eos_token_id", None)
         stops = [self._close_id, eos]
@@ -192,6 +203,54 @@ class ChatRenderer:
         """
         return self._render(messages, generate, tools)
 
+    def with_tools(self, schemas: Sequence[Mapping[str, Any]]) -> ChatRenderer | None:
+        """Return a renderer whose prompts describe tools as the template does, ``None`` where it does not.
+
+        Args:
+            schemas: JSON schemas of functions in OpenAI's form.
+        """
+        key = json.dumps(schemas, sort_keys=True)
+        if key not in self._tool_renderers:
+            self._tool_renderers[key] = self._describing(schemas)
+        return self._tool_renderers[key]
+
+    def _describing(self, schemas: Sequence[Mapping[str, Any]]) -> ChatRenderer | None:
+        # A server may describe its tools as it likes.
+        guarded = json.loads(self._encoder.guard(json.dumps(schemas, ensure_ascii=False)))
+        try:
+            renderer = self._again(tools=guarded, encoder=self._encoder)
+        except ChatTemplateError:
+            return None
+        text = renderer.render_text(self._base, generate=False)
+        return renderer if all(schema["function"]["name"] in text for schema in schemas) else None
+
+    def written_call(self, name: str, arguments: Mapping[str, Any]) -> str | None:
+        """Return the text, without control tokens, in which the template writes the call of a tool, if it does."""
+        function = {"name": name, "arguments": dict(arguments)}
+        call = {"id": "call12345", "type": "function", "function": function}
+        try:
+            text = self._render([*self._base, {"role": "assistant", "content": "", "tool_calls": [call]}], False)  # type: ignore[dict-item]
+        except ConversationError:
+            return None
+        begun = text.startswith(self._base_text)
+        written = text[len(self._base_text) :] if begun else text.rpartition(USER["content"])[2]
+        return self._encoder.without_controls(written).strip()
+
+    def _find_role_problem(self, role: str) -> str | None:
+        """Return why a message of ``role`` after a reply is not shown as one, if it is not."""
+        said = [*self._base, {"role": "assistant", "content": REPLY}]
+        try:
+            text = self._render([*said, {"role": role, "content": USER["content"] + "2"}])
+        except ConversationError as error:
+            return error.message
+        if USER["content"] + "2" not in text:
+            return "the chat template leaves such messages out"
+        try:
+            same = text == self._render([*said, {"role": "assistant", "content": USER["content"] + "2"}])
+        except ConversationError:
+            return None
+        return "the chat template writes such messages as the assistant's" if same else None
+
     @property
     def encoder(self) -> PromptEncoder:
         """What makes tokens of the template's text."""
@@ -208,7 +267,7 @@ class ChatRenderer:
         with_tools = {} if tools is None else {"tools": list(tools)}
         try:
             text = self._tokenizer.apply_chat_template(
-                messages, tokenize=False, add_generation_prompt=generate, **self._kwargs, **with_tools
+                messages, tokenize=False, add_generation_prompt=generate, **{**self._kwargs, **with_tools}
             )
         except Exception as error:  # a template is a program that comes with a model
             raise ConversationError.of(messages, error) from error

@@ -117,6 +117,10 @@ class PromptEncoder:
         """Return the control tokens that rendered text is written with, in order."""
         return [match.group().strip() for match in self._control_pattern.finditer(text)]
 
+    def without_controls(self, text: str) -> str:
+        """Return rendered text less its control tokens."""
+        return self._control_pattern.sub("", text)
+
     def encode(self, text: str) -> list[int]:
         """Return the ids of rendered text whose contents were guarded; no BOS or EOS is added.
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from typing import Any
 
 
 class MessageRenderer:
@@ -38,3 +39,13 @@ class MessageRenderer:
     def decode(self, ids: Sequence[int]) -> str:
         """Return no text."""
         return ""
+
+    def with_tools(self, schemas: Sequence[Mapping[str, Any]]) -> None:
+        """Return nothing: tools are described in words."""
+
+    def written_call(self, name: str, arguments: Mapping[str, Any]) -> None:
+        """Return nothing: calls are written as they are described."""
+
+    def role_problem(self, role: str) -> str | None:
+        """Return why results of tools are the user's words: a server wants the names of calls, which a text has not."""
+        return "a policy that takes messages has names for calls" if role == "tool" else None

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Protocol
+from typing import Any, Protocol
 
 from roll.generation import Completion
 
@@ -38,6 +38,35 @@ class Renderer(Decoder, Protocol):
         ``history`` is the conversation before; it is given once a conversation was rendered anew.
         """
         ...
+
+    def with_tools(self, schemas: Sequence[Mapping[str, Any]]) -> Renderer | None:
+        """Return a renderer whose prompts describe tools; ``None`` where a template does not."""
+        ...
+
+    def written_call(self, name: str, arguments: Mapping[str, Any]) -> str | None:
+        """Return how the template writes the call of a tool, if it does."""
+        ...
+
+    def role_problem(self, role: str) -> str | None:
+        """Return why a message of ``role`` after a reply would not be shown as one; ``None`` where it is."""
+        ...
+
+
+def as_users(messages: Sequence[Mapping[str, str]]) -> list[dict[str, str]]:
+    """Return messages in which what tools say is the user's, set off by tags.
+
+    The user speaks once where tools and user speak one after the other: many templates refuse two such messages.
+    """
+    said: list[dict[str, str]] = []
+    for message in messages:
+        role, content = message["role"], message["content"]
+        if role == "tool":
+            role, content = "user", f"<tool_response>\n{content}\n</tool_response>"
+        if said and said[-1]["role"] == role == "user":
+            said[-1]["content"] += "\n" + content
+        else:
+            said.append({"role": role, "content": content})
+    return said
 
 
 def spoken(completion: Completion, decoder: Decoder) -> str:

@@ -57,6 +57,8 @@ class Turn:
         seconds: Wall time by phase (``generate``, ``env``, ``queue``).
         starts_sample: True where the history before this turn was re-rendered (the template does not extend the
             previous tokens): ``prompt_ids`` is then the whole prompt and a new training sample starts here.
+        messages: What was said before this turn where it is not the observation as the user's words: results of tools,
+            words of the system.
     """
 
     prompt_ids: list[int]
@@ -72,6 +74,7 @@ class Turn:
     frame: str | None = None
     seconds: dict[str, float] = field(default_factory=dict)
     starts_sample: bool = False
+    messages: list[dict[str, str]] = field(default_factory=list)
 
 
 @dataclass(slots=True)
@@ -119,7 +122,7 @@ class Trajectory:
         said = [dict(message) for message in self.messages]
         for number, turn in enumerate(self.turns):
             if number:
-                said.append({"role": "user", "content": turn.observation})
+                said += [dict(each) for each in turn.messages] or [{"role": "user", "content": turn.observation}]
             said.append({"role": "assistant", "content": turn.response})
         return said
 

@@ -30,6 +30,7 @@ _TOKENS_KEY = b"roll.tokens"
 
 _NUMBERS = pa.list_(pa.struct([("name", pa.string()), ("value", pa.float64())]))
 _TEXTS = pa.list_(pa.struct([("name", pa.string()), ("value", pa.string())]))
+_MESSAGE = pa.struct([("role", pa.string()), ("content", pa.string()), ("extra", _TEXTS)])
 _TURN = pa.struct(
     [
         ("prompt_ids", pa.list_(pa.int32())),
@@ -45,9 +46,9 @@ _TURN = pa.struct(
         ("frame", pa.string()),
         ("seconds", _NUMBERS),
         ("starts_sample", pa.bool_()),
+        ("messages", pa.list_(_MESSAGE)),
     ]
 )
-_MESSAGE = pa.struct([("role", pa.string()), ("content", pa.string()), ("extra", _TEXTS)])
 SCHEMA = pa.schema(
     [
         ("run", pa.string()),
@@ -285,6 +286,7 @@ def _turn_row(turn: Turn) -> dict[str, Any]:
         "frame": _text(turn.frame),
         "seconds": _pairs(turn.seconds),
         "starts_sample": turn.starts_sample,
+        "messages": [_message_row(message) for message in turn.messages],
     }
 
 
@@ -321,6 +323,8 @@ def _turn(row: Mapping[str, Any]) -> Turn:
     version = fields.pop("policy_version")
     for name in ("reward_parts", "metrics", "seconds"):
         fields[name] = _mapping(fields[name])
+    # Files of earlier releases have no such column.
+    fields["messages"] = [_message(message) for message in fields.pop("messages", None) or ()]
     return Turn(policy_version=(version["oldest"], version["newest"]), **fields)
 
 

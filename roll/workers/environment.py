@@ -19,6 +19,7 @@ from roll.env_managers.trajectory import TrajectoryEnvManager
 from roll.envs import Tag, get_env_class, get_tag, make
 from roll.generation import Activity, SamplingParams
 from roll.schedulers.generation import GenerationScheduler
+from roll.tools import ToolUse
 from roll.trajectories.model import Trajectory
 from roll.workers.engine_client import Engines
 from roll.workers.loading import Text, load_text
@@ -166,7 +167,9 @@ def _managers(
 
 def _limits(tag: Tag, manager: EnvManagerConfig, sequence_length: int, max_new_tokens: int) -> EnvManagerLimits:
     turns = manager.max_steps or tag.max_steps or DEFAULT_TURNS
-    return EnvManagerLimits(turns, sequence_length, max_new_tokens, tag.max_tokens_per_step)
+    # Each turn of calls has one at least, so that calls take no turn away from the environment.
+    beside = ToolUse(**tag.tool_use).max_calls if tag.tools else 0
+    return EnvManagerLimits(turns, sequence_length, max_new_tokens, tag.max_tokens_per_step, beside)
 
 
 def threads_of(
@@ -187,4 +190,5 @@ def threads_of(
         pools.append(CallThreads(most))
         return pools[-1]
     is_quick = getattr(env_class, "is_quick", False) is True
+    is_quick = is_quick and not described.tools
     return None if is_quick and described.env_config.get("render_mode") != "rgb_array" else pools[0]

@@ -17,17 +17,18 @@ from roll.envs import ENV_TYPES, TAGS
 from roll.models.quiet import quiet_libraries
 from roll.rewards.registry import VERIFIERS
 from roll.strategies import STRATEGIES
+from roll.tools import TOOLS
 
 _MODULE_KEYS = ("env_modules", "algorithm_modules", "reward_modules", "strategy_modules")
 
 
-_REGISTRIES: tuple[Registry[Any], ...] = (ENV_TYPES, TAGS, ADVANTAGES, LOSSES, VERIFIERS, STRATEGIES)
+_REGISTRIES: tuple[Registry[Any], ...] = (ENV_TYPES, TAGS, ADVANTAGES, LOSSES, VERIFIERS, STRATEGIES, TOOLS)
 """What workers look up by name."""
 
 
 @dataclass(frozen=True)
 class Registered:
-    """Names that user code added: environments, algorithms, verifiers, strategies. Travels to other processes.
+    """Names that user code added: environments, algorithms, verifiers, strategies, tools. Travels to other processes.
 
     Classes and functions of modules travel by name, those of a script by value.
 

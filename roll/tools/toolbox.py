@@ -1,0 +1,153 @@
+"""The tools of one episode: what is said of them, what calls come to, and how many there were."""
+
+from __future__ import annotations
+
+import json
+import threading
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from roll.common.spelling import did_you_mean
+from roll.tools.calls import EXAMPLES, ToolCall, find_calls
+from roll.tools.errors import WrongCallError
+from roll.tools.limits import ToolUse
+from roll.tools.tool import Tool
+
+
+@dataclass(frozen=True, slots=True)
+class Answers:
+    """What calls came to.
+
+    Attributes:
+        results: A text for each call, in their order.
+        wrong: Calls that could not be answered as they were written.
+        metrics: Calls, wrong ones, failures of tools, and calls by tool, as numbers of this turn.
+    """
+
+    results: tuple[str, ...]
+    wrong: int
+    metrics: Mapping[str, float]
+
+
+class Toolbox:
+    """Tools and their limits, for one episode. ``close`` lets go of what they hold."""
+
+    def __init__(self, tools: Sequence[Tool], use: ToolUse) -> None:
+        """Take tools that were made for this episode."""
+        self._tools = {tool.name: tool for tool in tools}
+        self._use = use
+        self._made = 0
+
+    @property
+    def schemas(self) -> list[dict[str, Any]]:
+        """The descriptions that chat templates take."""
+        return [tool.schema for tool in self._tools.values()]
+
+    def description(self) -> str:
+        """Return what a policy is told of the tools where its chat template does not say it."""
+        lines = ["You may call these tools:"]
+        lines += [json.dumps(schema["function"], ensure_ascii=False) for schema in self.schemas]
+        lines += ["To call one, write:", EXAMPLES[self._use.formats[0]]]
+        return "\n".join(lines)
+
+    @property
+    def example(self) -> tuple[str, dict[str, str]]:
+        """A tool and arguments, to try how a chat template writes a call."""
+        tool = next(iter(self._tools.values()))
+        return tool.name, dict.fromkeys(tool.parameters.get("properties", {}), "probe")
+
+    def reads(self, text: str, name: str, arguments: Mapping[str, Any]) -> bool:
+        """Whether ``text`` is read as the call of that tool with these arguments."""
+        calls = find_calls(text, self._use.formats)
+        return len(calls) == 1 and (calls[0].name, calls[0].arguments) == (name, arguments)
+
+    def find(self, response: str) -> list[ToolCall]:
+        """Return the calls of a response; none once the episode has made all that it may."""
+        return find_calls(response, self._use.formats) if self._made < self._use.max_calls else []
+
+    def answer(self, calls: Sequence[ToolCall]) -> Answers:
+        """Return what calls come to, one after the other."""
+        counts: Counter[str] = Counter(tool_calls=len(calls), tool_calls_wrong=0, tool_failures=0)
+        results = []
+        for call in calls:
+            if self._made >= self._use.max_calls:
+                counts["tool_calls_wrong"] += 1
+                results.append(f"error: no call was made, since an episode has {self._use.max_calls} calls at most.")
+                continue
+            self._made += 1
+            try:
+                results.append(self._cut(self._result(call)))
+                counts[f"tool/{call.name}"] += 1
+            except WrongCallError as error:
+                counts["tool_calls_wrong"] += 1
+                results.append(self._cut(f"error: {error}"))
+            except Exception as error:  # A tool is somebody's code; what it raises is told to the policy.
+                counts["tool_failures"] += 1
+                results.append(self._cut(f"error: {call.name} failed: {type(error).__name__}: {error}"))
+        if self._made >= self._use.max_calls and results:
+            results[-1] += "\n(No calls are left.)"
+        wrong = counts["tool_calls_wrong"]
+        return Answers(tuple(results), wrong, {name: float(count) for name, count in counts.items()})
+
+    def close(self) -> None:
+        """Let go of what the tools hold."""
+        for tool in self._tools.values():
+            tool.close()
+
+    def _result(self, call: ToolCall) -> str:
+        if call.problem:
+            raise WrongCallError(
+                f"this call cannot be read: {call.problem}. Write it as\n{EXAMPLES[self._use.formats[0]]}"
+            )
+        tool = self._tools.get(call.name)
+        if tool is None:
+            raise WrongCallError(f"there is no tool {call.name!r}. {did_you_mean(call.name, self._tools)}")
+        arguments = _typed(call.arguments, tool.parameters) if call.as_text else call.arguments
+        return _within(self._use.timeout, tool, arguments)
+
+    def _cut(self, text: str) -> str:
+        most = self._use.max_result_characters
+        return text if len(text) <= most else f"{text[:most]}\n[cut: {len(text)} characters in all]"
+
+
+def _within(seconds: float, tool: Tool, arguments: Mapping[str, Any]) -> str:
+    """Call a tool in a thread that is given up when its time is over.
+
+    Raises:
+        TimeoutError: It took longer.
+        Exception: What it raised.
+    """
+    outcome: list[tuple[str, BaseException | None]] = []
+
+    def call() -> None:
+        try:
+            outcome.append((tool.run(arguments), None))
+        except BaseException as error:  # told to whoever waits
+            outcome.append(("", error))
+
+    thread = threading.Thread(target=call, name=f"tool-{tool.name}", daemon=True)
+    thread.start()
+    thread.join(seconds)
+    if not outcome:
+        raise TimeoutError(f"no result after {seconds:g} s")
+    text, error = outcome[0]
+    if error is not None:
+        raise error if isinstance(error, Exception) else RuntimeError(f"{type(error).__name__}: {error}")
+    return text
+
+
+def _typed(arguments: Mapping[str, Any], parameters: Mapping[str, Any]) -> dict[str, Any]:
+    """Return arguments that came as text as the schema has them: text stays, all else is read as JSON where it is."""
+    properties = parameters.get("properties", {})
+    return {name: _read(value, properties.get(name, {})) for name, value in arguments.items()}
+
+
+def _read(value: Any, schema: Mapping[str, Any]) -> Any:
+    if schema.get("type") == "string":
+        return value
+    try:
+        return json.loads(value)
+    except json.JSONDecodeError:
+        return value
