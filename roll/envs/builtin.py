@@ -13,6 +13,7 @@ from roll.envs.registry import ENV_TYPES, TAGS, Tag
 _TYPES = {
     "sokoban": "roll.envs.sokoban:SokobanEnv",
     "frozen_lake": "roll.envs.frozen_lake:FrozenLakeEnv",
+    "gymnasium_text": "roll.envs.adapters.gymnasium_text:GymnasiumTextEnv",
 }
 
 _GYMNASIUM_IDS = {
@@ -56,6 +57,15 @@ _TAGS = (
         max_steps=10,
         max_tokens_per_step=256,
         agent_template=_THINK_TEMPLATE,
+    ),
+    Tag("Taxi", "gymnasium_text", {"game": "Taxi", "reward_scale": 0.05}, max_steps=30, max_tokens_per_step=64),
+    Tag("Blackjack", "gymnasium_text", {"game": "Blackjack"}, max_steps=10, max_tokens_per_step=64),
+    Tag(
+        "CliffWalking",
+        "gymnasium_text",
+        {"game": "CliffWalking", "reward_scale": 0.01},
+        max_steps=30,
+        max_tokens_per_step=64,
     ),
 )
 

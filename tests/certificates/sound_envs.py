@@ -5,80 +5,33 @@ from __future__ import annotations
 import asyncio
 import re
 import threading
-from copy import copy
 from functools import cache
 from pathlib import Path
 from typing import Any
 
-import gymnasium
 import reasoning_gym
 import textarena
 
 from roll.envs import AsyncTextEnv, Outcome, TextEnv
+from roll.envs.adapters.gymnasium_text import GymnasiumTextEnv
 
 ROOT = Path(__file__).resolve().parents[2]
 
 
-class ToyText(TextEnv):
-    """A game of Gymnasium with a name for each of its actions and each of its observations."""
-
-    def __init__(self, name: str, actions: list[str], worst: float, limit: int, **options: Any) -> None:
-        super().__init__(actions=actions, max_steps=limit, worst_reward=worst)
-        # The tables of a world, which nobody writes to, are made once; where the player stands is each game's own.
-        self.game = copy(_world(name, **options))
-
-    def start(self) -> str:
-        observation, _ = self.game.reset(seed=int(self.np_random.integers(1 << 31)))
-        return self.told(observation)
-
-    def act(self, action: str) -> Outcome:
-        observation, reward, terminated, _, _ = self.game.step((self.actions or ()).index(action))
-        return Outcome(self.told(observation), {"game": float(reward)}, terminated, terminated and reward > 0)
-
-    def told(self, observation: Any) -> str:
-        return f"Observation: {observation}"
-
-
-@cache
-def _world(name: str, **options: Any) -> Any:
-    return gymnasium.make(name, **options).unwrapped
-
-
-class Cliff(ToyText):
-    def act(self, action: str) -> Outcome:
-        outcome = super().act(action)
-        return outcome._replace(success=outcome.terminated)
-
-
-MOVES = ["left", "down", "right", "up"]
-
-
 def frozen_lake() -> TextEnv:
-    return ToyText("FrozenLake-v1", MOVES, 0.0, 30, is_slippery=False)
+    return GymnasiumTextEnv("FrozenLake-v1", {"is_slippery": False}, max_steps=30)
 
 
 def slippery_lake() -> TextEnv:
-    return ToyText("FrozenLake-v1", MOVES, 0.0, 60, is_slippery=True)
+    return GymnasiumTextEnv("FrozenLake-v1", {"is_slippery": True}, max_steps=60)
 
 
 def large_lake() -> TextEnv:
-    return ToyText("FrozenLake8x8-v1", MOVES, 0.0, 100, is_slippery=True)
-
-
-def taxi() -> TextEnv:
-    return ToyText("Taxi-v4", ["south", "north", "east", "west", "pick up", "drop off"], -10.0, 50)
-
-
-def cliff_walking() -> TextEnv:
-    return Cliff("CliffWalking-v1", ["up", "right", "down", "left"], -100.0, 40)
-
-
-def blackjack() -> TextEnv:
-    return ToyText("Blackjack-v1", ["stick", "hit"], -1.0, 10)
+    return GymnasiumTextEnv("FrozenLake8x8-v1", {"is_slippery": True})
 
 
 def natural_blackjack() -> TextEnv:
-    return ToyText("Blackjack-v1", ["stick", "hit"], -1.0, 10, natural=True, sab=False)
+    return GymnasiumTextEnv("Blackjack-v1", {"natural": True, "sab": False}, max_steps=10)
 
 
 class Puzzle(TextEnv):
@@ -205,6 +158,9 @@ SOUND = (
     "SokobanDifferentGridVocab",
     "FrozenLake",
     "FrozenLakeThink",
+    "Taxi",
+    "CliffWalking",
+    "Blackjack",
     "examples.custom_env:TreasureHunt",
     *(
         f"sound_envs:{made.__name__}"
@@ -212,9 +168,6 @@ SOUND = (
             frozen_lake,
             slippery_lake,
             large_lake,
-            taxi,
-            cliff_walking,
-            blackjack,
             natural_blackjack,
             chain_sum,
             spell_backward,

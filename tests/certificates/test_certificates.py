@@ -35,6 +35,7 @@ IN_EVERY_RING = {
     "NanReward",
     "PaysForAnything",
     "SimpleSokoban",
+    "Taxi",
 }
 """The others are one more example of what these show."""
 

@@ -1,3 +1,12 @@
 """The tags that come with the package; other tests may have registered more in this process."""
 
-BUILTIN_TAGS = ["SimpleSokoban", "LargerSokoban", "SokobanDifferentGridVocab", "FrozenLake", "FrozenLakeThink"]
+BUILTIN_TAGS = [
+    "SimpleSokoban",
+    "LargerSokoban",
+    "SokobanDifferentGridVocab",
+    "FrozenLake",
+    "FrozenLakeThink",
+    "Taxi",
+    "CliffWalking",
+    "Blackjack",
+]
