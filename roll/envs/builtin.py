@@ -14,6 +14,7 @@ _TYPES = {
     "sokoban": "roll.envs.sokoban:SokobanEnv",
     "frozen_lake": "roll.envs.frozen_lake:FrozenLakeEnv",
     "gymnasium_text": "roll.envs.adapters.gymnasium_text:GymnasiumTextEnv",
+    "reasoning_gym": "roll.envs.adapters.reasoning_gym:ReasoningGymEnv",
 }
 
 _GYMNASIUM_IDS = {
@@ -67,6 +68,10 @@ _TAGS = (
         max_steps=30,
         max_tokens_per_step=64,
     ),
+    Tag("Countdown", "reasoning_gym", {"dataset": "countdown"}, max_steps=3, max_tokens_per_step=512),
+    Tag("ChainSum", "reasoning_gym", {"dataset": "chain_sum"}, max_steps=1, max_tokens_per_step=256),
+    Tag("MiniSudoku", "reasoning_gym", {"dataset": "mini_sudoku"}, max_steps=1, max_tokens_per_step=1024),
+    Tag("KnightsAndKnaves", "reasoning_gym", {"dataset": "knights_knaves"}, max_steps=1, max_tokens_per_step=512),
 )
 
 

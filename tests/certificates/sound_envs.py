@@ -9,11 +9,11 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
-import reasoning_gym
 import textarena
 
 from roll.envs import AsyncTextEnv, Outcome, TextEnv
 from roll.envs.adapters.gymnasium_text import GymnasiumTextEnv
+from roll.envs.adapters.reasoning_gym import ReasoningGymEnv
 
 ROOT = Path(__file__).resolve().parents[2]
 
@@ -34,49 +34,20 @@ def natural_blackjack() -> TextEnv:
     return GymnasiumTextEnv("Blackjack-v1", {"natural": True, "sab": False}, max_steps=10)
 
 
-class Puzzle(TextEnv):
-    """One question with one answer, graded by its author."""
-
-    def __init__(self, name: str) -> None:
-        super().__init__(max_steps=1, worst_reward=0.0)
-        self.name = name
-
-    def start(self) -> str:
-        self.data = _data_set(self.name)
-        self.entry = self.data[int(self.np_random.integers(len(self.data)))]
-        return str(self.entry["question"])
-
-    def act(self, action: str) -> Outcome:
-        score = float(self.data.score_answer(answer=action, entry=self.entry))
-        return Outcome("Done.", {"score": score}, terminated=True, success=score >= 1.0)
-
-    def solution(self) -> list[str]:
-        return [str(self.entry["answer"])]
-
-
-@cache
-def _data_set(name: str) -> Any:
-    return reasoning_gym.create_dataset(name, size=50, seed=7)
-
-
-def chain_sum() -> TextEnv:
-    return Puzzle("chain_sum")
-
-
 def spell_backward() -> TextEnv:
-    return Puzzle("spell_backward")
+    return ReasoningGymEnv("spell_backward", size=50)
 
 
 def greatest_common_divisor() -> TextEnv:
-    return Puzzle("gcd")
+    return ReasoningGymEnv("gcd", size=50)
 
 
 def leg_counting() -> TextEnv:
-    return Puzzle("leg_counting")
+    return ReasoningGymEnv("leg_counting", size=50)
 
 
 def number_sorting() -> TextEnv:
-    return Puzzle("number_sorting")
+    return ReasoningGymEnv("number_sorting", size=50, max_steps=3)
 
 
 ONE_AT_A_TIME = threading.Lock()
@@ -161,6 +132,10 @@ SOUND = (
     "Taxi",
     "CliffWalking",
     "Blackjack",
+    "Countdown",
+    "ChainSum",
+    "MiniSudoku",
+    "KnightsAndKnaves",
     "examples.custom_env:TreasureHunt",
     *(
         f"sound_envs:{made.__name__}"
@@ -169,7 +144,6 @@ SOUND = (
             slippery_lake,
             large_lake,
             natural_blackjack,
-            chain_sum,
             spell_backward,
             greatest_common_divisor,
             leg_counting,

@@ -9,4 +9,8 @@ BUILTIN_TAGS = [
     "Taxi",
     "CliffWalking",
     "Blackjack",
+    "Countdown",
+    "ChainSum",
+    "MiniSudoku",
+    "KnightsAndKnaves",
 ]

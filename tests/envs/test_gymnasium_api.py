@@ -33,7 +33,7 @@ def test_every_tag_steps_through_gymnasium_types(tag):
     observation, info = env.reset()
     assert observation in env.observation_space
     assert set(info["metrics"]) == set(info["metrics_agg"])
-    observation, reward, terminated, truncated, info = env.step("<answer>nonsense</answer>")
+    observation, reward, terminated, truncated, info = env.step("nonsense")
     assert observation in env.observation_space
     assert (type(reward), type(terminated), type(truncated)) == (float, bool, bool)
     assert info["action"] is None
