@@ -52,7 +52,7 @@ class ReasoningGymEnv(TextEnv):
     ) -> None:
         options = {**(config or {}), "size": size, "seed": questions_seed}
         self.data = _data_set(dataset, json.dumps(options, sort_keys=True))
-        self.best = 0.0
+        self.best, self.scorer_failed = 0.0, False
         super().__init__(
             action_pattern=action_pattern,
             format_penalty=format_penalty,
@@ -60,24 +60,29 @@ class ReasoningGymEnv(TextEnv):
             max_steps=max_steps,
             env_instruction=env_instruction,
             render_mode=render_mode,
-            metrics_agg={"scorer_failed": "sum"},
+            metrics_agg={"scorer_failed": "max"},
         )
 
     def start(self) -> str:
         """Draw a question."""
         self.entry: dict[str, Any] = self.data[int(self.np_random.integers(len(self.data)))]
-        self.best = 0.0
+        self.best, self.scorer_failed = 0.0, False
         return str(self.entry["question"])
 
     def act(self, action: str) -> Outcome:
         """Score an answer."""
         score, failed = self._score(action)
+        self.scorer_failed = self.scorer_failed or failed
         earned, self.best = max(0.0, score - self.best), max(score, self.best)
         solved = score >= SOLVED
         over = solved or self._steps + 1 == self.max_steps
         said = "Right." if solved else f"Not right: {score:g} of 1."
         told = said if over else f"{said} Try again.\n{self.entry['question']}"
-        return Outcome(told, {"score": earned}, over, solved, metrics={"scorer_failed": float(failed)})
+        return Outcome(told, {"score": earned}, over, solved)
+
+    def state_metrics(self) -> dict[str, float]:
+        """Return whether the scorer failed on an answer."""
+        return {"scorer_failed": float(self.scorer_failed)}
 
     def solution(self) -> list[str] | None:
         """Return the answer that the data set knows, if its scorer accepts it."""
