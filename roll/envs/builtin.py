@@ -15,6 +15,7 @@ _TYPES = {
     "frozen_lake": "roll.envs.frozen_lake:FrozenLakeEnv",
     "gymnasium_text": "roll.envs.adapters.gymnasium_text:GymnasiumTextEnv",
     "reasoning_gym": "roll.envs.adapters.reasoning_gym:ReasoningGymEnv",
+    "textarena": "roll.envs.adapters.textarena_games:TextArenaEnv",
 }
 
 _GYMNASIUM_IDS = {
@@ -72,6 +73,21 @@ _TAGS = (
     Tag("ChainSum", "reasoning_gym", {"dataset": "chain_sum"}, max_steps=1, max_tokens_per_step=256),
     Tag("MiniSudoku", "reasoning_gym", {"dataset": "mini_sudoku"}, max_steps=1, max_tokens_per_step=1024),
     Tag("KnightsAndKnaves", "reasoning_gym", {"dataset": "knights_knaves"}, max_steps=1, max_tokens_per_step=512),
+    Tag(
+        "GuessTheNumber",
+        "textarena",
+        {"game": "GuessTheNumber-v0", "actions": [f"[{number}]" for number in range(1, 21)]},
+        max_steps=10,
+        max_tokens_per_step=64,
+    ),
+    Tag(
+        "TowerOfHanoi",
+        "textarena",
+        {"game": "TowerOfHanoi-v0", "actions": ["[A B]", "[A C]", "[B A]", "[B C]", "[C A]", "[C B]"]},
+        max_steps=20,
+        max_tokens_per_step=64,
+    ),
+    Tag("Mastermind", "textarena", {"game": "Mastermind-v0", "worst": 0.0}, max_steps=20, max_tokens_per_step=256),
 )
 
 

@@ -4,16 +4,14 @@ from __future__ import annotations
 
 import asyncio
 import re
-import threading
 from functools import cache
 from pathlib import Path
 from typing import Any
 
-import textarena
-
 from roll.envs import AsyncTextEnv, Outcome, TextEnv
 from roll.envs.adapters.gymnasium_text import GymnasiumTextEnv
 from roll.envs.adapters.reasoning_gym import ReasoningGymEnv
+from roll.envs.adapters.textarena_games import TextArenaEnv
 
 ROOT = Path(__file__).resolve().parents[2]
 
@@ -50,46 +48,8 @@ def number_sorting() -> TextEnv:
     return ReasoningGymEnv("number_sorting", size=50, max_steps=3)
 
 
-ONE_AT_A_TIME = threading.Lock()
-
-
-class Arena(TextEnv):
-    """A game of TextArena for one player; its moves are in square brackets.
-
-    TextArena seeds and draws from Python's one global generator, so that games which begin at the same time disturb one
-    another: the certificate found it. With a lock around the beginning, where all is drawn, they are sound.
-    """
-
-    def __init__(self, name: str, actions: list[str] | None, limit: int) -> None:
-        super().__init__(actions=actions, action_pattern=r"(\[[^\[\]]*\])", max_steps=limit, worst_reward=-1.0)
-        self.name = name
-
-    def start(self) -> str:
-        with ONE_AT_A_TIME:
-            self.game = textarena.make(self.name)
-            self.game.reset(num_players=1, seed=int(self.np_random.integers(1 << 31)))
-        return str(self.game.get_observation()[1])[-2000:]
-
-    def act(self, action: str) -> Outcome:
-        done, _ = self.game.step(action=action)
-        if not done:
-            return Outcome(str(self.game.get_observation()[1])[-2000:], {"step": 0.0})
-        rewards, _ = self.game.close()
-        reward = max(-1.0, float(rewards[0]))
-        return Outcome("The end.", {"game": reward}, terminated=True, success=reward >= 1.0)
-
-
-def guess_the_number() -> TextEnv:
-    return Arena("GuessTheNumber-v0", [f"[{number}]" for number in range(1, 21)], 15)
-
-
-def tower_of_hanoi() -> TextEnv:
-    pegs = "ABC"
-    return Arena("TowerOfHanoi-v0", [f"[{one} {two}]" for one in pegs for two in pegs if one != two], 20)
-
-
 def arena_lake() -> TextEnv:
-    return Arena("FrozenLake-v0", ["[up]", "[down]", "[left]", "[right]"], 20)
+    return TextArenaEnv("FrozenLake-v0", actions=["[up]", "[down]", "[left]", "[right]"], max_steps=20)
 
 
 @cache
@@ -136,6 +96,9 @@ SOUND = (
     "ChainSum",
     "MiniSudoku",
     "KnightsAndKnaves",
+    "GuessTheNumber",
+    "TowerOfHanoi",
+    "Mastermind",
     "examples.custom_env:TreasureHunt",
     *(
         f"sound_envs:{made.__name__}"
@@ -148,8 +111,6 @@ SOUND = (
             greatest_common_divisor,
             leg_counting,
             number_sorting,
-            guess_the_number,
-            tower_of_hanoi,
             arena_lake,
             guess_number,
             Waits,

@@ -13,4 +13,7 @@ BUILTIN_TAGS = [
     "ChainSum",
     "MiniSudoku",
     "KnightsAndKnaves",
+    "GuessTheNumber",
+    "TowerOfHanoi",
+    "Mastermind",
 ]

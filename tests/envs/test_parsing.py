@@ -67,8 +67,8 @@ def test_instruction_is_generated_from_the_lookups_and_can_be_replaced():
 def test_instruction_shows_a_response_that_parses():
     for tag in BUILTIN_TAGS:
         env = roll.envs.make(tag)
-        first = env.actions[0] if env.actions else "your answer"
-        assert env.parse_action(env.instruction.splitlines()[-1]) == first
+        action = env.parse_action(env.instruction.splitlines()[-1])
+        assert action == env.actions[0] if env.actions else "your" in action
 
 
 @pytest.mark.parametrize(

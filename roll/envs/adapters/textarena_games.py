@@ -1,0 +1,158 @@
+"""The games of TextArena for one player."""
+
+from __future__ import annotations
+
+import json
+import random
+import threading
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from functools import lru_cache
+from typing import Any
+
+import numpy as np
+
+from roll.common.spelling import did_you_mean
+from roll.envs.adapters.libraries import library
+from roll.envs.base import Outcome, TextEnv
+from roll.envs.errors import EnvConfigError
+
+MOVE_PATTERN = r"(\[[^\[\]]*\])"
+"""A move is in square brackets."""
+FETCHES = frozenset(
+    "Codenames Debate DontSayIt GuessWho Hangman LetterAuction ScenarioPlanning TwentyQuestions WordChains WordLadder "
+    "WordSearch Wordle".split()
+)
+"""Games that download words when they are imported, or ask a model behind a network."""
+_INSTRUCTION = "Play the game. Answer with your move in square brackets as the game asks for it, such as {example}."
+_EARLIER = "…"
+
+
+class TextArenaEnv(TextEnv):
+    """A game of TextArena for one player, in the game's own words: each observation is what the game has said since.
+
+    TextArena draws from the global generators of Python and NumPy. Here every game has states of its own, and only one
+    is stepped at a time, so that games that are played together do not disturb one another.
+
+    Args:
+        game: Id of the game, such as ``"GuessTheNumber-v0"``.
+        game_options: Options of the game itself, such as ``{"max_number": 100}``.
+        actions: The moves there are, with their brackets; ``None`` where a move is free text.
+        worst: The least that the game pays for a move. A response without a move earns it.
+        longest: Most characters of an observation; what is older is left out.
+        max_steps: The episode is truncated after so many steps.
+        format_penalty: Added to the reward of a response without a move.
+        action_pattern: Finds the move in a response; empty: the response is the move.
+        env_instruction: Replaces the instruction; the rules are in the first observation.
+        render_mode: ``"ansi"``, ``"rgb_array"`` (a picture of the text) or ``None``.
+
+    Raises:
+        EnvConfigError: If there is no such game, it is not for one player, needs a network, or an option cannot work.
+        MissingDependencyError: If textarena is not installed.
+    """
+
+    def __init__(
+        self,
+        game: str,
+        game_options: Mapping[str, Any] | None = None,
+        actions: Sequence[str] | None = None,
+        worst: float = -1.0,
+        longest: int = 4000,
+        max_steps: int | None = 100,
+        format_penalty: float = 0.0,
+        action_pattern: str | None = MOVE_PATTERN,
+        env_instruction: str | None = None,
+        render_mode: str | None = "ansi",
+    ) -> None:
+        self._options = json.dumps(dict(game_options or {}), sort_keys=True)
+        _check(game, self._options)
+        self.name, self.longest = game, int(longest)
+        self._luck = _Luck(0)
+        super().__init__(
+            actions=actions,
+            action_pattern=action_pattern,
+            format_penalty=format_penalty,
+            worst_reward=worst,
+            max_steps=max_steps,
+            env_instruction=env_instruction or _INSTRUCTION.format(example=actions[0] if actions else "[your move]"),
+            render_mode=render_mode,
+        )
+
+    def start(self) -> str:
+        """Make the game and reset it with a seed drawn from ours."""
+        self._luck = _Luck(int(self.np_random.integers(1 << 31)))
+        with self._luck.drawn():
+            self.game = _begun(self.name, self._options, self._luck.seed)
+            return self._said()
+
+    def act(self, action: str) -> Outcome:
+        """Make a move."""
+        with self._luck.drawn():
+            over, _ = self.game.step(action=action)
+            refused = bool(self.game.state.error_count)
+            told = self._said()
+            rewards, info = self.game.close() if over else ({}, {})
+        if not over:
+            return Outcome(told, {"game": 0.0}, effective=not refused)
+        reward = float(rewards[0])
+        reason = str((info.get(0) or {}).get("reason") or "The end.")
+        return Outcome(reason, {"game": reward}, terminated=True, success=reward >= 1.0)
+
+    def _said(self) -> str:
+        """Return what the game has said since it was last asked, without the player's own words."""
+        kinds = library("textarena", "textarena").ObservationType
+        _, messages = self.game.get_observation()
+        text = "\n".join(said.strip() for _, said, kind in messages if kind is not kinds.PLAYER_ACTION)
+        return text if len(text) <= self.longest else f"{_EARLIER}{text[-self.longest :]}"
+
+
+_ONE_AT_A_TIME = threading.Lock()
+
+
+class _Luck:
+    """What the global generators of Python and NumPy hold while one game is stepped."""
+
+    def __init__(self, seed: int) -> None:
+        self.seed = seed
+        self.python: Any = random.Random(seed).getstate()
+        self.numpy: Any = np.random.RandomState(seed).get_state()
+
+    @contextmanager
+    def drawn(self) -> Iterator[None]:
+        """Lend the global generators to the game; they hold what they held when it returns."""
+        with _ONE_AT_A_TIME:
+            python, numpy = random.getstate(), np.random.get_state()
+            random.setstate(self.python)
+            np.random.set_state(self.numpy)
+            try:
+                yield
+            finally:
+                self.python, self.numpy = random.getstate(), np.random.get_state()
+                random.setstate(python)
+                np.random.set_state(numpy)
+
+
+def _begun(name: str, options: str, seed: int) -> Any:
+    game = library("textarena", "textarena").make(f"{name}-raw", **json.loads(options))
+    game.reset(num_players=1, seed=seed)
+    return game
+
+
+@lru_cache(maxsize=64)
+def _check(name: str, options: str) -> None:
+    """Begin a game once, for what is wrong with its name or its options."""
+    library("textarena", "textarena")
+    games = library("textarena.envs.registration", "textarena").ENV_REGISTRY
+    if f"{name}-raw" not in games:
+        raise EnvConfigError(f"game={name!r} is not in textarena. {did_you_mean(name, games)}")
+    place = str(games[f"{name}-raw"].entry_point).split(".")
+    if FETCHES & set(place):
+        raise EnvConfigError(f"game={name!r}: it fetches words or answers from a network, which is not done here")
+    with _Luck(0).drawn():
+        try:
+            _begun(name, options, 0)
+        except Exception as error:
+            raise EnvConfigError(
+                f"game={name!r}, game_options={options}: it cannot be begun by one player "
+                f"({type(error).__name__}: {error})"
+            ) from error
