@@ -45,6 +45,7 @@ class ToolUsingEnv(TextEnv):
         self.inner = inner
         self._tools = tools
         self._use = use
+        self._begun_once = False
         self._awaits = inspect.iscoroutinefunction(inner.step)
         self.toolbox = Toolbox(make_tools(tools), use)
 
@@ -80,8 +81,10 @@ class ToolUsingEnv(TextEnv):
 
     def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> Any:
         """Begin a new episode, with new tools; to be awaited where the environment's is."""
-        self.toolbox.close()
-        self.toolbox = Toolbox(make_tools(self._tools), self._use)
+        if self._begun_once:
+            self.toolbox.close()
+            self.toolbox = Toolbox(make_tools(self._tools), self._use)
+        self._begun_once = True
         return self.inner.reset(seed=seed, options=options)
 
     def step(self, action: str) -> Any:

@@ -18,6 +18,9 @@ Defined = TypeVar("Defined", bound=Callable[..., Any])
 
 _BUILT_IN: Final[Mapping[str, str]] = {
     "calculator": "roll.tools.calculator",
+    "python": "roll.tools.python",
+    "search": "roll.tools.search",
+    "mcp": "roll.tools.mcp",
 }
 """The module that registers each built-in tool; it is imported when the name is first used."""
 
