@@ -20,8 +20,10 @@ class ExperienceConfig(ConfigModel):
     """A store of groups, which one program fills and another one learns from."""
 
     type: Literal["folder"] = Field("folder", description="Kind of store: `folder`, on a disk that both programs see.")
-    path: Annotated[Path, Field(strict=False)] = Field(
-        description="Its folder; or, with `mode: train`, that of a finished run, to learn from what it sampled."
+    path: Annotated[Path, Field(strict=False)] | None = Field(
+        None,
+        description="Its folder; or, with `mode: train`, that of a finished run, to learn from what it sampled. With "
+        "`mode: both` the run keeps its own, `replay` in its `output_dir`.",
     )
     reader: str = Field("train", min_length=1, description="Who learns from it: each reader gets every group.")
     uses: Positive = Field(1, description="How often each group is learned from.")
@@ -94,16 +96,33 @@ def experience_problems(config: HasExperience) -> Iterator[Problem]:
     """Yield what contradicts the mode."""
     if config.mode == "both":
         if config.experience is not None:
-            message = "a run that samples and learns keeps its groups to itself."
-            yield Problem("experience", message, "set mode: explore or mode: train, or leave it out.")
+            yield from _replay_problems(config, config.experience)
         return
-    if config.experience is None:
+    if config.experience is None or config.experience.path is None:
         message = f"mode: {config.mode} needs a store between what samples and what learns."
         yield Problem("experience", message, "name a folder: experience: output/experience.")
     if config.mode == "train" and config.async_generation_ratio > 0:
         message = "nothing is sampled, so nothing can be sampled ahead."
         value = config.async_generation_ratio
         yield Problem("async_generation_ratio", message, "leave it out; the run that explores may have it.", value)
+
+
+def _replay_problems(config: HasExperience, store: ExperienceConfig) -> Iterator[Problem]:
+    """Yield what is in the way of replay in one program."""
+    if store.path is not None:
+        message = "a run that samples and learns keeps its groups to itself."
+        yield Problem("experience.path", message, "leave it out, or set mode: explore or mode: train.", str(store.path))
+        return
+    if store.fresh_share is None or store.fresh_share == 1:
+        message = "nothing says which share of a step is sampled for it, and which is replayed."
+        yield Problem("experience.fresh_share", message, "set it below 1: experience.fresh_share=0.5.")
+    if store.uses == 1:
+        message = "each group is learned from once, so nothing can be replayed."
+        yield Problem("experience.uses", message, "set it above 1: experience.uses=2.", store.uses)
+    if config.async_generation_ratio > 0:
+        message = "a run that replays samples in step with training."
+        fix = "leave it out; mode: explore may sample ahead of mode: train."
+        yield Problem("async_generation_ratio", message, fix, config.async_generation_ratio)
 
 
 def experience_cautions(config: HasExperience) -> Iterator[str]:
@@ -121,6 +140,13 @@ def experience_cautions(config: HasExperience) -> Iterator[str]:
             "dynamic_sampling": config.dynamic_sampling.enable,
         }
         reason = "nothing is sampled (mode: train)"
+    elif config.mode == "both":
+        unread = {
+            "experience.follow": store.follow is not None,
+            "experience.writer": store.writer is not None,
+            "experience.ahead": "ahead" in store.model_fields_set,
+        }
+        reason = "one program samples and learns (mode: both)"
     else:
         unread = {
             "experience.uses": store.uses > 1,

@@ -21,8 +21,8 @@ class RLKeys(SamplingKeys, AlgorithmConfig):
 
     mode: Mode = Field(
         "both",
-        description="`both`: samples and learns; `explore`: samples into the store `experience`; `train`: learns from "
-        "what is there.",
+        description="`both`: samples and learns, with `experience` also again from what it sampled before; `explore`: "
+        "samples into the store `experience`; `train`: learns from what is there.",
     )
     experience: ExperienceConfig | None = Field(
         None, description="Where groups lie between what samples and what learns (`mode`); a path alone is a folder."
@@ -41,9 +41,14 @@ class RLKeys(SamplingKeys, AlgorithmConfig):
         return self.mode == "train"
 
     @property
+    def replays(self) -> bool:
+        """Whether it learns again from what it sampled before."""
+        return self.mode == "both" and self.experience is not None
+
+    @property
     def is_stale(self) -> bool:
         """Whether what is learned from may be of older weights than those that are trained."""
-        return super().is_stale or self.learns_from_store
+        return super().is_stale or self.learns_from_store or self.replays
 
     @property
     def correction(self) -> SamplerCorrection:

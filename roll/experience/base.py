@@ -65,12 +65,14 @@ class Lease:
         numbers: The groups' numbers in the store, in the order in which they are trained.
         groups: The groups themselves.
         policy_version: Of each group the version that it was appended with.
+        uses: How often the reader was given each before; 0 for a fresh one.
     """
 
     step: int
     numbers: tuple[int, ...]
     groups: tuple[TrajectoryGroup, ...]
     policy_version: tuple[int, ...]
+    uses: tuple[int, ...]
 
 
 @dataclass(frozen=True, slots=True)
@@ -138,6 +140,12 @@ class ExperienceStore(Protocol):
 
     def rewind(self, step: int) -> None:
         """Forget the leases of all steps after this one, for a trainer that begins again there."""
+
+    def keep_first(self, count: int) -> None:
+        """Forget all groups but the first ``count``, for a run that alone fills the store and begins again there.
+
+        Every reader also forgets its leases from the first one on that has one of them.
+        """
 
     def finish(self) -> None:
         """Take note that nothing more will be appended."""

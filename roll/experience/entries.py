@@ -82,11 +82,13 @@ class Indexed:
         number: Its number in the store; they grow in the order in which groups came in.
         entry: What is kept of it.
         segment: Where its members are; ``None`` where they are in memory.
+        uses: How often it was given out before the step that it is leased to.
     """
 
     number: int
     entry: Entry
     segment: Segment | None
+    uses: int
 
 
 def first_of_each(groups: Iterable[TrajectoryGroup]) -> list[TrajectoryGroup]:
@@ -130,4 +132,5 @@ def lease_of(step: int, found: Sequence[tuple[Indexed, TrajectoryGroup]]) -> Lea
         numbers=tuple(indexed.number for indexed, _ in found),
         groups=tuple(group for _, group in found),
         policy_version=tuple(indexed.entry.policy_version for indexed, _ in found),
+        uses=tuple(indexed.uses for indexed, _ in found),
     )

@@ -31,7 +31,9 @@ _COUNTS: Final = f"""
     from (select *, used < :uses as left from ({_STANDING}))
 """
 _LEASED: Final = """
-    select groups.number, group_id, tag, domain, baseline, policy_version, path, digest, prefix, first_row, members
+    select groups.number, group_id, tag, domain, baseline, policy_version, path, digest, prefix, first_row, members,
+        (select count(*) from leases as before where before.reader = leases.reader and before.number = leases.number
+            and before.step < leases.step)
     from leases join groups using (number) left join segments using (segment)
     where reader = ? and step = ? order by position
 """
@@ -129,6 +131,18 @@ class Index:
             database.execute("delete from leases where reader = ? and step > ?", (reader.name, step))
             database.execute("update readers set trained = min(trained, ?) where reader = ?", (step, reader.name))
 
+    def keep_first(self, count: int) -> None:
+        """Forget all groups but the first ``count``, and every reader's leases from the first on that has others."""
+        with self._change() as database:
+            kept = self._value("select coalesce(max(number), 0) from (select number from groups order by number"
+                               " limit ?)", count)  # fmt: skip
+            given = "select reader, min(step) from leases where number > ? group by reader"
+            for reader, step in database.execute(given, (kept,)).fetchall():
+                database.execute("delete from leases where reader = ? and step >= ?", (reader, step))
+                database.execute("update readers set trained = min(trained, ?) where reader = ?", (step - 1, reader))
+            database.execute("delete from groups where number > ?", (kept,))
+            database.execute("delete from segments where segment not in (select segment from groups)")
+
     def finish(self) -> None:
         """Take note that nothing more will come."""
         with self._change() as database:
@@ -224,7 +238,8 @@ def _indexed(
     prefix: str,
     first_row: int,
     members: int,
+    uses: int,
 ) -> Indexed:
     known = None if baseline is None else float(baseline)
     segment = None if path is None else Segment(path, digest, prefix)
-    return Indexed(number, Entry(group_id, tag, domain, known, policy_version, first_row, members), segment)
+    return Indexed(number, Entry(group_id, tag, domain, known, policy_version, first_row, members), segment, uses)

@@ -48,6 +48,10 @@ class IndexedStore(ABC):
         """Forget the leases of all steps after this one."""
         self._index.rewind(self._reader, step)
 
+    def keep_first(self, count: int) -> None:
+        """Forget all groups but the first ``count``; see ``ExperienceStore.keep_first``."""
+        self._index.keep_first(count)
+
     def finish(self) -> None:
         """Take note that nothing more will be appended."""
         self._index.finish()

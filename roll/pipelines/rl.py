@@ -5,14 +5,17 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncIterator, Iterator, Sequence
 from contextlib import asynccontextmanager
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import Any, TypeVar
 
 from roll.config import RLConfig
 from roll.data.supervised import load_demonstrations
+from roll.experience.errors import StoreError
 from roll.pipelines.experience.exploring import Explorer
-from roll.pipelines.experience.opening import open_store
+from roll.pipelines.experience.opening import open_replay, open_store
+from roll.pipelines.experience.replaying import ReplayedGroups
 from roll.pipelines.experience.stored_groups import StoredGroups
 from roll.pipelines.learning.algorithm_options import needs_baselines
 from roll.pipelines.learning.batches import TrainingBatch
@@ -33,11 +36,15 @@ Config = TypeVar("Config", bound=RLConfig)
 class RLPipeline(SampledRun[Config]):
     """A run that learns from the scores of what it samples. A pipeline says what (``stream``) and what is evaluated.
 
-    With ``mode: explore`` it fills a store instead of learning, with ``mode: train`` it learns from one.
+    With ``experience`` it learns again from what it sampled before. With ``mode: explore`` it fills a store instead of
+    learning, with ``mode: train`` it learns from one.
     """
+
+    fails_with = (*SampledRun.fails_with, StoreError)
 
     explorer: Explorer | None = None
     stored: StoredGroups | None = None
+    replayed: ReplayedGroups | None = None
 
     experts: ExpertRows | None = None
     answers: ExpertAnswers | None = None
@@ -60,17 +67,33 @@ class RLPipeline(SampledRun[Config]):
         else:
             self.experts = ExpertRows.of(self.config, table, int(text.tokenizer.pad_token_id or 0))
 
+    def give_groups(self, sources: Sequence[Source]) -> None:
+        """Set up what gives each step its groups; where some are replayed, fewer are sampled."""
+        keys = self.config.experience
+        if keys is None or not self.config.replays:
+            super().give_groups(sources)
+            return
+        share = keys.fresh_share or 1.0
+        super().give_groups([replace(each, groups_per_step=max(1, round(share * each.groups_per_step)))
+                             for each in sources])  # fmt: skip
+
     def make_stream(self, sources: Sequence[Source]) -> Groups:
         """Return what gives each step its groups: what is sampled, or a store."""
         keys = self.config.experience
         if keys is None:
             return super().make_stream(sources)
+        count = self.config.groups_per_step
+        if self.config.replays:
+            fresh = sum(source.groups_per_step for source in sources)
+            opened = partial(open_replay, keys, self.config.output_dir, fresh / count)
+            self.replayed = ReplayedGroups(super().make_stream(sources), opened, count)
+            return self.replayed
         learns = self.config.learns_from_store
         store = open_store(keys, learns=learns, needs_baselines=needs_baselines(self.config))
         if learns:
-            self.stored = StoredGroups(store, self.config.groups_per_step, self.domains())
+            self.stored = StoredGroups(store, count, self.domains())
             return self.stored
-        self.explorer = Explorer(store, keys, self.config.groups_per_step)
+        self.explorer = Explorer(store, keys, count)
         return super().make_stream(sources)
 
     def domains(self) -> dict[str, str]:
@@ -123,6 +146,8 @@ class RLPipeline(SampledRun[Config]):
         """Give the engines weights, and begin with the store."""
         if self.stored is not None and not resumed:
             self.stored.begin_at(0)
+        if self.replayed is not None and not resumed:
+            self.replayed.begin_at(0)
         await super().ready(0 if self.explorer is not None else first, resumed)
 
     @asynccontextmanager
@@ -144,6 +169,8 @@ class RLPipeline(SampledRun[Config]):
         await super().save_state(folder)
         if self.stored is not None:
             self.stored.saved()
+        if self.replayed is not None:
+            self.replayed.saved()
 
     async def restore(self, folder: Path, state: dict[str, Any]) -> None:
         """Load a checkpoint."""

@@ -128,19 +128,20 @@ class SampledRun(Run[Config]):
             self.meter.begin()
             rollout = await self.stream.next(step, version=self.version_before(step), on_progress=self.meter.groups)
             require_some(rollout.groups)
-            sampled = {**self.meter.end(rollout), **self.sampled(rollout)}  # now: sampling may go on meanwhile
+            new = rollout.without_replayed()
+            sampled = {**self.meter.end(new), **self.sampled(new)}  # now: sampling may go on meanwhile
             for note in rollout.notes:
                 self.progress.warning(f"step {step}: {note}")
-            report_failures(self.progress, rollout.groups, f"step {step}")
-            store(self.config, rollout.groups, step, "train", self.core.token_text)
+            report_failures(self.progress, new.groups, f"step {step}")
+            store(self.config, new.groups, step, "train", self.core.token_text)
         learned = self.pass_on(rollout.groups, step)
         if learned is None:
             batch = self.learner.make_batch(rollout.groups)
             learned = await to_its_end(asyncio.create_task(self.update(batch, step)))
             self.keep(batch, step)
-        described = prefixed(rollout_metrics(rollout.groups), "rollout")
+        described = prefixed(rollout_metrics(new.groups), "rollout")
         named = {"reward/mean": described.get("rollout/reward", 0.0)}
-        success = success_in_environments(rollout.groups)
+        success = success_in_environments(new.groups)
         if success is not None:
             named["env/success"] = success
         metrics = {**named, **described, **sampled, **learned, **await self.measure()}

@@ -7,7 +7,7 @@ import time
 from collections import Counter
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager, nullcontext
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, TypeVar
 
 from roll.schedulers.admission import Dropped, DropReason
@@ -36,6 +36,7 @@ class StepGroups:
             ``rollout/staleness/…`` (:func:`roll.schedulers.staleness.staleness_metrics`).
         aborted: Groups that were under way and not needed (``additional``); they come again.
         notes: What a person should know: that fewer groups than wanted passed the filter, or none.
+        replayed: How many groups, the last ones, were learned from before; all others were sampled for this step.
     """
 
     groups: list[TrajectoryGroup]
@@ -44,6 +45,11 @@ class StepGroups:
     metrics: dict[str, float]
     aborted: int = 0
     notes: list[str] = field(default_factory=list)
+    replayed: int = 0
+
+    def without_replayed(self) -> StepGroups:
+        """Return the same with only what was sampled for this step."""
+        return replace(self, groups=self.groups[: len(self.groups) - self.replayed], replayed=0)
 
     @property
     def consumed(self) -> int:

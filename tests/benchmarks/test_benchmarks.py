@@ -25,6 +25,8 @@ ARGUMENTS = {
     "learned": "rlvr_math --folder runs --set max_steps=1 save_steps=1 eval_steps=0 rollout_batch_size=4",
     "learning_curves": "run --out curves.png",
     "ray_overhead": "--environments 16 --slots 16 --workers 1 --turns 2 --seconds 0.05 --rounds 1",
+    "replay": "--folder runs --set max_steps=1 save_steps=1 eval_steps=1 rollout_batch_size=4 mini_batches=1 "
+    "train_env_manager.env_groups=2 train_env_manager.group_size=2 val_batch_size=2 val_env_manager.env_groups=2",
     "review": "--files 2 --episodes 8",
     "rlvr_vs_trl": "uniform --steps 2 --rounds 1 --prompts 2 --teaching-steps 2",
     "sft_vs_trl": "uniform --steps 2 --rounds 1 --peer-rows 32",

@@ -54,6 +54,7 @@ RUNS = {
 KINDS: dict[str, type[RunConfig]] = {
     "sokoban": AgenticConfig,
     "frozen_lake": AgenticConfig,
+    "replay": AgenticConfig,
     "frozen_lake_slippery": AgenticConfig,
     "mixed": AgenticConfig,
     "custom_env": AgenticConfig,

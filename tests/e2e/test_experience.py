@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 import signal
 import subprocess
 from collections.abc import Callable
@@ -13,6 +14,7 @@ import pytest
 from roll.config import ConfigError, RunError
 from roll.pipelines.agentic import run_agentic
 from roll.pipelines.rlvr import run_rlvr
+from roll.runs.layout import CHECKPOINTS, folder_of
 from tests import programs
 from tests.e2e import rlvr_support, support
 from tests.e2e.ray_support import trained_on
@@ -83,9 +85,40 @@ def test_a_store_that_is_used_up_says_what_to_do(tmp_path: Path) -> None:
     assert trained_on(tmp_path / "twice", 1) == trained_on(tmp_path / "twice", 2)
 
 
+REPLAY = {"experience__fresh_share": 0.5, "experience__uses": 2, "experience__priority": "staleness"}
+
+
+@pytest.mark.parametrize("kind", exhaustive_but(["agentic", "rlvr"], "agentic"))
+def test_half_of_a_step_is_replayed_and_a_run_that_goes_on_ends_the_same(kind: str, tmp_path: Path) -> None:
+    run(kind, tmp_path / "whole", **REPLAY, max_steps=3)
+    metrics = rows(tmp_path / "whole")
+    assert [row["rollout/groups_replayed"] for row in metrics] == [0, 2, 2]
+    assert [row["rollout/staleness/max"] for row in metrics] == [0, 1, 1], "the newest is replayed"
+    ids = [[member.group_id for member in trained_on(tmp_path / "whole", step)] for step in (1, 2, 3)]
+    assert len(ids[0]) == 2 * len(ids[1]) == 2 * len(ids[2]), "half as much is sampled, and stored where it was"
+    assert len(set(ids[0] + ids[1] + ids[2])) == 8
+    run(kind, tmp_path / "both", max_steps=1)
+    first, both = (
+        [[turn.completion_ids for turn in member.turns] for member in trained_on(tmp_path / name, 1)]
+        for name in ("whole", "both")
+    )
+    assert first == both, "nothing is there to be replayed in the first step"
+    run(kind, tmp_path / "halves", **REPLAY, max_steps=2)
+    first_checkpoint = folder_of(tmp_path / "halves" / CHECKPOINTS, 1)
+    run(kind, tmp_path / "halves", **REPLAY, max_steps=3, resume_from_checkpoint=first_checkpoint)
+    assert same(train_state(tmp_path / "halves", 3), train_state(tmp_path / "whole", 3))
+    shutil.rmtree(tmp_path / "halves" / "replay")
+    with pytest.raises(RunError, match="has 0 of the .* groups that it had at the checkpoint.*folder replay"):
+        run(kind, tmp_path / "halves", **REPLAY, max_steps=4, resume_from_checkpoint=True)
+
+
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
+        ({"experience__uses": 2}, "which share of a step"),
+        ({"experience__fresh_share": 0.5}, "nothing can be replayed"),
+        ({**REPLAY, "async_generation_ratio": 1.0}, "samples in step with training"),
+        ({"mode": "explore", "experience__uses": 2}, "mode: explore needs a store"),
         ({"mode": "train"}, "mode: train needs a store"),
         ({"experience__path": "x"}, "keeps its groups to itself"),
         ({"mode": "train", "experience__path": "x", "async_generation_ratio": 1.0}, "nothing can be sampled ahead"),

@@ -144,6 +144,13 @@ class Model:
         if reader in self.trained:
             self.trained[reader] = min(step, self.trained[reader])
 
+    def keep_first(self, count: int) -> None:
+        self.groups = self.groups[:count]
+        for reader, given in self.leases.items():
+            first = min((step for step, places in given.items() if max(places) >= count), default=None)
+            if first is not None:
+                self.rewind(reader, first - 1)
+
     def counts(self, reader: Reader) -> StoreCounts:
         used, step, name = self.used(reader.name), self.next_step(reader.name), reader.name
         there = self.available(reader, step)

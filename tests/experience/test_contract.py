@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import tempfile
 import threading
+from collections import Counter
 from collections.abc import Iterable
 from dataclasses import fields
 from pathlib import Path
@@ -285,6 +286,7 @@ class Machine(RuleBasedStateMachine):
         before = self.model.used(reader)
         is_new = step not in self.model.leases.get(reader, {})
         expected = self.model.lease(READERS[reader], count, step)
+        earlier = Counter(p for s, places in self.model.leases[reader].items() if s < step for p in places)
         lease = self.stores[reader].lease(count, step)
         if expected is None:
             assert lease is None
@@ -293,6 +295,7 @@ class Machine(RuleBasedStateMachine):
             assert list(zip(lease.groups, lease.policy_version, strict=True)) == [
                 self.model.groups[place] for place in expected
             ]
+            assert lease.uses == tuple(earlier[place] for place in expected)
             assert not is_new or sum(not before[place] for place in expected) >= READERS[reader].fresh_of(count)
         assert all(times <= READERS[reader].uses for times in self.model.used(reader).values())
 
@@ -307,6 +310,11 @@ class Machine(RuleBasedStateMachine):
         step = max(0, self.model.next_step(reader) - 1 - back)
         self.stores[reader].rewind(step)
         self.model.rewind(reader, step)
+
+    @rule(reader=_readers, count=st.integers(0, 12))
+    def keep_first(self, reader: str, count: int) -> None:
+        self.stores[reader].keep_first(count)
+        self.model.keep_first(count)
 
     @rule(reader=_readers, closes=st.booleans())
     def end_and_begin_again(self, reader: str, closes: bool) -> None:

@@ -150,6 +150,18 @@ def test_of_two_that_append_the_same_at_once_one_keeps_it(tmp_path: Path, monkey
     assert lease is not None and list(lease.groups) == [make_group(0, 1), make_group(1, 1), make_group(2)]
 
 
+def test_files_of_groups_that_were_forgotten_are_swept_away(tmp_path: Path) -> None:
+    store = filled(tmp_path, 6)
+    assert store.lease(4, 1)
+    store.keep_first(3)
+    assert store.counts().available == 3
+    store.append([make_group(9)], 8)
+    store.close()
+    assert len(segments(tmp_path)) == 3, "the segment of two groups, that of one, and the new one"
+    lease = FolderStore(tmp_path).lease(4, 1)
+    assert lease is not None and list(lease.groups) == [make_group(0), make_group(1), make_group(2), make_group(9)]
+
+
 def test_other_files_beside_segments_are_left_alone(tmp_path: Path) -> None:
     (tmp_path / "segments").mkdir()
     (tmp_path / "segments" / "notes.txt").write_text("mine")

@@ -17,6 +17,11 @@ _LOOK_EVERY: Final = 0.2
 """Seconds between two looks at whether a store has room."""
 
 
+def whole(groups: Sequence[TrajectoryGroup]) -> list[TrajectoryGroup]:
+    """Return the groups of which a member did not break."""
+    return [group for group in groups if any(not member.status.is_error for member in group.trajectories)]
+
+
 class Explorer:
     """Fills a store, not faster than it is learned from, and knows the newest weights of who learns.
 
@@ -36,8 +41,7 @@ class Explorer:
 
         Groups that broke are left out.
         """
-        whole = [group for group in groups if any(not member.status.is_error for member in group.trajectories)]
-        new = self._store.append([self._named(group) for group in whole], version)
+        new = self._store.append([self._named(group) for group in whole(groups)], version)
         counts = self._store.counts()
         return {"experience/new_groups": float(new), "experience/available": float(counts.fresh)}
 

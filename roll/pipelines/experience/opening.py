@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
 
 from roll.common.registry import UnknownNameError
 from roll.config import ConfigError, Problem
@@ -12,7 +14,7 @@ from roll.experience.base import Reader
 from roll.experience.folder import FolderStore
 from roll.experience.priorities import priority_of
 from roll.pipelines.run.checks import sentence
-from roll.runs.layout import TRAJECTORIES
+from roll.runs.layout import REPLAY, TRAJECTORIES
 
 INSIDE_A_RUN = "experience"
 """Folder of the store that refers to what a run sampled, inside that run's own."""
@@ -42,6 +44,17 @@ def reader_of(config: ExperienceConfig) -> Reader:
     )
 
 
+def open_replay(config: ExperienceConfig, output_dir: Path, fresh_share: float) -> FolderStore:
+    """Open the store of a run that learns again from what it sampled.
+
+    Args:
+        config: Its keys.
+        output_dir: The folder of the run.
+        fresh_share: The share of a step that is sampled for it, in whole groups.
+    """
+    return FolderStore(output_dir / REPLAY, replace(reader_of(config), fresh_share=fresh_share))
+
+
 def open_store(config: ExperienceConfig, *, learns: bool, needs_baselines: bool) -> FolderStore:
     """Open a store, or make one.
 
@@ -53,6 +66,7 @@ def open_store(config: ExperienceConfig, *, learns: bool, needs_baselines: bool)
     Raises:
         ConfigError: What is there is not what the run needs.
     """
+    assert config.path is not None, "such a mode without a path is refused"
     reader = reader_of(config)
     if learns and (config.path / TRAJECTORIES).is_dir():
         if needs_baselines:

@@ -9,7 +9,7 @@ from pathlib import Path
 
 from roll.config import ConfigError, Problem, RunConfig
 from roll.pipelines.run.storage import reason_of
-from roll.runs.layout import CHECKPOINTS, CONFIG, EVALUATION, NOTES, RECORD, TRAJECTORIES, list_checkpoints
+from roll.runs.layout import CHECKPOINTS, CONFIG, EVALUATION, NOTES, RECORD, REPLAY, TRAJECTORIES, list_checkpoints
 from roll.runs.lock import FolderInUseError, hold, require_writable
 from roll.runs.outcome import OUTCOME
 
@@ -86,6 +86,7 @@ def make_room(config: RunConfig, begun_from: Path | None, also: Sequence[Path] =
         config.logs_path,
         config.render_path,
         config.output_dir / TRAJECTORIES,
+        config.output_dir / REPLAY,
         config.output_dir / EVALUATION,
         config.output_dir / CONFIG,
         config.output_dir / RECORD,
