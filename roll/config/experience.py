@@ -13,7 +13,7 @@ from roll.config.errors import Problem
 from roll.config.sampling_keys import DynamicSampling
 from roll.config.worker import NonNegative, Positive
 
-Mode = Literal["both", "explore", "train"]
+Mode = Literal["both", "explore", "train", "bench"]
 
 
 class ExperienceConfig(ConfigModel):
@@ -50,8 +50,8 @@ class ExperienceConfig(ConfigModel):
     )
     follow: Annotated[Path, Field(strict=False)] | None = Field(
         None,
-        description="`mode: explore`: the folder of the run that learns (its `output_dir`), whose newest checkpoint is "
-        "sampled from. null: the policy stays as it is.",
+        description="The folder of the run that learns (its `output_dir`). `mode: explore` samples from its newest "
+        "checkpoint; null: the policy stays as it is. `mode: bench` evaluates each of its checkpoints.",
     )
     ahead: Positive | None = Field(
         2, description="`mode: explore`: waits while so many steps of groups have not been learned from. null: never."
@@ -82,6 +82,11 @@ class HasExperience(Protocol):
         ...
 
     @property
+    def eval_steps(self) -> int:
+        """Steps between two evaluations."""
+        ...
+
+    @property
     def group_size_redundancy(self) -> int:
         """Spare members of a group."""
         ...
@@ -94,6 +99,9 @@ class HasExperience(Protocol):
 
 def experience_problems(config: HasExperience) -> Iterator[Problem]:
     """Yield what contradicts the mode."""
+    if config.mode == "bench":
+        yield from _bench_problems(config)
+        return
     if config.mode == "both":
         if config.experience is not None:
             yield from _replay_problems(config, config.experience)
@@ -105,6 +113,16 @@ def experience_problems(config: HasExperience) -> Iterator[Problem]:
         message = "nothing is sampled, so nothing can be sampled ahead."
         value = config.async_generation_ratio
         yield Problem("async_generation_ratio", message, "leave it out; the run that explores may have it.", value)
+
+
+def _bench_problems(config: HasExperience) -> Iterator[Problem]:
+    """Yield what is in the way of evaluating the checkpoints of another run."""
+    if config.experience is None or config.experience.follow is None:
+        message = "mode: bench evaluates the checkpoints of another run, and none is named."
+        yield Problem("experience.follow", message, "name its output_dir: experience.follow=output/sokoban.")
+    if not config.eval_steps:
+        message = "mode: bench evaluates, and the configuration never does."
+        yield Problem("eval_steps", message, "set it to 1; every checkpoint is evaluated, whatever it is.", 0)
 
 
 def _replay_problems(config: HasExperience, store: ExperienceConfig) -> Iterator[Problem]:
@@ -130,9 +148,12 @@ def experience_cautions(config: HasExperience) -> Iterator[str]:
     store = config.experience
     if store is None:
         return
-    if store.uses == 1 and (store.cooldown or store.fresh_share is not None):
+    if config.mode != "bench" and store.uses == 1 and (store.cooldown or store.fresh_share is not None):
         yield "experience.cooldown, experience.fresh_share: no effect, each group is used once. Set experience.uses."
-    if config.mode == "train":
+    if config.mode == "bench":
+        unread = {f"experience.{key}": True for key in store.model_fields_set - {"follow"}}
+        reason = "checkpoints are evaluated, and nothing else (mode: bench)"
+    elif config.mode == "train":
         unread = {
             "experience.follow": store.follow is not None,
             "experience.writer": store.writer is not None,

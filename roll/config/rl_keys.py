@@ -22,7 +22,8 @@ class RLKeys(SamplingKeys, AlgorithmConfig):
     mode: Mode = Field(
         "both",
         description="`both`: samples and learns, with `experience` also again from what it sampled before; `explore`: "
-        "samples into the store `experience`; `train`: learns from what is there.",
+        "samples into the store `experience`; `train`: learns from what is there; `bench`: evaluates the checkpoints "
+        "of another run as they appear.",
     )
     experience: ExperienceConfig | None = Field(
         None, description="Where groups lie between what samples and what learns (`mode`); a path alone is a folder."
@@ -37,8 +38,8 @@ class RLKeys(SamplingKeys, AlgorithmConfig):
 
     @property
     def learns_from_store(self) -> bool:
-        """Whether it learns from what other runs sampled."""
-        return self.mode == "train"
+        """Whether it learns from what other runs sampled, if it learns: nothing is sampled for training."""
+        return self.mode in ("train", "bench")
 
     @property
     def replays(self) -> bool:

@@ -14,6 +14,7 @@ from roll.config import RLConfig
 from roll.data.supervised import load_demonstrations
 from roll.experience.errors import StoreError
 from roll.pipelines.experience.exploring import Explorer
+from roll.pipelines.experience.following import FollowedRun
 from roll.pipelines.experience.opening import open_replay, open_store
 from roll.pipelines.experience.replaying import ReplayedGroups
 from roll.pipelines.experience.stored_groups import StoredGroups
@@ -37,7 +38,7 @@ class RLPipeline(SampledRun[Config]):
     """A run that learns from the scores of what it samples. A pipeline says what (``stream``) and what is evaluated.
 
     With ``experience`` it learns again from what it sampled before. With ``mode: explore`` it fills a store instead of
-    learning, with ``mode: train`` it learns from one.
+    learning, with ``mode: train`` it learns from one, with ``mode: bench`` it evaluates checkpoints of another run.
     """
 
     fails_with = (*SampledRun.fails_with, StoreError)
@@ -45,6 +46,8 @@ class RLPipeline(SampledRun[Config]):
     explorer: Explorer | None = None
     stored: StoredGroups | None = None
     replayed: ReplayedGroups | None = None
+    followed: FollowedRun | None = None
+    _found: bool = True
 
     experts: ExpertRows | None = None
     answers: ExpertAnswers | None = None
@@ -80,7 +83,10 @@ class RLPipeline(SampledRun[Config]):
     def make_stream(self, sources: Sequence[Source]) -> Groups:
         """Return what gives each step its groups: what is sampled, or a store."""
         keys = self.config.experience
-        if keys is None:
+        if self.config.mode == "bench":
+            assert keys is not None and keys.follow is not None, "bench without it is refused"
+            self.followed = FollowedRun(keys.follow)
+        if keys is None or self.followed is not None:
             return super().make_stream(sources)
         count = self.config.groups_per_step
         if self.config.replays:
@@ -96,6 +102,11 @@ class RLPipeline(SampledRun[Config]):
         self.explorer = Explorer(store, keys, count)
         return super().make_stream(sources)
 
+    @property
+    def learns(self) -> bool:
+        """Whether this run changes weights."""
+        return self.explorer is None and self.followed is None
+
     def domains(self) -> dict[str, str]:
         """Return the domain of each tag of prompts."""
         return {}
@@ -103,6 +114,26 @@ class RLPipeline(SampledRun[Config]):
     def version_before(self, step: int) -> int:
         """Return the version of the weights that a step begins with."""
         return super().version_before(step) if self.explorer is None else self.core.engines.version
+
+    async def step(self, step: int) -> None:
+        """Sample and learn; or find the checkpoint of this step of the run that is followed, if it has one."""
+        if self.followed is None:
+            await super().step(step)
+            return
+        with self.progress.stage("wait"):
+            folder = await self.followed.checkpoint(step)
+        self._found = folder is not None
+        with self.changing(step):
+            if folder is not None:
+                self._found = await to_its_end(asyncio.create_task(self.take_weights(step, folder)))
+
+    def evaluates(self, step: int) -> bool:
+        """Whether there is an evaluation after a step: where checkpoints are evaluated, after each that there is."""
+        return super().evaluates(step) if self.followed is None or not step else self._found
+
+    def saves(self, step: int) -> bool:
+        """Whether there is a checkpoint after a step."""
+        return super().saves(step) if self.followed is None else self._found
 
     async def before_rollout(self) -> None:
         """Where this run explores, wait until the store has room, and take the newest weights."""
@@ -127,7 +158,10 @@ class RLPipeline(SampledRun[Config]):
         found = explorer.newer_than(self.core.engines.version)
         if found is None:
             return
-        version, folder = found
+        await self.take_weights(*found)
+
+    async def take_weights(self, version: int, folder: Path) -> bool:
+        """Sample from a checkpoint from now on; returns whether it is still there."""
         devices = self.core.devices
         async with self.core.engines.weights_at_rest:
             await devices.begin_update()
@@ -141,6 +175,7 @@ class RLPipeline(SampledRun[Config]):
                 with self.progress.stage("weight_sync"):
                     await self.publish(version)
             await devices.end_weight_sync()
+        return is_there
 
     async def ready(self, first: int, resumed: bool) -> None:
         """Give the engines weights, and begin with the store."""
@@ -148,7 +183,7 @@ class RLPipeline(SampledRun[Config]):
             self.stored.begin_at(0)
         if self.replayed is not None and not resumed:
             self.replayed.begin_at(0)
-        await super().ready(0 if self.explorer is not None else first, resumed)
+        await super().ready(first if self.learns else 0, resumed)
 
     @asynccontextmanager
     async def working(self) -> AsyncIterator[None]:
@@ -164,7 +199,7 @@ class RLPipeline(SampledRun[Config]):
 
     async def save_state(self, folder: Path) -> None:
         """Write what was learned, if anything was."""
-        if self.explorer is not None:
+        if not self.learns:
             return
         await super().save_state(folder)
         if self.stored is not None:
@@ -174,7 +209,7 @@ class RLPipeline(SampledRun[Config]):
 
     async def restore(self, folder: Path, state: dict[str, Any]) -> None:
         """Load a checkpoint."""
-        if self.explorer is None:
+        if self.learns:
             await super().restore(folder, state)
         else:
             self.load_state(state)
@@ -195,4 +230,6 @@ class RLPipeline(SampledRun[Config]):
         policy, step = Path(self.config.model_path("actor_train")).name, self.config.plan().train.short()
         if self.explorer is not None:
             return f"{policy}, explores, {step}"
+        if self.followed is not None:
+            return f"{policy}, evaluates the checkpoints of another run"
         return f"{policy}, {self.config.adv_estimator}, {step}{' from a store' if self.stored is not None else ''}"

@@ -85,6 +85,24 @@ def test_a_store_that_is_used_up_says_what_to_do(tmp_path: Path) -> None:
     assert trained_on(tmp_path / "twice", 1) == trained_on(tmp_path / "twice", 2)
 
 
+@pytest.mark.parametrize("kind", ["agentic", "rlvr"])
+def test_a_bench_measures_each_checkpoint_as_the_run_itself_would_have(kind: str, tmp_path: Path) -> None:
+    bench = {"mode": "bench", "experience__follow": tmp_path / "both", "eval_steps": 1}
+    run(kind, tmp_path / "both", max_steps=3, save_steps=2, eval_steps=1)
+    shutil.rmtree(tmp_path / "both" / "trajectories")
+    run(kind, tmp_path / "bench", **bench, max_steps=2)
+    run(kind, tmp_path / "bench", **bench, max_steps=9, resume_from_checkpoint="true")
+    measured = {row["step"]: row for row in rows(tmp_path / "bench")}
+    own = {row["step"]: row for row in rows(tmp_path / "both") if "val/success" in row}
+    assert list(measured) == [0, 2, 3], "each checkpoint once, and the policy that the run began with"
+    for step, row in measured.items():
+        assert {key: row[key] for key in row if key.startswith("val/")} == {
+            key: own[step][key] for key in row if key.startswith("val/")
+        }
+    assert len(list((tmp_path / "bench" / "trajectories").glob("val_step=*.parquet"))) == 3
+    assert not list((tmp_path / "bench").glob("checkpoints/*/hf"))
+
+
 REPLAY = {"experience__fresh_share": 0.5, "experience__uses": 2, "experience__priority": "staleness"}
 
 
@@ -118,6 +136,7 @@ def test_half_of_a_step_is_replayed_and_a_run_that_goes_on_ends_the_same(kind: s
         ({"experience__uses": 2}, "which share of a step"),
         ({"experience__fresh_share": 0.5}, "nothing can be replayed"),
         ({**REPLAY, "async_generation_ratio": 1.0}, "samples in step with training"),
+        ({"mode": "bench", "eval_steps": 1}, "evaluates the checkpoints of another run, and none"),
         ({"mode": "explore", "experience__uses": 2}, "mode: explore needs a store"),
         ({"mode": "train"}, "mode: train needs a store"),
         ({"experience__path": "x"}, "keeps its groups to itself"),

@@ -127,6 +127,14 @@ class Run(ABC, Generic[Config]):
     async def evaluate(self, step: int) -> None:
         """Evaluate after ``step`` steps; ends with ``self.log.evaluation``."""
 
+    def evaluates(self, step: int) -> bool:
+        """Whether there is an evaluation after ``step``."""
+        return is_due(step, self.config.eval_steps, self.config.max_steps)
+
+    def saves(self, step: int) -> bool:
+        """Whether there is a checkpoint after ``step``; after the last one there always is."""
+        return is_due(step, self.config.save_steps, self.config.max_steps)
+
     @asynccontextmanager
     async def working(self) -> AsyncIterator[None]:
         """Surround all steps with what goes on beside them."""
@@ -177,13 +185,13 @@ class Run(ABC, Generic[Config]):
                 if resumed is not None:
                     await self.restore(resumed.path, resumed.state)
                 await self.ready(first, resumed is not None)
-                if is_due(first, config.eval_steps, config.max_steps) and self.log.evaluated < first:
+                if self.evaluates(first) and self.log.evaluated < first:
                     await self.evaluate(first)
                 for step in range(first + 1, config.max_steps + 1):
                     await self.step(step)
-                    if is_due(step, config.eval_steps, config.max_steps):
+                    if self.evaluates(step):
                         await self.evaluate(step)
-                    if is_due(step, config.save_steps, config.max_steps) or step == config.max_steps:
+                    if self.saves(step) or step == config.max_steps:
                         await to_its_end(asyncio.create_task(self.save(step)))
             summary = self.summary(max(first, config.max_steps))
             self.progress.finish(summary)
