@@ -88,7 +88,7 @@ def main() -> None:
         share = f"{len(saved)} of {len(arguments.seeds)}"
         print(f"\n{share} seeds got there with replay, with {fmean(saved):.0%} fewer tokens")
     else:
-        print("\nno seed got there with replay")
+        print("\nnothing to compare: no seed got there with replay, or what is aimed at was there from the start")
 
 
 if __name__ == "__main__":
