@@ -16,6 +16,7 @@ _TYPES = {
     "gymnasium_text": "roll.envs.adapters.gymnasium_text:GymnasiumTextEnv",
     "reasoning_gym": "roll.envs.adapters.reasoning_gym:ReasoningGymEnv",
     "textarena": "roll.envs.adapters.textarena_games:TextArenaEnv",
+    "minigrid": "roll.envs.adapters.minigrid_text:MiniGridEnv",
 }
 
 _GYMNASIUM_IDS = {
@@ -88,6 +89,9 @@ _TAGS = (
         max_tokens_per_step=64,
     ),
     Tag("Mastermind", "textarena", {"game": "Mastermind-v0", "worst": 0.0}, max_steps=20, max_tokens_per_step=256),
+    Tag("BabyAIGoTo", "minigrid", {"game": "BabyAI-GoToLocal-v0"}, max_steps=30, max_tokens_per_step=128),
+    Tag("BabyAIPickUp", "minigrid", {"game": "BabyAI-PickupLoc-v0"}, max_steps=30, max_tokens_per_step=128),
+    Tag("MiniGridEmpty", "minigrid", {"game": "MiniGrid-Empty-Random-5x5-v0"}, max_steps=20, max_tokens_per_step=128),
 )
 
 

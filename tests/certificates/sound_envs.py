@@ -99,6 +99,9 @@ SOUND = (
     "GuessTheNumber",
     "TowerOfHanoi",
     "Mastermind",
+    "BabyAIGoTo",
+    "BabyAIPickUp",
+    "MiniGridEmpty",
     "examples.custom_env:TreasureHunt",
     *(
         f"sound_envs:{made.__name__}"

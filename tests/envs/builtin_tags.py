@@ -16,4 +16,7 @@ BUILTIN_TAGS = [
     "GuessTheNumber",
     "TowerOfHanoi",
     "Mastermind",
+    "BabyAIGoTo",
+    "BabyAIPickUp",
+    "MiniGridEmpty",
 ]
