@@ -13,6 +13,7 @@ from roll.envs.registry import ENV_TYPES, TAGS, Tag
 _TYPES = {
     "sokoban": "roll.envs.sokoban:SokobanEnv",
     "frozen_lake": "roll.envs.frozen_lake:FrozenLakeEnv",
+    "problems": "roll.envs.problems:ProblemsEnv",
     "gymnasium_text": "roll.envs.adapters.gymnasium_text:GymnasiumTextEnv",
     "reasoning_gym": "roll.envs.adapters.reasoning_gym:ReasoningGymEnv",
     "textarena": "roll.envs.adapters.textarena_games:TextArenaEnv",

@@ -56,6 +56,7 @@ KINDS: dict[str, type[RunConfig]] = {
     "frozen_lake": AgenticConfig,
     "replay": AgenticConfig,
     "frozen_lake_slippery": AgenticConfig,
+    "math_tools": AgenticConfig,
     "mixed": AgenticConfig,
     "custom_env": AgenticConfig,
     "custom_algorithm": AgenticConfig,
@@ -89,6 +90,7 @@ SIZES: dict[str, dict[str, Any]] = {
         "train_env_manager.env_groups": 4,
         "train_env_manager.group_size": 1,
     },
+    "math_tools": {**SMALL_GAMES, "custom_envs.MathProblem.max_tokens_per_step": 8},
     "mixed": {**SMALL_GAMES, "prompts_per_step": 2, "validation.data_args.max_samples": 4},
     "rlvr_math": {"rollout_batch_size": 4, "num_return_sequences_in_group": 2, "validation.data_args.max_samples": 4},
     "rlvr_smollm2": {
