@@ -122,7 +122,7 @@ class ToolUsingEnv(TextEnv):
 
     def _answered(self, calls: Sequence[ToolCall]) -> tuple[str, float, bool, bool, dict[str, Any]]:
         answers = self.toolbox.answer(calls)
-        penalty = answers.wrong * self._use.wrong_call_penalty
+        penalty = answers.wrong * self._use.wrong_call_penalty if answers.wrong else 0.0  # and not -0.0
         names = [call.name for call in calls if call.name]
         info = {
             "action": ", ".join(names) or None,

@@ -35,6 +35,7 @@ KINDS = {
     "three_stages": StagedConfig,
     "reward_math": RewardModelConfig,
     "process_reward_math": RewardModelConfig,
+    "math_tools": AgenticConfig,
     "distill_sokoban": DistillConfig,
 }
 
