@@ -150,9 +150,14 @@ def test_a_mode_that_contradicts_itself_is_refused(tmp_path: Path, changes: dict
 
 
 @pytest.mark.exhaustive
-def test_a_learner_that_is_killed_goes_on_with_the_same_groups(tmp_path: Path) -> None:
-    run("agentic", tmp_path / "explore", mode="explore", experience__path=tmp_path / "store", experience__ahead=99)
-    keys = {**STEPS, "mode": "train", "experience.path": tmp_path / "store", "env_modules": "[sabotage]"}
+@pytest.mark.parametrize("mode", ["train", "both"])
+def test_a_learner_that_is_killed_goes_on_with_the_same_groups(mode: str, tmp_path: Path) -> None:
+    if mode == "train":
+        run("agentic", tmp_path / "explore", mode="explore", experience__path=tmp_path / "store", experience__ahead=99)
+        store = {"experience.path": tmp_path / "store"}
+    else:
+        store = {key.replace("__", "."): value for key, value in REPLAY.items()}
+    keys = {**STEPS, "mode": mode, **store, "env_modules": "[sabotage]"}
     words: Callable[[str], list[str]] = lambda out: command(output_dir=out, resume_from_checkpoint="true", **keys)  # noqa: E731
     assert start(words("whole"), tmp_path).returncode == 0
     done = start(words("killed"), tmp_path, ROLL_TEST_KILL="update:2")
