@@ -94,6 +94,7 @@ lint: setup
 	$(BIN)/ruff format --check .
 	$(BIN)/python scripts/generate_config_reference.py --check
 	$(BIN)/python scripts/generate_dialects.py --check
+	$(BIN)/python scripts/generate_env_catalogue.py --check
 
 types: setup
 	$(BIN)/mypy
@@ -108,6 +109,7 @@ format: setup  ## Format the code
 docs: setup  ## Write the tables of keys anew, and the site of the documentation to build/site
 	$(BIN)/python scripts/generate_config_reference.py
 	$(BIN)/python scripts/generate_dialects.py
+	$(BIN)/python scripts/generate_env_catalogue.py
 	NO_MKDOCS_2_WARNING=1 $(BIN)/python -m mkdocs build --strict
 
 benchmarks: setup  ## Run the benchmarks (each prints ours, the peer and the ratio)
