@@ -103,6 +103,7 @@ SOUND = (
     "BabyAIPickUp",
     "MiniGridEmpty",
     "examples.custom_env:TreasureHunt",
+    "examples.minesweeper:Minesweeper",
     *(
         f"sound_envs:{made.__name__}"
         for made in (
