@@ -115,18 +115,6 @@ class RLPipeline(SampledRun[Config]):
         """Return the version of the weights that a step begins with."""
         return super().version_before(step) if self.explorer is None else self.core.engines.version
 
-    async def step(self, step: int) -> None:
-        """Sample and learn; or find the checkpoint of this step of the run that is followed, if it has one."""
-        if self.followed is None:
-            await super().step(step)
-            return
-        with self.progress.stage("wait"):
-            folder = await self.followed.checkpoint(step)
-        self._found = folder is not None
-        with self.changing(step):
-            if folder is not None:
-                self._found = await to_its_end(asyncio.create_task(self.take_weights(step, folder)))
-
     def evaluates(self, step: int) -> bool:
         """Whether there is an evaluation after a step: where checkpoints are evaluated, after each that there is."""
         return super().evaluates(step) if self.followed is None or not step else self._found
@@ -135,12 +123,24 @@ class RLPipeline(SampledRun[Config]):
         """Whether there is a checkpoint after a step."""
         return super().saves(step) if self.followed is None else self._found
 
-    async def before_rollout(self) -> None:
-        """Where this run explores, wait until the store has room, and take the newest weights."""
+    async def before_rollout(self, step: int) -> bool:
+        """Where this run explores, wait until the store has room, and take the newest weights.
+
+        Where it follows another run, wait for the checkpoint of this step instead, and take it, if there is one.
+        """
+        if self.followed is not None:
+            with self.progress.stage("wait"):
+                folder = await self.followed.checkpoint(step)
+            self._found = folder is not None
+            with self.changing(step):
+                if folder is not None:
+                    self._found = await to_its_end(asyncio.create_task(self.take_weights(step, folder)))
+            return False
         if self.explorer is not None:
             with self.progress.stage("wait"):
                 await self.explorer.wait_for_room()
             await to_its_end(asyncio.create_task(self.follow(self.explorer)))
+        return True
 
     def pass_on(self, groups: Sequence[TrajectoryGroup], step: int) -> dict[str, float] | None:
         """Put the groups into the store, where this run explores; the step is complete then."""

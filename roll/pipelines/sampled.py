@@ -99,8 +99,9 @@ class SampledRun(Run[Config]):
         config: Any = self.config  # each kind that samples has the keys of grading, whatever it learns from
         return group_stream(config, sources, self.core.engines, self.meter)
 
-    async def before_rollout(self) -> None:
-        """Wait until a step may begin."""
+    async def before_rollout(self, step: int) -> bool:
+        """Wait until a step may begin; return whether anything is sampled in it."""
+        return True
 
     def pass_on(self, groups: Sequence[TrajectoryGroup], step: int) -> dict[str, float] | None:
         """Give the groups to who learns from them, if this run does not, and return metrics: the step is complete."""
@@ -123,7 +124,8 @@ class SampledRun(Run[Config]):
 
     async def step(self, step: int) -> None:
         """One step: sample, make a batch, learn from it, publish the new weights, report."""
-        await self.before_rollout()
+        if not await self.before_rollout(step):
+            return
         with self.progress.stage("rollout"):
             self.meter.begin()
             rollout = await self.stream.next(step, version=self.version_before(step), on_progress=self.meter.groups)
