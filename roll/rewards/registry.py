@@ -23,6 +23,7 @@ _BUILT_IN: Final[Mapping[str, str]] = {
     "step": "roll.rewards.formats",
     "multiple_choice": "roll.rewards.multiple_choice",
     "ifeval": "roll.rewards.ifeval",
+    "reasoning_gym": "roll.rewards.puzzles",
     "overlong": "roll.rewards.overlong",
     "code": "roll.rewards.code",
     "llm_judge": "roll.rewards.llm_judge",

@@ -4,13 +4,12 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
-from functools import lru_cache
 from typing import Any
 
-from roll.common.spelling import did_you_mean
 from roll.envs.adapters.libraries import library
 from roll.envs.base import DEFAULT_ACTION_PATTERN, Outcome, TextEnv
 from roll.envs.errors import EnvConfigError
+from roll.rewards.puzzles import puzzles, score_answer
 
 SOLVED = 1.0
 """The score of a right answer."""
@@ -18,6 +17,8 @@ SOLVED = 1.0
 
 class ReasoningGymEnv(TextEnv):
     """A question of a data set of reasoning_gym; its scorer says what an answer is worth, from 0 to 1.
+
+    An answer that its scorer would evaluate as Python must be a plain expression, else it scores 0.
 
     Answers after the first earn what they are better than the best before, so that an episode earns its best score.
 
@@ -51,6 +52,7 @@ class ReasoningGymEnv(TextEnv):
         render_mode: str | None = "ansi",
     ) -> None:
         options = {**(config or {}), "size": size, "seed": questions_seed}
+        self.dataset = dataset
         self.data = _data_set(dataset, json.dumps(options, sort_keys=True))
         self.best, self.scorer_failed = 0.0, False
         super().__init__(
@@ -71,7 +73,7 @@ class ReasoningGymEnv(TextEnv):
 
     def act(self, action: str) -> Outcome:
         """Score an answer."""
-        score, failed = self._score(action)
+        score, failed = score_answer(self.dataset, self.data, action, self.entry)
         self.scorer_failed = self.scorer_failed or failed
         earned, self.best = max(0.0, score - self.best), max(score, self.best)
         solved = score >= SOLVED
@@ -87,28 +89,17 @@ class ReasoningGymEnv(TextEnv):
     def solution(self) -> list[str] | None:
         """Return the answer that the data set knows, if its scorer accepts it."""
         answer = str(self.entry["answer"])
-        return [answer] if self._score(answer)[0] >= SOLVED else None
+        return [answer] if score_answer(self.dataset, self.data, answer, self.entry)[0] >= SOLVED else None
 
     def describe(self) -> str:
         """Return what is asked of the policy, whatever the question."""
         again = "" if self.max_steps == 1 else f" You may answer {self.max_steps} times; the best answer counts."
         return f"Solve the problem.{again}"
 
-    def _score(self, answer: str) -> tuple[float, bool]:
-        """Return the score of an answer, and whether the scorer failed on it: some expect a number and get a word."""
-        try:
-            return float(self.data.score_answer(answer=answer, entry=self.entry)), False
-        except Exception:
-            return 0.0, True
 
-
-@lru_cache(maxsize=64)
 def _data_set(name: str, options: str) -> Any:
-    """Return a data set; all environments of a tag share it, since some read large files of words."""
-    factory = library("reasoning_gym.factory", "reasoning-gym")
-    if name not in factory.DATASETS:
-        raise EnvConfigError(f"dataset={name!r} is not in reasoning_gym. {did_you_mean(name, factory.DATASETS)}")
+    library("reasoning_gym.factory", "reasoning-gym")
     try:
-        return factory.create_dataset(name, **json.loads(options))
-    except (AssertionError, TypeError, ValueError) as error:
-        raise EnvConfigError(f"dataset={name!r}, config={options}: {error}") from error
+        return puzzles(name, options)
+    except ValueError as error:
+        raise EnvConfigError(str(error)) from error
