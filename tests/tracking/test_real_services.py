@@ -44,6 +44,7 @@ SMALL = [
 pytestmark = [
     pytest.mark.processes,
     pytest.mark.exhaustive,
+    pytest.mark.heavy,
     pytest.mark.skipif(not SERVICES.exists() and "CI" not in os.environ, reason="there is no .venv/services"),
 ]
 
