@@ -31,6 +31,7 @@ SHORT = {
     "progress": "lines",
     "old_log_probs": "recompute",
     "trajectory_dump_steps": 1,
+    "max_running_requests": 8,  # vLLM keeps a cache for each: gigabytes for the 512 of the presets
     "actor_infer.generating_args.max_new_tokens": 8,
 }
 GAMES = {
