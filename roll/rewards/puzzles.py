@@ -77,13 +77,14 @@ def graded(puzzle: str, question: str, answer: str) -> tuple[float, bool]:
         ValueError: The data set does not have that question there.
     """
     which = json.loads(puzzle)
-    entry = puzzles(which["dataset"], which["options"])[which["index"]]
+    data = puzzles(which["dataset"], which["options"])
+    entry = data[which["index"]]
     if entry["question"] != question:
         raise ValueError(
             f"question {which['index']} of {which['dataset']} is another one here: this version of reasoning_gym makes "
             "other questions than the one that the data was made with"
         )
-    return score_answer(which["dataset"], puzzles(which["dataset"], which["options"]), answer, entry)
+    return score_answer(which["dataset"], data, answer, entry)
 
 
 @register_verifier("reasoning_gym", needs_row=("puzzle", "question"))

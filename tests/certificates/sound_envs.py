@@ -12,6 +12,7 @@ from roll.envs import AsyncTextEnv, Outcome, TextEnv
 from roll.envs.adapters.gymnasium_text import GymnasiumTextEnv
 from roll.envs.adapters.reasoning_gym import ReasoningGymEnv
 from roll.envs.adapters.textarena_games import TextArenaEnv
+from tests.envs.builtin_tags import BUILTIN_TAGS
 
 ROOT = Path(__file__).resolve().parents[2]
 
@@ -84,24 +85,7 @@ class Waits(AsyncTextEnv):
 
 
 SOUND = (
-    "SimpleSokoban",
-    "LargerSokoban",
-    "SokobanDifferentGridVocab",
-    "FrozenLake",
-    "FrozenLakeThink",
-    "Taxi",
-    "CliffWalking",
-    "Blackjack",
-    "Countdown",
-    "ChainSum",
-    "MiniSudoku",
-    "KnightsAndKnaves",
-    "GuessTheNumber",
-    "TowerOfHanoi",
-    "Mastermind",
-    "BabyAIGoTo",
-    "BabyAIPickUp",
-    "MiniGridEmpty",
+    *BUILTIN_TAGS,
     "examples.custom_env:TreasureHunt",
     "examples.minesweeper:Minesweeper",
     *(

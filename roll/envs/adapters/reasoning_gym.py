@@ -18,7 +18,7 @@ SOLVED = 1.0
 class ReasoningGymEnv(TextEnv):
     """A question of a data set of reasoning_gym; its scorer says what an answer is worth, from 0 to 1.
 
-    An answer that its scorer would evaluate as Python must be a plain expression, else it scores 0.
+    An answer that its scorer would evaluate as Python is read as text unless it is a plain expression.
 
     Answers after the first earn what they are better than the best before, so that an episode earns its best score.
 

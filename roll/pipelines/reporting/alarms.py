@@ -58,6 +58,14 @@ def _mean(steps: Sequence[Metrics], name: str) -> float | None:
     return fmean(step[name] for step in steps) if all(name in step for step in steps) else None
 
 
+def _grown(
+    first: Sequence[Metrics], latest: Sequence[Metrics], name: str, *, least: float, times: float
+) -> tuple[float, float] | None:
+    """Return the mean of a metric then and now, if it is at least ``least`` and has grown so many times."""
+    begun, now = _mean(first, name), _mean(latest, name)
+    return None if begun is None or now is None or now < least or now < times * begun else (begun, now)
+
+
 def errors(first: Sequence[Metrics], before: Sequence[Metrics], latest: Sequence[Metrics]) -> str | None:
     """Every fifth episode breaks."""
     shares = {kind: _mean(latest, f"rollout/status/{kind}") or 0.0 for kind in _ERRORS}
@@ -84,9 +92,10 @@ def no_variance(first: Sequence[Metrics], before: Sequence[Metrics], latest: Seq
 
 def drift(first: Sequence[Metrics], before: Sequence[Metrics], latest: Sequence[Metrics]) -> str | None:
     """Sampler and trainer disagree about the same tokens, ever more."""
-    begun, now = (_mean(steps, "sampler/log_prob_difference_mean") for steps in (first, latest))
-    if begun is None or now is None or now < 0.02 or now < 4 * begun:
+    grown = _grown(first, latest, "sampler/log_prob_difference_mean", least=0.02, times=4)
+    if grown is None:
         return None
+    begun, now = grown
     return (
         f"Trainer and sampler drift apart: their log-probs of the sampled tokens differ by {now:.3g} on average, by "
         f"{begun:.3g} in the beginning. Correct for it (sampler_correction.mode: tis), sample with newer weights "
@@ -96,9 +105,10 @@ def drift(first: Sequence[Metrics], before: Sequence[Metrics], latest: Sequence[
 
 def age(first: Sequence[Metrics], before: Sequence[Metrics], latest: Sequence[Metrics]) -> str | None:
     """What is trained was sampled ever longer ago."""
-    begun, now = (_mean(steps, "rollout/staleness/mean") for steps in (first, latest))
-    if begun is None or now is None or now < 1.0 or now < 2 * begun:
+    grown = _grown(first, latest, "rollout/staleness/mean", least=1.0, times=2)
+    if grown is None:
         return None
+    begun, now = grown
     return (
         f"What is trained gets older: it was sampled {now:.1f} versions of the weights ago, {begun:.1f} in the "
         "beginning. More is sampled than can be learned from: lower async_generation_ratio, or set experience.max_age."
