@@ -3,6 +3,16 @@
 from roll.config.dialects.guides import GUIDES, other_names
 from roll.config.dialects.page import insert_dialects, render_dialects
 from roll.config.dialects.rows import Guide, Row
-from roll.config.dialects.translation import Translation, translate
+from roll.config.dialects.translation import ForeignKey, Translation, translate
 
-__all__ = ["GUIDES", "Guide", "Row", "Translation", "insert_dialects", "other_names", "render_dialects", "translate"]
+__all__ = [
+    "GUIDES",
+    "ForeignKey",
+    "Guide",
+    "Row",
+    "Translation",
+    "insert_dialects",
+    "other_names",
+    "render_dialects",
+    "translate",
+]

@@ -29,6 +29,19 @@ class Unused:
 
 
 @dataclass(frozen=True, slots=True)
+class Impossible:
+    """What a conversion returns for a value that asks for something that is not here: a run refuses it.
+
+    Attributes:
+        reason: Why it is not possible; a sentence without full stop.
+        instead: The nearest thing there is; empty where there is none. A sentence without full stop.
+    """
+
+    reason: str
+    instead: str = ""
+
+
+@dataclass(frozen=True, slots=True)
 class Sets:
     """What a conversion returns for a value that stands for several native keys.
 
@@ -106,7 +119,10 @@ class Look:
 
 
 Convert = Callable[[Any, Look], Any]
-"""From a foreign value to the native one, or to :class:`Unused` or :class:`Sets`; refuses with a FixableError."""
+"""From a foreign value to the native one, or to :class:`Unused`, :class:`Impossible` or :class:`Sets`.
+
+A value that is no value of the key at all is refused with a FixableError.
+"""
 
 
 @dataclass(frozen=True, slots=True)
@@ -177,6 +193,15 @@ class Guide:
 def no_effect(reason: str, *keys: str) -> tuple[Row, ...]:
     """Return rows of keys that are accepted and do nothing, for one reason."""
     return tuple(Row(key, note=reason) for key in keys)
+
+
+def impossible(reason: str, *keys: str, instead: str = "") -> tuple[Row, ...]:
+    """Return rows of keys that ask for something that is not here; null and false ask for nothing."""
+
+    def convert(value: Any, look: Look) -> Unused | Impossible:
+        return Unused("it is off") if value is False else Impossible(reason, instead)
+
+    return tuple(Row(key, note=f"not possible: {reason}", convert=convert) for key in keys)
 
 
 def plain(section: str, target: str, **names: str) -> tuple[Row, ...]:

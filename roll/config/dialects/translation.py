@@ -5,12 +5,12 @@ from __future__ import annotations
 import copy
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any, Final
+from typing import Any, Final, Literal
 
 from roll.common.spelling import nearest
 from roll.config.base import ConfigModel
 from roll.config.dialects.guides import GUIDES
-from roll.config.dialects.rows import Guide, Look, Row, Sets, Unused, kl_kind
+from roll.config.dialects.rows import Guide, Impossible, Look, Row, Sets, Unused, kl_kind
 from roll.config.errors import UNSET, FixableError, Problem
 from roll.config.presets import PRESETS, apply_preset
 from roll.config.validation import model_at, valid_keys
@@ -41,6 +41,23 @@ class Origin:
     value: Any
 
 
+@dataclass(frozen=True, slots=True)
+class ForeignKey:
+    """What became of one key of another system.
+
+    Attributes:
+        key: The key as written.
+        state: ``translated`` to native keys, ``no_effect`` here, or ``impossible``: it asks for what is not here.
+        to: The native keys that it sets, or agrees with.
+        why: Why it has no effect or is impossible, or what is not quite the same; may be empty for a translated key.
+    """
+
+    key: str
+    state: Literal["translated", "no_effect", "impossible"]
+    to: tuple[str, ...] = ()
+    why: str = ""
+
+
 @dataclass(slots=True)
 class Translation:
     """A configuration in native keys.
@@ -52,6 +69,7 @@ class Translation:
         notes: What is not quite the same here: the key as written, and a sentence.
         origins: Where the native keys came from that the user wrote under another name.
         given: The keys, in any spelling, that were given as overrides: they win over what files say.
+        keys: What became of every key of another system, in the order of the file.
     """
 
     data: dict[str, Any]
@@ -60,6 +78,7 @@ class Translation:
     notes: list[tuple[str, str]] = field(default_factory=list)
     origins: dict[str, Origin] = field(default_factory=dict)
     given: frozenset[str] = frozenset()
+    keys: list[ForeignKey] = field(default_factory=list)
 
     def is_given(self, path: str) -> bool:
         """Tell whether the key at ``path``, or a section that it is in, was given as an override."""
@@ -235,9 +254,14 @@ def _apply(found: Mapping[str, list[_Entry]], kind: type[ConfigModel], into: Tra
             except FixableError as error:
                 into.problems.append(Problem(entry.written, error.message, error.fix, entry.value))
                 continue
+            into.keys.append(_became(entry, outcome, kind, into))
             if isinstance(outcome, Unused):
                 if outcome.reason:
                     into.caution(entry.written, outcome.reason)
+                continue
+            if isinstance(outcome, Impossible):
+                fix = f"{outcome.instead or 'remove it'}."
+                into.problems.append(Problem(entry.written, f"not possible here: {outcome.reason}.", fix, entry.value))
                 continue
             if outcome.note:
                 into.notes.append((entry.written, outcome.note))
@@ -251,7 +275,27 @@ def _apply(found: Mapping[str, list[_Entry]], kind: type[ConfigModel], into: Tra
             into.origins[path] = Origin(entry.written, entry.value, value)
 
 
-def _outcome(entry: _Entry, look: Look) -> Sets | Unused:
+def _became(
+    entry: _Entry, outcome: Sets | Unused | Impossible, kind: type[ConfigModel], into: Translation
+) -> ForeignKey:
+    """Return the record of a key whose conversion came to ``outcome``."""
+    if isinstance(outcome, Impossible):
+        instead = f"; nearest: {outcome.instead}" if outcome.instead else ""
+        return ForeignKey(entry.written, "impossible", why=f"{outcome.reason}{instead}")
+    if isinstance(outcome, Unused):
+        # Nothing to tell: its native keys, or what they are without it, say the same already.
+        agrees = () if outcome.reason or entry.value is None else entry.row.targets
+        why = outcome.reason or ("" if agrees else entry.row.note or "it says what is so without it")
+        return ForeignKey(entry.written, "translated" if agrees else "no_effect", agrees, why)
+    paths = [_twin(path, kind) for path in {**outcome.values, **outcome.fills}]
+    taken = tuple(path for path in paths if _takes(path.split(".")[0], kind, into))
+    if paths and not taken:
+        head = paths[0].split(".")[0]
+        return ForeignKey(entry.written, "no_effect", why=_OF_ENVIRONMENTS.get(head, f"this pipeline has no {head}"))
+    return ForeignKey(entry.written, "translated", taken, outcome.note)
+
+
+def _outcome(entry: _Entry, look: Look) -> Sets | Unused | Impossible:
     row, value = entry.row, entry.value
     if value is None:
         return Unused()
@@ -262,7 +306,7 @@ def _outcome(entry: _Entry, look: Look) -> Sets | Unused:
         fix = f"{row.note}{' ' if row.note else ''}" + (f"Set it to {accepted}." if accepted else "Remove it.")
         raise FixableError("the value asks for something that is not here under this name.", fix)
     outcome = row.convert(value, look) if row.convert is not None else value
-    if isinstance(outcome, Sets | Unused):
+    if isinstance(outcome, Sets | Unused | Impossible):
         return outcome
     return Sets(dict.fromkeys(row.targets, outcome)) if row.targets else Unused(row.note)
 
