@@ -74,6 +74,10 @@ class Look:
         value = self._foreign.get(key)
         return default if value is None else value
 
+    def has(self, section: str) -> bool:
+        """Tell whether a key of the guide's ``section`` is set."""
+        return any(key.startswith(f"{section}.") and value is not None for key, value in self._foreign.items())
+
     def native(self, path: str) -> Any:
         """Return the value of a native key that the user wrote, ``None`` where there is none."""
         value: Any = self._native

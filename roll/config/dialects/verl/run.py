@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from typing import Any, Final
 
 from roll.config.dialects.engines import dtype_row, engine_at, option_rows, size_row
+from roll.config.dialects.placement import Placement
 from roll.config.dialects.rows import (
     GENERATION_STRATEGIES,
     TRACKERS,
@@ -39,6 +40,15 @@ _engine = engine_at(f"{_ROLLOUT}.name")
 def _reference_used(value: Any, look: Look) -> Any:
     asked = look(f"{_ACTOR}.use_kl_loss") is True or look("algorithm.use_kl_in_reward") is True
     return value if asked or look.kl_loss or look.kl_reward else Unused("no term uses the reference")
+
+
+def _devices(value: Any, look: Look) -> Sets:
+    nodes = look("trainer.nnodes", 1)
+    placement = Placement(whole(nodes, f"trainer.nnodes = {nodes!r}"), whole(value, "the number"))
+    roles = ["actor_train", "actor_infer"]
+    if look("algorithm.adv_estimator", look.native("adv_estimator")) == "gae":
+        roles.append("critic")
+    return placement.together(*roles)
 
 
 def _rollout_batch(value: Any, look: Look) -> int:
@@ -241,12 +251,12 @@ _TRAINER = (
         "",
         total_training_steps="max_steps",
         nnodes="num_nodes",
-        n_gpus_per_node="num_gpus_per_node",
         critic_warmup="critic_warmup",
         default_local_dir="checkpoint_config.output_dir",
         max_actor_ckpt_to_keep="checkpoint_config.keep",
         ray_wait_register_center_timeout="rpc_timeout",
     ),
+    Row("trainer.n_gpus_per_node", "num_gpus_per_node", "also `device_mapping` of the roles that set none", _devices),
     Row("trainer.save_freq", "save_steps", "-1 saves at the end only", off_below_one),
     Row("trainer.test_freq", "eval_steps", "-1 is never", off_below_one),
     Row("trainer.logger", "track_with", "`console` is `stdout`", _trackers),

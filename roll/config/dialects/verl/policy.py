@@ -1,4 +1,4 @@
-"""verl: ``algorithm``, ``actor_rollout_ref.actor`` (or ``actor``) and ``critic``, and the rest of the guide."""
+"""verl: ``algorithm``, ``actor_rollout_ref.actor`` (or ``actor``) and ``critic``."""
 
 from __future__ import annotations
 
@@ -7,7 +7,6 @@ from typing import Any, Final
 from roll.config.dialects.rows import (
     SCHEDULES,
     TRAIN_STRATEGIES,
-    Guide,
     Look,
     Row,
     Sets,
@@ -20,7 +19,6 @@ from roll.config.dialects.rows import (
     same_as,
     share,
 )
-from roll.config.dialects.verl_run import RUN_ROWS
 from roll.config.errors import FixableError
 
 _ACTOR = "actor_rollout_ref.actor"
@@ -292,9 +290,5 @@ _CRITIC = (
 )
 
 
-VERL: Final = Guide(
-    "verl",
-    (*_ALGORITHM, *_POLICY, *_optimizer(f"{_ACTOR}.optim", _TRAIN), *_CRITIC, *RUN_ROWS),
-    short={"actor": _ACTOR},
-)
-"""The verl configuration guide."""
+POLICY_ROWS: Final = (*_ALGORITHM, *_POLICY, *_optimizer(f"{_ACTOR}.optim", _TRAIN), *_CRITIC)
+"""The keys of the algorithm, of the policy that is trained and of the critic."""
