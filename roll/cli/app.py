@@ -30,6 +30,7 @@ COMMANDS: Final[dict[str, tuple[str, str]]] = {
     "replay": ("roll.cli.replay:app", "Play stored episodes again, and say where they differ."),
     "branch": ("roll.cli.branch:app", "Go on from a turn of a stored episode, many times."),
     "config": ("roll.cli.config:app", "Show, check, explain, compare and fill in configurations."),
+    "convert": ("roll.cli.convert:app", "Turn a configuration of another system into a native one."),
     "envs": ("roll.cli.envs:app", "List, show and play environments; see whether one is fit to train on."),
     "tune": ("roll.cli.tune:app", "Search for good values of keys by successive halving."),
     "doctor": ("roll.cli.doctor:app", "Say what this machine has, and what is missing for what."),

@@ -5,10 +5,11 @@ from __future__ import annotations
 import copy
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any, Final, Literal
+from typing import Any, Final
 
 from roll.common.spelling import nearest
 from roll.config.base import ConfigModel
+from roll.config.dialects.foreign_keys import ForeignKey, is_typing_mistake, keys_of
 from roll.config.dialects.guides import GUIDES
 from roll.config.dialects.rows import Guide, Impossible, Look, Row, Sets, Unused, kl_kind
 from roll.config.errors import UNSET, FixableError, Problem
@@ -39,23 +40,6 @@ class Origin:
     path: str
     written: Any
     value: Any
-
-
-@dataclass(frozen=True, slots=True)
-class ForeignKey:
-    """What became of one key of another system.
-
-    Attributes:
-        key: The key as written.
-        state: ``translated`` to native keys, ``no_effect`` here, or ``impossible``: it asks for what is not here.
-        to: The native keys that it sets, or agrees with.
-        why: Why it has no effect or is impossible, or what is not quite the same; may be empty for a translated key.
-    """
-
-    key: str
-    state: Literal["translated", "no_effect", "impossible"]
-    to: tuple[str, ...] = ()
-    why: str = ""
 
 
 @dataclass(slots=True)
@@ -114,7 +98,9 @@ class Translation:
         return caution if origin is None else f"{origin.path}{colon} (here {key}){text}"
 
 
-def translate(data: Mapping[str, Any], kind: type[ConfigModel], given: Iterable[str] = ()) -> Translation:
+def translate(
+    data: Mapping[str, Any], kind: type[ConfigModel], given: Iterable[str] = (), whose: Guide | None = None
+) -> Translation:
     """Return ``data`` in native keys: sections of other guides translated, presets filled in.
 
     Args:
@@ -122,11 +108,12 @@ def translate(data: Mapping[str, Any], kind: type[ConfigModel], given: Iterable[
         kind: The model that will validate them; the same key can stand for another one in another pipeline.
         given: The keys that were given as overrides. Where a native key and a foreign one say different things, the
             override wins; where neither or both are overrides, that is a problem.
+        whose: The guide that all of it is written in. ``None``: each section's keys say whose it is.
     """
     translation = Translation(dict(data), given=frozenset(given))
     found: dict[str, list[_Entry]] = {}
     for head in data:
-        guide = _guide_of(head, data, kind, translation)
+        guide = _guide_of(head, data, kind, translation) if whose is None else whose if head in whose.heads else None
         if guide is not None:
             rest = translation.data.pop(head)
             _collect(guide, head, rest, kind, translation, found.setdefault(guide.name, []))
@@ -221,6 +208,10 @@ def _collect(
                 into.problems.append(Problem(written, f"{written} is a section of the {guide.name} guide.", fix, value))
         else:
             into.problems.append(_unknown(guide, key, written, value, kind))
+            parent, _, name = key.rpartition(".")
+            if not is_typing_mistake(name, guide.below(parent)):
+                unknown = ForeignKey(written, "impossible", why=f"no key of {guide.name} that is known here")
+                into.keys += [replace(unknown, key=key) for key in keys_of(written, value)]
 
     walk(guide.heads[head], head, value)
 
@@ -254,7 +245,8 @@ def _apply(found: Mapping[str, list[_Entry]], kind: type[ConfigModel], into: Tra
             except FixableError as error:
                 into.problems.append(Problem(entry.written, error.message, error.fix, entry.value))
                 continue
-            into.keys.append(_became(entry, outcome, kind, into))
+            became = _became(entry, outcome, kind, into)
+            into.keys += [replace(became, key=key) for key in keys_of(entry.written, entry.value)]
             if isinstance(outcome, Unused):
                 if outcome.reason:
                     into.caution(entry.written, outcome.reason)

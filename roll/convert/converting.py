@@ -1,0 +1,129 @@
+"""From a configuration of another system to a native one that is checked."""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any, Final
+
+from roll.config.composing import from_mapping
+from roll.config.dialects import ForeignKey, Guide, Translation, is_typing_mistake, translate
+from roll.config.errors import ConfigError, ConfigWarning, Problem
+from roll.config.kinds import check_before
+from roll.config.loading import check
+from roll.convert.foreign import ROLL, Foreign, detect, guide_of
+from roll.convert.pipelines import config_of, pipeline_of
+
+_ELSEWHERE: Final = ("pretrain", "file_name", "model_path", "path")
+"""Ends of keys whose values are on the machine that the configuration was written for."""
+
+
+@dataclass(frozen=True, slots=True)
+class Conversion:
+    """What became of a configuration.
+
+    Attributes:
+        system: The system that it was written for, a key of ``SYSTEMS``.
+        pipeline: The kind of run that it became.
+        native: The native keys.
+        keys: What became of each foreign key.
+        problems: Why the native keys are not a configuration that can be used; none: they are.
+        notes: What else a reader has to know, as sentences.
+    """
+
+    system: str
+    pipeline: str
+    native: Mapping[str, Any]
+    keys: Sequence[ForeignKey]
+    problems: Sequence[Problem]
+    notes: Sequence[str]
+
+    @property
+    def ok(self) -> bool:
+        """Whether the native keys can be used."""
+        return not self.problems
+
+
+def convert(foreign: Foreign, system: str | None = None) -> Conversion:
+    """Return what a configuration is in native keys.
+
+    A key that asks for what is not here is dropped and reported. So is one that nobody here knows, unless it looks like
+    a key that is known: that is taken for a typing mistake, which is a problem.
+
+    Args:
+        foreign: The configuration.
+        system: Whose it is, a key of ``SYSTEMS``. ``None``: found from its keys and its program.
+    """
+    system = system or detect(foreign)
+    pipeline = pipeline_of(foreign, system)
+    kind = config_of(pipeline)
+    guide = guide_of(system)
+    tree, unknown = (dict(foreign.tree), []) if guide is None else _known_heads(foreign.tree, guide)
+    translated = translate(tree, kind, whose=guide)
+    keys = [*translated.keys, *unknown]
+    if system == ROLL:
+        keys += _native_keys(translated, foreign.tree)
+    impossible = [f"{key.key}." for key in keys if key.state == "impossible"]
+    dropped = {problem.path for problem in translated.problems if _is_above(problem.path, impossible)}
+    problems = [problem for problem in translated.problems if problem.path not in dropped]
+    native = {"pipeline": pipeline, **translated.data}
+    native.setdefault("exp_name", foreign.path.stem)
+    notes = list(foreign.unread)
+    if not problems:
+        found, cautions = _check(native, translated, pipeline)
+        problems += found
+        notes += cautions
+    return Conversion(system, pipeline, native, keys, problems, notes)
+
+
+def _is_above(path: str, keys: Sequence[str]) -> bool:
+    return any(key.startswith(f"{path}.") for key in keys)
+
+
+def _known_heads(tree: Mapping[str, Any], guide: Guide) -> tuple[dict[str, Any], list[ForeignKey]]:
+    """Return the sections that a guide knows, and a record of each that it does not and that is no typing mistake."""
+    kept: dict[str, Any] = {}
+    unknown = []
+    for head, value in tree.items():
+        if head in guide.heads or is_typing_mistake(head, guide.heads):
+            kept[head] = value
+        else:
+            unknown.append(ForeignKey(head, "impossible", why=f"no key of {guide.name} that is known here"))
+    return kept, unknown
+
+
+def _native_keys(translated: Translation, tree: Mapping[str, Any]) -> list[ForeignKey]:
+    """Return a record of every key that is spelled here as it is there."""
+    foreign = {key.key for key in translated.keys}
+    found = []
+
+    def walk(value: Any, path: str) -> None:
+        if path in foreign:
+            return
+        if isinstance(value, Mapping) and value:
+            for key, item in value.items():
+                walk(item, f"{path}.{key}" if path else str(key))
+        else:
+            found.append(ForeignKey(path, "translated", (path,)))
+
+    walk({key: value for key, value in tree.items() if key in translated.data or key in foreign}, "")
+    return found
+
+
+def _check(native: Mapping[str, Any], translated: Translation, pipeline: str) -> tuple[list[Problem], list[str]]:
+    """Return why the native keys cannot be used, under the names that the user wrote, and what has no effect."""
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always", ConfigWarning)
+        try:
+            config = check(from_mapping(native), kind=config_of(pipeline))
+            notes = check_before(config)
+        except ConfigError as error:
+            found = [translated.as_written(problem) for problem in error.problems if not _is_elsewhere(problem)]
+            return [replace(problem, source=None) for problem in found], []
+    return [], [*(str(item.message) for item in caught), *notes]
+
+
+def _is_elsewhere(problem: Problem) -> bool:
+    """Tell whether a problem is only that a model or a file is on another machine."""
+    return problem.path.rpartition(".")[2] in _ELSEWHERE and "there is no such" in problem.message

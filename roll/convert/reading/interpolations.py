@@ -1,0 +1,57 @@
+"""Interpolations of a configuration that was read: resolved here, but for variables of another machine."""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Mapping
+from typing import Any, Final
+
+from roll.config.composing import from_mapping
+from roll.config.errors import ConfigError, Problem
+from roll.config.resolving import resolve
+
+_VARIABLE: Final = re.compile(r"\$\{(?:oc\.)?env:\s*([A-Za-z_]\w*)\s*(,[^}]*)?\}")
+_KEPT: Final = re.compile(r"⟦([A-Za-z_]\w*)⟧")
+_HYDRA: Final = re.compile(r"\$\{(hydra|now):[^}]*\}")
+
+
+def resolved(tree: Mapping[str, Any]) -> dict[str, Any]:
+    """Return ``tree`` with every interpolation resolved.
+
+    A variable of the environment that is not set here and has no default stays a variable (see :func:`as_written`).
+
+    Raises:
+        ConfigError: An interpolation names a key that is not there.
+    """
+    problems: list[Problem] = []
+    found = resolve(from_mapping(_prepared(tree)), problems, leave_out=("hydra", "defaults"))
+    if problems:
+        raise ConfigError(problems)
+    return found
+
+
+def as_written(value: Any) -> Any:
+    """Return a value with the variables that were kept as interpolations again."""
+    if isinstance(value, Mapping):
+        return {key: as_written(item) for key, item in value.items()}
+    if isinstance(value, list | tuple):
+        return [as_written(item) for item in value]
+    return _KEPT.sub(r"${oc.env:\1}", value) if isinstance(value, str) else value
+
+
+def _prepared(value: Any) -> Any:
+    if isinstance(value, Mapping):
+        return {key: _prepared(item) for key, item in value.items()}
+    if isinstance(value, list | tuple):
+        return [_prepared(item) for item in value]
+    if not isinstance(value, str):
+        return value
+    return _VARIABLE.sub(_variable, _HYDRA.sub(r"\1", value))
+
+
+def _variable(match: re.Match[str]) -> str:
+    name, default = match.groups()
+    if default is not None or name in os.environ:
+        return f"${{oc.env:{name}{default or ''}}}"
+    return f"⟦{name}⟧"
