@@ -49,6 +49,15 @@ class Problem:
         return f"{head}{place}\n    {self.message}\n    Fix: {self.fix}"
 
 
+class Absent(Problem):
+    """Something that a configuration needs is not on this machine: a package, a model, a file.
+
+    The configuration may be right, on another machine.
+    """
+
+    __slots__ = ()
+
+
 def causes(error: BaseException | None) -> Iterator[BaseException]:
     """Yield an error and what it came from, the newest first."""
     seen: set[int] = set()

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from dataclasses import replace
 from importlib.util import find_spec
 
-from roll.config.errors import ConfigError, Problem
+from roll.config.errors import Absent, ConfigError, Problem
 from roll.config.run import RunConfig
 from roll.config.strategies import availability_problem
 from roll.config.user_modules import import_problems
@@ -39,9 +39,9 @@ def _missing(config: RunConfig) -> Iterator[Problem]:
             yield problem
     if config.cluster == "ray" and find_spec("ray") is None:
         message = "the Python package ray is not installed."
-        yield Problem("cluster", message, "pip install 'roll-rl[ray]', or set cluster=local.", config.cluster)
+        yield Absent("cluster", message, "pip install 'roll-rl[ray]', or set cluster=local.", config.cluster)
     for name in config.track_with:
         package = _TRACKER_PACKAGES.get(name)
         if package is not None and find_spec(package) is None:
             message = f"the tracker needs the Python package {package}, which is not installed."
-            yield Problem("track_with", message, f"pip install {package}, or use track_with=tensorboard.", name)
+            yield Absent("track_with", message, f"pip install {package}, or use track_with=tensorboard.", name)

@@ -11,7 +11,7 @@ from pkgutil import resolve_name
 from typing import Any, Final
 
 from roll.common.registry import Place, Registry
-from roll.config.errors import ConfigError, Problem, choose_from
+from roll.config.errors import Absent, ConfigError, Problem, choose_from
 
 
 class Ability(StrEnum):
@@ -210,7 +210,7 @@ def availability_problem(name: str, *, role: str, world_size: int = 1, cluster: 
         return Problem(path, f"this strategy cannot serve {role}.", f"use one of {', '.join(usable)}.", name)
     if about.package and not _is_installed(about.package):
         fix = f"{about.install}{f', or set {path}={about.instead}' if about.instead else ''}."
-        return Problem(path, f"it needs the Python package {about.package}, which is not installed.", fix, name)
+        return Absent(path, f"it needs the Python package {about.package}, which is not installed.", fix, name)
     if cluster == "local" and world_size > 1 and (about.spans_processes or role.partition(".")[0] in FROZEN):
         message = f"{role} has {world_size} workers, which need a process each, and cluster: local is one process."
         fix = f"set cluster=ray, or {role}.world_size=1 and one device at most."

@@ -7,7 +7,7 @@ import sys
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 
-from roll.config.errors import Problem
+from roll.config.errors import Absent, Problem
 
 
 def import_problems(key: str, modules: Iterable[str]) -> Iterator[Problem]:
@@ -24,10 +24,12 @@ def import_problems(key: str, modules: Iterable[str]) -> Iterator[Problem]:
         try:
             importlib.import_module(name)
         except Exception as error:
+            kind: type[Problem] = Absent
             fix = f"install the package, or start from the folder that holds it (this one is {here})."
             if not (isinstance(error, ModuleNotFoundError) and name.startswith(str(error.name))):
+                kind = Problem
                 fix = f"correct the module; `python -c 'import {name}'` shows where it fails."
-            yield Problem(key, f"cannot import {name}: {type(error).__name__}: {error}.", fix, name)
+            yield kind(key, f"cannot import {name}: {type(error).__name__}: {error}.", fix, name)
 
 
 def imported(modules: list[str]) -> list[str]:

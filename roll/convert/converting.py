@@ -5,18 +5,15 @@ from __future__ import annotations
 import warnings
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any, Final
+from typing import Any
 
 from roll.config.composing import from_mapping
 from roll.config.dialects import ForeignKey, Guide, Translation, is_typing_mistake, translate
-from roll.config.errors import ConfigError, ConfigWarning, Problem
+from roll.config.errors import Absent, ConfigError, ConfigWarning, Problem
 from roll.config.kinds import check_before
 from roll.config.loading import check
 from roll.convert.foreign import ROLL, Foreign, detect, guide_of
 from roll.convert.pipelines import config_of, pipeline_of
-
-_ELSEWHERE: Final = ("pretrain", "file_name", "model_path", "path")
-"""Ends of keys whose values are on the machine that the configuration was written for."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -112,18 +109,20 @@ def _native_keys(translated: Translation, tree: Mapping[str, Any]) -> list[Forei
 
 
 def _check(native: Mapping[str, Any], translated: Translation, pipeline: str) -> tuple[list[Problem], list[str]]:
-    """Return why the native keys cannot be used, under the names that the user wrote, and what has no effect."""
+    """Return why the native keys cannot be used, under the names that the user wrote, and what else there is to say.
+
+    What is not on this machine is no problem of theirs: a package, a model, a file.
+    """
+    problems: list[Problem] = []
+    notes: list[str] = []
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always", ConfigWarning)
         try:
             config = check(from_mapping(native), kind=config_of(pipeline))
             notes = check_before(config)
         except ConfigError as error:
-            found = [translated.as_written(problem) for problem in error.problems if not _is_elsewhere(problem)]
-            return [replace(problem, source=None) for problem in found], []
-    return [], [*(str(item.message) for item in caught), *notes]
-
-
-def _is_elsewhere(problem: Problem) -> bool:
-    """Tell whether a problem is only that a model or a file is on another machine."""
-    return problem.path.rpartition(".")[2] in _ELSEWHERE and "there is no such" in problem.message
+            problems = [translated.as_written(problem) for problem in error.problems]
+    notes = [*(str(item.message) for item in caught), *notes]
+    absent = [problem for problem in problems if isinstance(problem, Absent)]
+    notes += [f"{problem.path}: {problem.message} Fix: {problem.fix}" for problem in absent]
+    return [replace(problem, source=None) for problem in problems if problem not in absent], notes

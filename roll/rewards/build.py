@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import importlib
 from collections.abc import Mapping
+from pathlib import Path
 from typing import Any
 
 from roll.common.registry import UnknownNameError
-from roll.config.errors import ConfigError, FixableError, Problem
+from roll.config.errors import Absent, ConfigError, FixableError, Problem
 from roll.config.grading_keys import GradedKeys, RewardConfig, VerifierConfig
 from roll.config.objects import load_object
 from roll.rewards.base import Verifier
@@ -127,7 +128,8 @@ def _custom_verifier(config: GradedKeys, problems: list[Problem]) -> Verifier | 
             return loaded(**custom.kwargs)
         return FunctionVerifier(loaded, custom.kwargs)
     except FixableError as error:
-        problems.append(Problem("custom_reward_function", error.message, error.fix, custom.path))
+        kind = Problem if Path(custom.path).exists() else Absent
+        problems.append(kind("custom_reward_function", error.message, error.fix, custom.path))
     except (ValueError, TypeError) as error:
         fix = "see `Your own function` in docs/rewards.md."
         problems.append(Problem("custom_reward_function", str(error), fix, custom.name))

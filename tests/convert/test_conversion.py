@@ -97,6 +97,15 @@ def test_json_has_a_state_for_every_key() -> None:
     assert all(each["why"] for each in document["keys"] if each["state"] != "translated")
 
 
+def test_what_is_not_on_this_machine_is_a_note(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+
+    conversion = _converted()
+
+    assert conversion.ok, conversion.problems
+    assert any("grade.py" in note for note in conversion.notes)
+
+
 def test_native_keys_are_reported_as_what_they_are() -> None:
     tree = {"pipeline": "agentic", "max_steps": 3, "train_env_manager": {"tags": ["SimpleSokoban"]}}
     conversion = convert(Foreign(tree, Path("mine.yaml")))

@@ -5,6 +5,8 @@ from __future__ import annotations
 from pathlib import Path
 
 import yaml
+from omegaconf import OmegaConf
+from omegaconf.errors import OmegaConfBaseException
 
 from roll.config.errors import ConfigError, Problem
 from roll.convert.foreign import Foreign
@@ -17,10 +19,11 @@ def read_yaml(path: Path) -> Foreign:
         ConfigError: It is no YAML, or no mapping.
     """
     try:
-        tree = yaml.safe_load(path.read_text(encoding="utf-8"))
-    except (yaml.YAMLError, UnicodeDecodeError) as error:
+        # Reads 1e-6 as a number, which YAML 1.1 takes for text.
+        tree = OmegaConf.to_container(OmegaConf.load(path), resolve=False)
+    except (yaml.YAMLError, OmegaConfBaseException, UnicodeDecodeError, OSError) as error:
         first = " ".join(str(error).split())
         raise ConfigError([Problem("INPUT", f"this is no YAML: {first}.", "correct the file.", str(path))]) from error
     if not isinstance(tree, dict):
         raise ConfigError([Problem("INPUT", "the file holds no keys.", "name a configuration.", str(path))])
-    return Foreign(tree, path)
+    return Foreign({str(key): value for key, value in tree.items()}, path)

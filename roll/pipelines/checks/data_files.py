@@ -6,6 +6,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from roll.config import Problem, RunConfig
+from roll.config.errors import Absent
 from roll.config.shipped import shipped_data
 from roll.config.worker import DataArgs, WorkerConfig
 
@@ -29,7 +30,7 @@ def missing_file(path: str, name: str, fix: str = "correct the path.") -> Iterat
         fix: What to do about it.
     """
     if not shipped_data(Path(name).expanduser()).exists():
-        yield Problem(path, f"there is no such file (looked for in {Path.cwd()}).", fix, name)
+        yield Absent(path, f"there is no such file (looked for in {Path.cwd()}).", fix, name)
 
 
 def missing_files(config: RunConfig) -> Iterator[Problem]:

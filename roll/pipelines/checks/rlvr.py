@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from roll.config import ConfigError, EvaluationConfig, Problem, RLVRConfig, require_runnable
+from roll.config.errors import Absent
 from roll.pipelines.checks.algorithms import algorithm_problems
 from roll.pipelines.checks.common import (
     sampling_problems,
@@ -59,7 +60,7 @@ def check_evaluation(config: EvaluationConfig) -> list[str]:
     if config.recorded is not None and not config.recorded.is_file():
         here = f"(looked for in {Path.cwd()})"
         problems.append(
-            Problem("recorded", f"there is no such file {here}.", "name a file with responses.", str(config.recorded))
+            Absent("recorded", f"there is no such file {here}.", "name a file with responses.", str(config.recorded))
         )
     if problems:
         raise ConfigError(problems)
