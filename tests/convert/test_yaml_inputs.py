@@ -19,7 +19,9 @@ def test_numbers_are_numbers_as_in_a_native_file(tmp_path: Path) -> None:
     assert (tree["lr"], tree["text"], tree["also"]) == (1e-6, "1e-6", 1e-6)
 
 
-@pytest.mark.parametrize(("text", "message"), [("- 1\n", "no keys"), ("a: [\n", "no YAML"), ("a: ${b}\n", "Interpolation key")])
+@pytest.mark.parametrize(
+    ("text", "message"), [("- 1\n", "no keys"), ("a: [\n", "no YAML"), ("a: ${b}\n", "Interpolation key")]
+)
 def test_what_cannot_be_read_is_said(tmp_path: Path, text: str, message: str) -> None:
     path = tmp_path / "job.yaml"
     path.write_text(text)
