@@ -22,6 +22,7 @@ BASE: dict[str, Any] = {
 
 ENGINE = "actor_infer.strategy_args.strategy_config"
 TRAIN = "actor_train.training_args"
+TRAINER = "actor_train.strategy_args.strategy_config"
 DATA = "actor_train.data_args"
 A, R = "actor_rollout_ref.actor", "actor_rollout_ref.rollout"
 T, P = "models.policy_trainer", "models.policy"
@@ -365,6 +366,158 @@ MINDSPEED: dict[str, Case] = {
             ("temperature", "temperature", 0.7),
         )
     },
+    "rl_config.clip_higher_enable": (True, {"rl_config.clip_ratio_low": 0.1}, {"pg_clip_low": 0.1}),
+    "rl_config.clip_ratio_low": (0.1, {"rl_config.clip_higher_enable": True}, {"pg_clip_low": 0.1}),
+    "rl_config.clip_ratio_high": (0.28, {"rl_config.clip_higher_enable": True}, {"pg_clip_high": 0.28}),
+    "rl_config.cliprange_value": (0.5, {}, {"value_clip": 0.5}),
+    "rl_config.token_level_loss": (True, {}, {"loss_agg_mode": "token-mean"}),
+    "rl_config.overlong_buffer_enable": (True, {}, {"overlong_buffer.enable": True}),
+    "rl_config.overlong_buffer": (100, {}, {"overlong_buffer.len": 100}),
+    "rl_config.overlong_buffer_penalty_factor": (0.5, {}, {"overlong_buffer.penalty_factor": 0.5}),
+    "rl_config.rollout_max_tokens": (300, {}, {"response_length": 300}),
+    "rl_config.filter_groups_enable": (True, {"num_return_sequences_in_group": 4}, {"dynamic_sampling.enable": True}),
+    "rl_config.filter_groups_max_batches": (
+        5,
+        {"rl_config.filter_groups_enable": True, "num_return_sequences_in_group": 4},
+        {"dynamic_sampling.max_batches": 5},
+    ),
+    "rl_config.filter_groups_train_batch_size": (
+        32,
+        {
+            "rl_config.filter_groups_enable": True,
+            "num_return_sequences_in_group": 4,
+            "megatron_training.global_batch_size": 32,
+        },
+        {"rollout_batch_size": 32},
+    ),
+    "rl_config.use_remove_padding": (True, {}, {"actor_train.use_sequence_packing": True}),
+    "rl_config.use_dynamic_bsz": (
+        True,
+        {"rl_config.max_packing_token_size": 900},
+        {f"{TRAIN}.max_tokens_per_microbatch": 900},
+    ),
+    "rl_config.max_packing_token_size": (
+        900,
+        {"rl_config.use_dynamic_bsz": True},
+        {f"{TRAIN}.max_tokens_per_microbatch": 900},
+    ),
+    "rl_config.update_max_packing_token_size": (
+        900,
+        {"rl_config.use_dynamic_bsz": True, "rl_config.max_packing_token_size": 700},
+        {f"{TRAIN}.max_tokens_per_microbatch": 900},
+    ),
+    "rl_config.actor_resource.num_npus": (
+        16,
+        {},
+        {"actor_train.device_mapping": list(range(16)), "num_gpus_per_node": 8, "cluster": "ray"},
+    ),
+    "rl_config.blocking": (True, {}, {"async_generation_ratio": 0.0}),
+    "rl_config.use_integrated_worker": (
+        True,
+        {"rl_config.actor_resource.num_npus": 2},
+        {"actor_train.device_mapping": [0, 1], "actor_infer.device_mapping": [0, 1]},
+    ),
+    "megatron_training.dataset_additional_keys": (["labels"], {}, {f"{DATA}.ground_truth": "labels"}),
+    "megatron_training.no_shuffle": (True, {}, {f"{DATA}.shuffle": False}),
+    "megatron_training.stage": (
+        "ray_ppo",
+        {},
+        {"adv_estimator": "gae"},
+    ),
+    "megatron_training.tokenizer_name_or_path": ("M", {"actor_config.load": "m"}, {"pretrain": "M"}),
+    "megatron_training.use_mcore_models": (True, {}, {"actor_train.strategy_args.strategy_name": "megatron_train"}),
+    "megatron_training.lora_r": (8, {}, {"actor_train.model_args.lora_rank": 8}),
+    "megatron_training.lora_alpha": (16, {"megatron_training.lora_r": 8}, {"actor_train.model_args.lora_alpha": 16}),
+    "megatron_training.lora_target_modules": (
+        ["linear_qkv", "linear_proj"],
+        {"megatron_training.lora_r": 8},
+        {"actor_train.model_args.lora_target": ["q_proj", "k_proj", "v_proj", "o_proj"]},
+    ),
+    "megatron_training.sequence_parallel": (
+        True,
+        {"actor_config.tensor_model_parallel_size": 2, "rl_config.actor_resource.num_npus": 2},
+        {f"{TRAINER}.sequence_parallel": True},
+    ),
+    **{
+        f"megatron_training.{key}": (value, beside, {f"{TRAINER}.{native}": value})
+        for key, native, value, beside in (
+            ("use_distributed_optimizer", "use_distributed_optimizer", True, {}),
+            ("recompute_granularity", "recompute_granularity", "full", {}),
+            ("recompute_num_layers", "recompute_num_layers", 2, {"actor_config.recompute_granularity": "full"}),
+            ("recompute_method", "recompute_method", "block", {"actor_config.recompute_granularity": "full"}),
+            ("moe_token_dispatcher_type", "moe_token_dispatcher_type", "allgather", {}),
+            ("moe_grouped_gemm", "moe_grouped_gemm", True, {}),
+            ("moe_permutation_async_comm", "moe_shared_expert_overlap", True, {}),
+            ("overlap_grad_reduce", "overlap_grad_reduce", True, {}),
+            ("overlap_param_gather", "overlap_param_gather", True, {"megatron_training.overlap_grad_reduce": True}),
+            ("use_fused_swiglu", "bias_activation_fusion", True, {}),
+            ("use_fused_rotary_pos_emb", "apply_rope_fusion", True, {}),
+        )
+    },
+    "megatron_training.use_flash_attn": (True, {}, {f"{TRAINER}.attention_backend": "flash"}),
+    "megatron_training.no_gradient_accumulation_fusion": (True, {}, {f"{TRAINER}.gradient_accumulation_fusion": False}),
+    "actor_config.adam_eps": (1e-5, {}, {f"{TRAIN}.adam_epsilon": 1e-5}),
+    "actor_config.min_lr": (1e-7, {"actor_config.lr": 1e-6}, {f"{TRAIN}.min_lr_ratio": 0.1}),
+    "actor_config.num_layer_list": (
+        "6,8,8,7",
+        {"actor_config.pipeline_model_parallel_size": 4, "rl_config.actor_resource.num_npus": 4},
+        {f"{TRAINER}.num_layers_in_first_pipeline_stage": 6, f"{TRAINER}.num_layers_in_last_pipeline_stage": 7},
+    ),
+    "actor_config.recompute_granularity": ("full", {}, {f"{TRAINER}.recompute_granularity": "full"}),
+    **{
+        f"actor_config.{key}": (value, {"actor_config.recompute_granularity": "full"}, {f"{TRAINER}.{key}": value})
+        for key, value in (("recompute_num_layers", 2), ("recompute_method", "block"))
+    },
+    **{
+        f"{section}.{key}": (
+            2,
+            {**beside, "rl_config.actor_resource.num_npus": 4},
+            {f"{role}.strategy_args.strategy_config.{key}": 2},
+        )
+        for section, role, beside in (
+            ("actor_config", "actor_train", {}),
+            ("critic_config", "critic", {"adv_estimator": "gae"}),
+        )
+        for key in (
+            "tensor_model_parallel_size",
+            "pipeline_model_parallel_size",
+            "context_parallel_size",
+            "expert_model_parallel_size",
+            "expert_tensor_parallel_size",
+        )
+    },
+    **{
+        f"critic_config.{key}": (
+            value,
+            {"adv_estimator": "gae", **beside},
+            {f"critic.training_args.{native}": expected},
+        )
+        for key, value, native, expected, beside in (
+            ("micro_batch_size", 4, "per_device_train_batch_size", 4, {}),
+            ("lr", 2e-6, "learning_rate", 2e-6, {}),
+            ("weight_decay", 0.1, "weight_decay", 0.1, {}),
+            ("lr_warmup_fraction", 0.1, "warmup_ratio", 0.1, {}),
+            ("adam_beta1", 0.8, "adam_beta1", 0.8, {}),
+            ("adam_beta2", 0.95, "adam_beta2", 0.95, {}),
+            ("adam_eps", 1e-5, "adam_epsilon", 1e-5, {}),
+            ("lr_decay_style", "cosine", "lr_scheduler_type", "cosine", {}),
+            ("min_lr", 1e-7, "min_lr_ratio", 0.1, {"critic_config.lr": 1e-6}),
+        )
+    },
+    "generate_config.infer_tensor_parallel_size": (2, {}, {"actor_infer.num_gpus_per_worker": 2}),
+    "generate_config.infer_pipeline_parallel_size": (2, {}, {f"{ENGINE}.pipeline_parallel_size": 2}),
+    "generate_config.infer_expert_parallel_size": (4, {}, {f"{ENGINE}.enable_expert_parallel": True}),
+    **{
+        f"generate_config.{key}": (value, {}, {f"{ENGINE}.{key}": value})
+        for key, value in (
+            ("gpu_memory_utilization", 0.5),
+            ("enforce_eager", True),
+            ("max_num_batched_tokens", 4096),
+            ("enable_expert_parallel", True),
+            ("enable_prefix_caching", True),
+        )
+    },
+    "generate_config.dtype": ("bfloat16", {}, {"actor_infer.model_args.dtype": "bf16"}),
     "generate_config.max_num_seqs": (64, {}, {"max_running_requests": 64}),
     "generate_config.max_model_len": (700, {}, {"sequence_length": 700}),
 }
@@ -488,6 +641,7 @@ CASES = dict(zip([guide.name for guide in GUIDES], (VERL, CHATLEARN, MINDSPEED, 
 
 SAME_AS_DEFAULT = {
     "rl_config.use_tensorboard",
+    "rl_config.blocking",
     "continue_from_checkpoint",
     "critic.strategy",
     "rl_config.kl_penalty",
