@@ -12,6 +12,7 @@ import pytest
 from roll.config import AgenticConfig, ConfigError, ConfigWarning, RLConfig, load
 from roll.config.dialects import GUIDES, Row, translate
 from roll.config.rlvr import RLVRConfig
+from tests.config import verl_cases
 
 BASE: dict[str, Any] = {
     "actor_train.data_args.file_name": "x.jsonl",
@@ -210,6 +211,8 @@ VERL: dict[str, Case] = {
         {"resume_from_checkpoint": "old"},
     ),
     "trainer.resume_from_path": ("old", {"trainer.resume_mode": "resume_path"}, {"resume_from_checkpoint": "old"}),
+    **verl_cases.STRATEGIES,
+    **verl_cases.MORE,
 }
 
 CHATLEARN: dict[str, Case] = {

@@ -13,6 +13,9 @@ _WORDS: Final[Mapping[str, Mapping[str, str]]] = {
     "gpu_memory_utilization": {"vllm": "gpu_memory_utilization", "sglang": "mem_fraction_static"},
     "enforce_eager": {"vllm": "enforce_eager", "sglang": "disable_cuda_graph"},
     "max_num_batched_tokens": {"vllm": "max_num_batched_tokens"},
+    "max_model_len": {"vllm": "max_model_len", "sglang": "context_length"},
+    "enable_chunked_prefill": {"vllm": "enable_chunked_prefill"},
+    "enable_prefix_caching": {"vllm": "enable_prefix_caching"},
 }
 """Options of engines by the guides' word, in the words of each."""
 

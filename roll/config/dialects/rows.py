@@ -296,7 +296,11 @@ TRAIN_STRATEGIES: Final[Mapping[str, str]] = {
     "deepspeed": "deepspeed_train",
 }
 
-GENERATION_STRATEGIES: Final[Mapping[str, str]] = {"hf": "hf_infer", "vllm_async": "vllm"}
+GENERATION_STRATEGIES: Final[Mapping[str, str]] = {
+    "hf": "hf_infer",
+    "vllm_async": "vllm",
+    "sglang_async": "sglang",
+}
 
 TRACKERS: Final[Mapping[str, str]] = {"console": "stdout"}
 
