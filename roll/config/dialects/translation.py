@@ -9,8 +9,9 @@ from typing import Any, Final
 
 from roll.common.spelling import nearest
 from roll.config.base import ConfigModel
+from roll.config.dialects.beside import take
 from roll.config.dialects.foreign_keys import ForeignKey, is_typing_mistake, keys_of
-from roll.config.dialects.guides import GUIDES
+from roll.config.dialects.guides import BESIDE, GUIDES
 from roll.config.dialects.rows import Guide, Impossible, Look, Row, Sets, Unused, kl_kind
 from roll.config.errors import UNSET, FixableError, Problem
 from roll.config.presets import PRESETS, apply_preset
@@ -110,8 +111,12 @@ def translate(
             override wins; where neither or both are overrides, that is a problem.
         whose: The guide that all of it is written in. ``None``: each section's keys say whose it is.
     """
-    translation = Translation(dict(data), given=frozenset(given))
     found: dict[str, list[_Entry]] = {}
+    for beside in BESIDE if whose is None else ():
+        data, taken = take(beside, data, kind)
+        if taken:
+            found[beside.name] = [_Entry(one.key, one.key, one.row, one.value) for one in taken]
+    translation = Translation(dict(data), given=frozenset(given))
     for head in data:
         guide = _guide_of(head, data, kind, translation) if whose is None else whose if head in whose.heads else None
         if guide is not None:

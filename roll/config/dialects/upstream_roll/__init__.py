@@ -1,0 +1,18 @@
+"""The keys of ROLL's own files that are not native: its classes, its engines' options, its older spellings."""
+
+from __future__ import annotations
+
+from typing import Final
+
+from roll.config.dialects.rows import Guide
+from roll.config.dialects.upstream_roll.algorithm import ALGORITHM
+from roll.config.dialects.upstream_roll.distillation import DISTILLATION
+from roll.config.dialects.upstream_roll.environments import ENVIRONMENTS
+from roll.config.dialects.upstream_roll.rewards import REWARDS
+from roll.config.dialects.upstream_roll.roles import ROLES
+from roll.config.dialects.upstream_roll.run import RUN
+
+ROLL: Final = Guide("ROLL", (*RUN, *ALGORITHM, *ROLES, *REWARDS, *ENVIRONMENTS, *DISTILLATION))
+"""Keys that stand beside native ones; a ``*`` is any name."""
+
+__all__ = ["ROLL"]

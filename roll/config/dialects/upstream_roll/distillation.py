@@ -1,0 +1,73 @@
+"""ROLL's keys of distillation: a student, its teachers, and how they are compared."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any, Final
+
+from roll.config.base import ConfigModel
+from roll.config.dialects.rows import Impossible, Look, Row, Unused, choices, impossible, no_effect
+from roll.config.dialects.upstream_roll.roles import role_rows
+from roll.config.validation import sections
+from roll.config.worker import TrainWorkerConfig, WorkerConfig
+
+_OBJECTIVES: Final = {"js_divergence": "jsd", "jsd": "jsd", "kl_div": "forward_kl"}
+
+
+def _named_rows(role: str, native: str, kind: type[ConfigModel]) -> tuple[Row, ...]:
+    """Return rows of the keys that have another role's name before them, and those of ROLL's own."""
+    own = role_rows(role, native)
+    known = {row.key for row in own}
+    options = f"{role}.strategy_args.strategy_config"
+    return (
+        *own,
+        *(
+            Row(f"{role}.{path}", f"{native}.{path}")
+            for path in _leaves(kind)
+            if f"{role}.{path}" not in known and not path.endswith("strategy_config")
+        ),
+        Row(f"{options}.*", f"{native}.strategy_args.strategy_config.*"),
+    )
+
+
+def _leaves(kind: type[ConfigModel]) -> Iterator[str]:
+    inner = dict(sections(kind))
+    for prefix, model in inner.items():
+        for name in model.model_fields:
+            path = f"{prefix}.{name}" if prefix else name
+            if path not in inner:
+                yield path
+
+
+def _whole(reason: str, instead: str) -> Any:
+    return lambda value, look: Unused("it is so here") if value in (1, 1.0) else Impossible(reason, instead)
+
+
+def _prompts_too(value: Any, look: Look) -> Any:
+    return Unused("what the student answered is compared, and not what it was asked")
+
+
+DISTILLATION: Final[tuple[Row, ...]] = (
+    Row("student_pretrain", "pretrain"),
+    Row("teacher_pretrain", "teacher.model_args.model_name_or_path"),
+    Row("kd_objective", "divergence", "", choices(_OBJECTIVES)),
+    Row("logits_topk", "teacher_top_k", "0 is all", lambda value, look: Unused() if value == 0 else value),
+    Row(
+        "distill_loss_weight", (), "only 1", _whole("nothing is imitated beside the teacher", "pipeline: sft for that")
+    ),
+    Row("kd_temperature", (), "only 1", _whole("distributions are compared as they are", "")),
+    Row("teacher_temperature", (), "only 1", _whole("distributions are compared as they are", "")),
+    Row("distill_on_prompt", (), "the student's own answers", _prompts_too),
+    Row("question_key", "actor_train.data_args.prompt"),
+    Row("answer_key", "actor_train.data_args.ground_truth"),
+    *no_effect("what teachers say travels with their scores", "logits_transfer_backend"),
+    *no_effect("actor_train.data_args.template is that of every prompt", "tag_to_template"),
+    *_named_rows("student", "actor_train", TrainWorkerConfig),
+    *_named_rows("student_train", "actor_train", TrainWorkerConfig),
+    *_named_rows("student_infer", "actor_infer", WorkerConfig),
+    *_named_rows("teacher.*", "teachers.*", WorkerConfig),
+    Row("teacher.*.tag_included", "teachers.*.tag_included"),
+    Row("teacher.*.opd_kl_coef", (), "only 1", _whole("teachers weigh the same", "")),
+    *impossible("teachers weigh the same", "opd_kl_coef"),
+)
+"""Keys of ROLL's distillation pipelines."""

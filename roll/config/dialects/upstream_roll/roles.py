@@ -1,0 +1,233 @@
+"""ROLL's keys of a role: its model, data, training, sampling and batches."""
+
+from __future__ import annotations
+
+from typing import Any, Final
+
+from roll.config.dialects.rows import Convert, Impossible, Look, Row, Sets, Unused, choices, impossible, no_effect
+from roll.config.dialects.upstream_roll.strategies import strategy_rows
+
+_ROLES: Final = (
+    "actor_train",
+    "actor_infer",
+    "reference",
+    "critic",
+    "reward",
+    "teacher",
+    "sft_train",
+    "rewards.*",
+    "validation",
+)
+"""Sections with the keys of a role, or some of them."""
+
+_ATTENTION: Final = {"disabled": "eager", "flash_attention_2": "fa2", "fa3": "fa2"}
+_SCHEDULES: Final = {"cosine_with_min_lr": "cosine", "warmup_stable_decay": "wsd"}
+
+
+def role_rows(role: str, native: str) -> tuple[Row, ...]:
+    """Return the rows of a role.
+
+    Args:
+        role: Its path as ROLL writes it.
+        native: Its path here.
+    """
+    return (
+        *_model_rows(role, native),
+        *_data_rows(role, native),
+        *_training_rows(role, native),
+        *_sampling_rows(role, native),
+        *_batch_rows(role, native),
+        *strategy_rows(role, native),
+    )
+
+
+def _model_rows(role: str, native: str) -> tuple[Row, ...]:
+    model, ours = f"{role}.model_args", f"{native}.model_args"
+    attention = f"{ours}.attn_implementation"
+
+    def ulysses(value: Any, look: Look) -> Any:
+        if value == 1:
+            return Unused("a sequence is on one rank, as without it")
+        name = str(
+            look(f"{role}.strategy_args.strategy_name") or look.native(f"{native}.strategy_args.strategy_name") or ""
+        )
+        if name.startswith("fsdp"):
+            return Sets({f"{native}.strategy_args.strategy_config.ulysses_size": value})
+        return Impossible(f"{name or 'the strategy'} does not share sequences so", "context_parallel_size")
+
+    return (
+        Row(f"{model}.flash_attn", attention, "", choices(_ATTENTION)),
+        Row(f"{model}.attn_implementation", attention, "", choices(_ATTENTION)),
+        Row(f"{model}.ulysses_size", f"{native}.strategy_args.strategy_config.ulysses_size", "of FSDP", ulysses),
+        *no_effect("device_mapping says where a role is", f"{model}.device_map", f"{model}.max_memory"),
+        *impossible(
+            "no part of a model is kept as it was",
+            f"{model}.freeze_module_prefix",
+            instead="lora_rank with lora_target trains parts of it",
+        ),
+        *impossible(
+            "adapters are made new", f"{model}.adapter_name_or_path", instead="a model into which they were merged"
+        ),
+        *impossible("adapters have no dropout", f"{model}.lora_dropout"),
+        *impossible(
+            "no further modules are trained whole beside adapters", f"{model}.additional_target", instead="lora_target"
+        ),
+        *impossible("experts get no loss of balance", f"{model}.moe_aux_loss_coef"),
+        *impossible(
+            "the model's folder says its shape",
+            f"{model}.model_config_kwargs",
+            f"{model}.rope_scaling",
+            instead="a changed config.json",
+        ),
+        *no_effect(
+            "it says what is printed or written of a model", f"{model}.print_param_status", f"{model}.export_dir"
+        ),
+    )
+
+
+def _data_rows(role: str, native: str) -> tuple[Row, ...]:
+    data = f"{role}.data_args"
+
+    def single(value: Any, look: Look) -> Any:
+        if isinstance(value, str) and "," in value:
+            return Impossible("files have no shares of their own", "domain_interleave_probs")
+        return Unused("one share is the whole; domain_interleave_probs gives shares of domains")
+
+    return (
+        Row(f"{data}.interleave_probs", (), "one share only", single),
+        *no_effect("file_name holds whole paths", f"{data}.dataset_dir"),
+        *no_effect(
+            "rows are prepared as they are drawn, and nothing is kept of it",
+            f"{data}.preprocessing_num_workers",
+            f"{data}.overwrite_cache",
+            f"{data}.cache_path",
+            f"{data}.tokenized_path",
+            f"{data}.preprocessing_batch_size",
+        ),
+        *impossible(
+            "a policy is shown text only",
+            *(
+                f"{data}.{name}"
+                for name in (
+                    "image",
+                    "video",
+                    "audio",
+                    "image_max_pixels",
+                    "image_min_pixels",
+                    "image_folder",
+                    "video_total_pixels",
+                    "video_min_pixels",
+                    "video_max_pixels",
+                    "video_fps",
+                    "video_max_frames",
+                    "video_folder",
+                    "audio_folder",
+                    "custom_data_kwargs_func",
+                )
+            ),
+        ),
+        *impossible("rows are all read", f"{data}.streaming", f"{data}.buffer_size"),
+        Row(f"{data}.max_train_samples", f"{native}.data_args.max_samples"),
+        Row("validation.eval_steps", "eval_steps", "where that is not set", _steps)
+        if role == "validation"
+        else Row(f"{data}.num_samples", f"{native}.data_args.max_samples"),
+    )
+
+
+def _steps(value: Any, look: Look) -> Any:
+    return Unused("eval_steps says it") if look.native("eval_steps") is not None else value
+
+
+def _training_rows(role: str, native: str) -> tuple[Row, ...]:
+    training, ours = f"{role}.training_args", f"{native}.training_args"
+
+    def least(value: Any, look: Look) -> Any:
+        ratio = value.get("min_lr_rate") if isinstance(value, dict) else None
+        return Impossible("the schedule has no further options", "min_lr_ratio") if ratio is None else ratio
+
+    return (
+        Row(f"{training}.lr_scheduler_type", f"{ours}.lr_scheduler_type", "", choices(_SCHEDULES)),
+        Row(f"{training}.lr_scheduler_kwargs", f"{ours}.min_lr_ratio", "of `min_lr_rate`", least),
+        Row(f"{training}.max_grad_norm", "max_grad_norm"),
+        Row(f"{training}.max_steps", "max_steps"),
+        Row(f"{training}.save_steps", "save_steps"),
+        Row(f"{training}.logging_steps", "logging_steps"),
+        *no_effect("model_args.dtype says it", f"{training}.bf16", f"{training}.fp16"),
+        *no_effect("held-out rows and scores take infer_batch_size", f"{training}.per_device_eval_batch_size"),
+        *no_effect("model_args.disable_gradient_checkpointing says it", f"{training}.gradient_checkpointing"),
+        *no_effect("the keys of the run say it", f"{training}.output_dir", f"{training}.seed"),
+        *no_effect(
+            "rows are drawn in the process that trains",
+            f"{training}.dataloader_num_workers",
+            f"{training}.dataloader_pin_memory",
+            f"{training}.remove_unused_columns",
+        ),
+    )
+
+
+def _sampling_rows(role: str, native: str) -> tuple[Row, ...]:
+    sampling, ours = f"{role}.generating_args", f"{native}.generating_args"
+
+    def unless(off: tuple[Any, ...], reason: str, instead: str) -> Convert:
+        return lambda value, look: Unused("it is so without it") if value in off else Impossible(reason, instead)
+
+    def greedy(value: Any, look: Look) -> Any:
+        return Unused("temperature above 0 samples") if value is not False else Sets({f"{ours}.temperature": 0})
+
+    return (
+        Row(f"{sampling}.do_sample", f"{ours}.temperature", "false is temperature 0", greedy),
+        Row(f"{sampling}.stop", f"{ours}.stop_strings"),
+        Row(
+            f"{sampling}.include_stop_str_in_output",
+            (),
+            "only true",
+            unless((True,), "stop strings stay in a response, for they were sampled", "stop_strings"),
+        ),
+        Row(f"{sampling}.min_p", (), "only 0", unless((0, 0.0), "nothing is cut off so", "top_p")),
+        Row(f"{sampling}.presence_penalty", (), "only 0", unless((0, 0.0), "it is not charged", "repetition_penalty")),
+        Row(f"{sampling}.frequency_penalty", (), "only 0", unless((0, 0.0), "it is not charged", "repetition_penalty")),
+        *no_effect("log-probs of what was sampled are always there", f"{sampling}.logprobs"),
+        *no_effect("it is about beams, and there are none", f"{sampling}.length_penalty", f"{sampling}.early_stopping"),
+        *no_effect("text is read without special tokens", f"{sampling}.skip_special_tokens"),
+    )
+
+
+def _batch_rows(role: str, native: str) -> tuple[Row, ...]:
+    tokens = f"{native}.training_args.max_tokens_per_microbatch"
+
+    def scored(value: Any, look: Look) -> Any:
+        trained = look(f"{role}.max_tokens_per_microbatch_in_train") is not None
+        return Unused("training_args.max_tokens_per_microbatch limits scoring passes too") if trained else value
+
+    def packed(value: Any, look: Look) -> Any:
+        longest = value.get("max_packed_sequence_length_train") or value.get("max_packed_sequence_length_forward")
+        return Unused("passes are as full as the batch sizes let them be") if longest is None else longest
+
+    def own_class(value: Any, look: Look) -> Any:
+        if not isinstance(value, str) or not value.startswith("roll.pipeline."):
+            return value
+        return Unused("the role has a class of its own here; policy_loss chooses what it trains with")
+
+    grader = () if role == "rewards.*" else (Row(f"{role}.worker_cls", f"{native}.worker_cls", "", own_class),)
+    return (
+        *grader,
+        Row(f"{role}.max_tokens_per_microbatch_in_train", tokens),
+        Row(f"{role}.max_tokens_per_microbatch_in_infer", tokens, "of roles that are not trained", scored),
+        Row(f"{role}.sequence_packing_args", tokens, "the longest pack", packed),
+        *no_effect(
+            "no sequence is padded to a multiple",
+            f"{role}.sequence_length_round_in_train",
+            f"{role}.sequence_length_round_in_infer",
+        ),
+        *no_effect(
+            "where a model waits while another one has its devices is decided by the run", f"{role}.offload_nccl"
+        ),
+        *no_effect("rpc_timeout is that of all calls", f"{role}.backend_timeout"),
+        *no_effect("log-probs are computed in fp32 from the logits", f"{role}.logits_in_fp32"),
+        *no_effect("it says how a worker is named or watched", f"{role}.max_concurrency", f"{role}.profiler_config"),
+    )
+
+
+ROLES: Final[tuple[Row, ...]] = tuple(
+    row for role in _ROLES for row in role_rows(role, "actor_train" if role == "sft_train" else role)
+)

@@ -1,0 +1,145 @@
+"""ROLL's options of engines and trainers, by the strategy that they are for."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, Final
+
+from roll.config.dialects.rows import Impossible, Look, Row, Unused, impossible, no_effect
+
+_NUMBERS: Final = {"float32": "fp32", "bfloat16": "bf16", "float16": "fp16", "torch.bfloat16": "bf16", "bf16": "bf16"}
+_STRATEGIES: Final = {"fsdp2_train": "fsdp_train", "fsdp2_infer": "fsdp_infer"}
+
+
+def _named(names: dict[str, str]) -> Callable[[Any, Look], Any]:
+    return lambda value, look: names.get(value, value) if isinstance(value, str) else value
+
+
+def _unless(off: tuple[Any, ...], reason: str, instead: str = "") -> Callable[[Any, Look], Any]:
+    return lambda value, look: Unused("it is off, as it is here") if value in off else Impossible(reason, instead)
+
+
+def strategy_rows(role: str, native: str) -> tuple[Row, ...]:
+    """Return the rows of the engine or trainer of a role.
+
+    Args:
+        role: Its path as ROLL writes it.
+        native: Its path here.
+    """
+    options, ours, dtype = (
+        f"{role}.strategy_args.strategy_config",
+        f"{native}.strategy_args.strategy_config",
+        f"{native}.model_args.dtype",
+    )
+
+    def option(look: Look, name: str) -> Any:
+        found = look(f"{options}.{name}")
+        return look.native(f"{ours}.{name}") if found is None else found
+
+    def number_format(value: Any, look: Look) -> Any:
+        return _NUMBERS.get(value, value) if look.native(dtype) is None else Unused("model_args.dtype says it")
+
+    def in_bf16(value: Any, look: Look) -> Any:
+        if value is not True or look.native(dtype) not in (None, "bf16"):
+            return Unused("model_args.dtype says it")
+        return "bf16"
+
+    def spread(value: Any, look: Look) -> Any:
+        alone = option(look, "tensor_model_parallel_size") in (None, 1)
+        return Unused("tensor_model_parallel_size is 1, so there is nothing to spread") if value and alone else value
+
+    def parts(value: Any, look: Look) -> Any:
+        if option(look, "recompute_granularity") == "full":
+            return Unused("whole layers are computed again with recompute_granularity: full")
+        return value
+
+    def modules(value: Any, look: Look) -> Any:
+        if isinstance(value, str):
+            value = [name.strip() for name in value.split(",")]
+        return parts(value, look)
+
+    return (
+        Row(f"{role}.strategy_args.strategy_name", f"{native}.strategy_args.strategy_name", "", _named(_STRATEGIES)),
+        # Megatron
+        Row(f"{options}.bf16", dtype, "true is bf16", in_bf16),
+        Row(f"{options}.sequence_parallel", f"{ours}.sequence_parallel", "with tensor parallelism", spread),
+        Row(f"{options}.moe_layer_recompute", f"{ours}.moe_layer_recompute", "with `selective`", parts),
+        Row(f"{options}.recompute_modules", f"{ours}.recompute_modules", "with `selective`", modules),
+        Row(f"{options}.max_grad_norm", "max_grad_norm"),
+        *(
+            Row(f"{options}.additional_configs.{name}", f"{ours}.{name}")
+            for name in ("moe_permute_fusion", "moe_router_dtype", "moe_grouped_gemm", "apply_rope_fusion")
+        ),
+        *impossible(
+            "stages are of equal numbers of layers, but for the first and the last",
+            f"{options}.account_for_loss_in_pipeline_split",
+            f"{options}.account_for_embedding_in_pipeline_split",
+            f"{options}.pipeline_model_parallel_layout",
+            instead="num_layers_in_first_pipeline_stage and num_layers_in_last_pipeline_stage",
+        ),
+        Row(f"{options}.moe_aux_loss_coeff", (), "only 0", _unless((0, 0.0), "no loss of balance is added")),
+        Row(f"{options}.moe_z_loss_coeff", (), "only 0", _unless((0, 0.0), "no loss of balance is added")),
+        Row(f"{options}.fp8", (), "only null", _unless((None, False), "weights are not trained in fp8", "dtype: bf16")),
+        Row(
+            f"{options}.optimizer_cpu_offload",
+            (),
+            "only false",
+            _unless(
+                (False,), "Megatron keeps optimiser states on the devices", "deepspeed_train with offload_optimizer"
+            ),
+        ),
+        *no_effect(
+            "log-probs are computed in chunks of the vocabulary's logits (log_prob_chunk_size)",
+            f"{options}.cross_entropy_loss_fusion",
+            f"{options}.cross_entropy_fusion_impl",
+        ),
+        *no_effect(
+            "it is about Megatron's own checkpoint files; the ones here have their own format",
+            f"{options}.distrib_optim_fully_reshardable",
+            f"{options}.dist_ckpt_format",
+        ),
+        *no_effect(
+            "micro-batches of any length are sent between stages",
+            f"{options}.variable_seq_lengths",
+            f"{options}.overlap_p2p_comm",
+            f"{options}.batch_p2p_comm",
+        ),
+        # FSDP
+        Row(f"{options}.param_dtype", dtype, "where that is not set", number_format),
+        Row(f"{options}.reduce_dtype", f"{ours}.reduce_dtype", "", _named(_NUMBERS)),
+        Row(f"{options}.offload_policy", f"{ours}.offload_params"),
+        *no_effect("each layer is a unit of its own", f"{options}.wrap_policy"),
+        *no_effect("weights travel in buckets (weight_sync)", f"{options}.use_batched_model_update"),
+        *no_effect(
+            "how experts are computed is the model's own, and changes no number",
+            f"{options}.apply_expert_patch",
+            f"{options}.moe_use_grouped_mm",
+        ),
+        *(
+            Row(f"{options}.{name}", (), "only 1", _unless((1, None), _EXPERTS, _MEGATRON))
+            for name in ("ep_size", "efsdp_size")
+        ),
+        Row(f"{options}.apply_tiled_mlp", (), "only false", _unless((False, None), _TILES, _SMALLER)),
+        *no_effect("no MLP is computed in tiles", f"{options}.tiled_num_shards"),
+        # Engines
+        *no_effect(
+            "what an engine gives back while others have its devices is decided by the run",
+            f"{options}.sleep_level",
+            f"{options}.enable_sleep_mode",
+        ),
+        *no_effect("it is a variable of vLLM's; those go into system_envs", f"{options}.VLLM_USE_V1"),
+        *no_effect("training needs log-probs of the distribution that was drawn from", f"{options}.logprobs_mode"),
+        Row(f"{options}.max_num_seqs", "max_running_requests"),
+        *no_effect(
+            "pictures are not shown to the policy",
+            f"{options}.disable_mm_preprocessor_cache",
+            f"{options}.mm_processor_cache_gb",
+            f"{options}.limit_mm_per_prompt",
+        ),
+    )
+
+
+_EXPERTS: Final = "experts are spread like all other weights with fsdp_train"
+_MEGATRON: Final = "megatron_train with expert_model_parallel_size"
+_TILES: Final = "MLPs are not computed in tiles"
+_SMALLER: Final = "training_args.max_tokens_per_microbatch limits the tokens of a pass"
