@@ -6,7 +6,7 @@ import warnings
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import Any, TypeVar, overload
+from typing import Any, Final, TypeVar, overload
 
 from omegaconf import DictConfig, OmegaConf
 from pydantic import ValidationError
@@ -29,6 +29,15 @@ from roll.config.staging import overlay, without_effect
 from roll.config.validation import valid_keys, validation_problems
 
 Config = TypeVar("Config", bound=RunConfig)
+
+_MARKS: Final = {
+    "sft_train": "sft",
+    "chosen_key": "dpo",
+    "student": "distill",
+    "student_train": "distill",
+    "kd_objective": "distill",
+}
+"""Keys that only one kind of run has, where a file does not name its kind."""
 
 _COMPOSITION_KEYS = ("hydra", "defaults")
 """Keys that are for Hydra: they can be left over in a file that was read without it."""
@@ -133,6 +142,9 @@ def kind_of(composed: DictConfig) -> type[RunConfig]:
     named = {str(key): value for key, value in data.items()}
     if named.keys() & (AgenticConfig.model_fields.keys() - EvaluationConfig.model_fields.keys()):
         return AgenticConfig
+    marked = next((name for key, name in _MARKS.items() if key in named), None)
+    if marked is not None:
+        return PIPELINES.get(marked).config
     native = translate(named, EvaluationConfig).data
     if not native.keys() & (EvaluationConfig.model_fields.keys() - RLConfig.model_fields.keys()):
         return RLVRConfig if _trains_on_files(native) else AgenticConfig

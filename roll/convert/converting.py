@@ -8,12 +8,13 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from roll.config.composing import from_mapping
-from roll.config.dialects import ForeignKey, Guide, Translation, is_typing_mistake, translate
+from roll.config.dialects import ROLL_FILE, ForeignKey, Guide, Translation, is_typing_mistake, translate
 from roll.config.errors import Absent, ConfigError, ConfigWarning, Problem
 from roll.config.kinds import check_before
 from roll.config.loading import check
 from roll.convert.foreign import ROLL, Foreign, detect, guide_of
 from roll.convert.pipelines import config_of, pipeline_of
+from roll.convert.unknown_keys import unknown_keys, without
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,11 +58,11 @@ def convert(foreign: Foreign, system: str | None = None) -> Conversion:
     kind = config_of(pipeline)
     guide = guide_of(system)
     tree, unknown = (dict(foreign.tree), []) if guide is None else _known_heads(foreign.tree, guide)
-    translated = translate(tree, kind, whose=guide)
+    translated = translate(tree, kind, whose=ROLL_FILE if system == ROLL else guide)
     keys = [*translated.keys, *unknown]
     if system == ROLL:
         keys += _native_keys(translated, foreign.tree)
-    impossible = [f"{key.key}." for key in keys if key.state == "impossible"]
+    impossible = [f"{key.key}." for key in keys if key.state != "translated"]
     dropped = {problem.path for problem in translated.problems if _is_above(problem.path, impossible)}
     problems = [problem for problem in translated.problems if problem.path not in dropped]
     native = {"pipeline": pipeline, **translated.data}
@@ -69,6 +70,12 @@ def convert(foreign: Foreign, system: str | None = None) -> Conversion:
     notes = list(foreign.unread)
     if not problems:
         found, cautions = _check(native, translated, pipeline)
+        while system == ROLL and (left_out := unknown_keys(found, kind)):
+            keys = [*(key for key in keys if key.key not in {each.key for each in left_out}), *left_out]
+            before, native = native, without(native, [each.key for each in left_out])
+            if native == before:
+                break
+            found, cautions = _check(native, translated, pipeline)
         problems += found
         notes += cautions
     return Conversion(system, pipeline, native, keys, problems, notes)

@@ -5,9 +5,11 @@ from roll.config.dialects.guides import GUIDES, other_names
 from roll.config.dialects.page import insert_dialects, render_dialects
 from roll.config.dialects.rows import Guide, Row
 from roll.config.dialects.translation import Translation, translate
+from roll.config.dialects.upstream_roll import ROLL_FILE
 
 __all__ = [
     "GUIDES",
+    "ROLL_FILE",
     "ForeignKey",
     "Guide",
     "Row",

@@ -61,7 +61,7 @@ def filled(path: str, names: Sequence[str]) -> str:
 def take(guide: Guide, data: Mapping[str, Any], kind: type[ConfigModel]) -> tuple[dict[str, Any], list[Found]]:
     """Return ``data`` without the keys of ``guide``, and those keys.
 
-    A native key is left where it is, unless its row makes something else of the value that it has.
+    A native key is left where it is, and so is a section, unless its row makes something else of its value.
 
     Args:
         guide: A guide of keys beside native ones.
@@ -83,7 +83,8 @@ def take(guide: Guide, data: Mapping[str, Any], kind: type[ConfigModel]) -> tupl
                     continue
                 names = [name for name, part in zip(here, pattern, strict=True) if part == ANY]
                 row = _named(row, names)
-                if key not in native or _is_changed(row, section[key], Look({}, given, kind)):
+                may_stay = key in native or ".".join(here) in row.targets or isinstance(section[key], dict)
+                if not may_stay or _is_changed(row, section[key], Look({}, given, kind)):
                     found.append(Found(".".join(here), row, section.pop(key)))
                     break
             else:
@@ -130,7 +131,7 @@ def _parts(outcome: Sets) -> Iterator[Mapping[str, Any]]:
 
 
 def _is_changed(row: Row, value: Any, look: Look) -> bool:
-    """Tell whether the row of a native key makes something else of its value."""
+    """Tell whether the row of a key makes something else of its value."""
     if row.convert is None:
         return True
     try:

@@ -161,11 +161,13 @@ class Guide:
         name: The project.
         rows: Its keys.
         short: Other spellings of a beginning: what a user may write, to the path that the rows use.
+        beside: Whether its keys stand beside native ones (:mod:`roll.config.dialects.beside`).
     """
 
     name: str
     rows: tuple[Row, ...]
     short: Mapping[str, str] = field(default_factory=dict)
+    beside: bool = False
 
     @cached_property
     def heads(self) -> dict[str, str]:

@@ -112,13 +112,16 @@ def translate(
         whose: The guide that all of it is written in. ``None``: each section's keys say whose it is.
     """
     found: dict[str, list[_Entry]] = {}
-    for beside in BESIDE if whose is None else ():
+    for beside in BESIDE if whose is None else (whose,) * whose.beside:
         data, taken = take(beside, data, kind)
         if taken:
             found[beside.name] = [_Entry(one.key, one.key, one.row, one.value) for one in taken]
     translation = Translation(dict(data), given=frozenset(given))
     for head in data:
-        guide = _guide_of(head, data, kind, translation) if whose is None else whose if head in whose.heads else None
+        if whose is None:
+            guide = _guide_of(head, data, kind, translation)
+        else:
+            guide = whose if head in whose.heads and not whose.beside else None
         if guide is not None:
             rest = translation.data.pop(head)
             _collect(guide, head, rest, kind, translation, found.setdefault(guide.name, []))
@@ -315,7 +318,7 @@ def _twin(path: str, kind: type[ConfigModel]) -> str:
 def _takes(head: str, kind: type[ConfigModel], into: Translation) -> bool:
     """Whether the run has this native section; one of environments evaluates prompts if its steps have some."""
     only_plays = "prompts_per_step" in kind.model_fields and not into.data.get("prompts_per_step")
-    return head in kind.model_fields and not (head == "validation" and only_plays)
+    return head in valid_keys(kind) and not (head == "validation" and only_plays)
 
 
 def _say(path: str, value: Any, entry: _Entry, kind: type[ConfigModel], into: Translation) -> None:

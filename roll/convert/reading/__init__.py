@@ -9,6 +9,7 @@ from typing import Final
 
 from roll.config.errors import ConfigError, Problem
 from roll.convert.foreign import Foreign
+from roll.convert.reading.hydra_folder import has_defaults, read_hydra
 from roll.convert.reading.interpolations import as_written, resolved
 from roll.convert.reading.overrides import read_overrides
 from roll.convert.reading.yaml_file import read_yaml
@@ -29,7 +30,10 @@ def read(inputs: Sequence[str | Path]) -> Foreign:
         ConfigError: A file is not there, or is none of these.
     """
     path = _primary(inputs)
-    foreign = read_yaml(path) if path.suffix in _YAML else read_overrides(path)
+    if path.suffix not in _YAML:
+        foreign = read_overrides(path)
+    else:
+        foreign = read_hydra(path) if has_defaults(path) else read_yaml(path)
     return replace(foreign, tree=resolved(foreign.tree))
 
 

@@ -42,9 +42,11 @@ def _std_of(value: Any, look: Look) -> Any:
 
 
 def _episode_mean_of(value: Any, look: Look) -> Any:
-    std = look("reward_normalization.norm_std_type")
-    method = "mean" if std in (None, "None") else "mean_std"
-    grouping = _GROUPINGS.get(value, value) if isinstance(value, str) else value
+    std, grouping = look("reward_normalization.norm_std_type"), look.native("reward_normalization.grouping")
+    if grouping not in (None, "batch") and value == "batch":
+        return Impossible("the mean is that of the grouping", "reward_normalization.grouping: batch")
+    method = look.native("reward_normalization.method") or ("mean" if std in (None, "None") else "mean_std")
+    grouping = grouping or (_GROUPINGS.get(value, value) if isinstance(value, str) else value)
     return Sets({"reward_normalization.grouping": grouping, "reward_normalization.method": method})
 
 
@@ -55,7 +57,7 @@ def _episode_std_of(value: Any, look: Look) -> Any:
             f"the mean is that of the {mean} and the deviation that of the {value}",
             "reward_normalization takes both of the same grouping",
         )
-    return Sets({"reward_normalization.method": "mean_std"})
+    return Sets({"reward_normalization.method": look.native("reward_normalization.method") or "mean_std"})
 
 
 def _level(value: Any, look: Look) -> Any:

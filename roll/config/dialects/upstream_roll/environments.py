@@ -162,37 +162,30 @@ def _of_a_tag(library: str) -> tuple[Row, ...]:
     )
 
 
-_OF_A_FILE: Final = "it is a value of the file's own, and stands where it is interpolated"
+_SUBJECTS: Final = ("math", "game", "qa", "rg", "code", "single_prompt")
+
+
+def _stands_elsewhere(value: Any, look: Look) -> Any:
+    return Unused()
+
 
 ENVIRONMENTS: Final[tuple[Row, ...]] = (
     *(row for library in _LIBRARIES for row in _of_a_tag(library)),
     Row("env_manager_cls", "train_env_manager.sample_mode", "of step managers", _manager(False)),
-    *no_effect(
-        _OF_A_FILE,
-        "gem_math",
-        "gem_games",
-        "gem_qa",
-        "gem_rg",
-        "gem_code",
-        "math_agent_system_template",
-        "math_agent_template",
-        "game_agent_system_template",
-        "game_agent_template",
-        "qa_agent_system_template",
-        "qa_agent_template",
-        "rg_agent_system_template",
-        "rg_agent_template",
-        "code_agent_system_template",
-        "code_agent_template",
-        "single_prompt_agent_system_template",
-        "single_prompt_agent_template",
-        "user_prompt_no_think_format",
-        "user_prompt_think_format",
-        "reward_template",
-        "default_history_length",
-        "pre_step_template",
-        "next_step_template",
-        "agent_config_common",
+    *(
+        Row(name, "custom_envs", "stands where the file interpolates it", _stands_elsewhere)
+        for name in (
+            *(f"gem_{library}" for library in ("math", "games", "qa", "rg", "code")),
+            *(f"{name}_agent_system_template" for name in _SUBJECTS),
+            *(f"{name}_agent_template" for name in _SUBJECTS),
+            "user_prompt_no_think_format",
+            "user_prompt_think_format",
+            "reward_template",
+            "default_history_length",
+            "pre_step_template",
+            "next_step_template",
+            "agent_config_common",
+        )
     ),
     *no_effect("an answer is one action", "action_sep"),
     *no_effect("actor_train.data_args.enable_thinking says whether the policy thinks", "enable_think"),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any, Final
 
 from roll.config.dialects.rows import Impossible, Look, Row, Sets, Unused, impossible, no_effect
@@ -21,17 +22,30 @@ _GRADERS: Final = {
 }
 """Classes that grade, by their last name, and the verifier that does the same."""
 
+_CLASSES: Final = "roll.pipeline."
+"""How the paths of ROLL's own classes begin."""
+
 _OWN_SERVER: Final = "http://localhost:8000/v1"
 
 
-def _grader(value: Any, look: Look) -> Any:
-    if not isinstance(value, str) or not value.startswith("roll.pipeline."):
+def is_gradable(section: Any) -> bool:
+    """Tell whether the responses of a domain can be graded here: it names no class of ROLL that has no verifier."""
+    worker = section.get("worker_cls") if isinstance(section, Mapping) else None
+    return not isinstance(worker, str) or not worker.startswith(_CLASSES) or worker.rpartition(".")[2] in _GRADERS
+
+
+def _domain(value: Any, look: Look) -> Any:
+    if is_gradable(value):
         return value
-    name = value.rpartition(".")[2]
-    verifier = _GRADERS.get(name)
-    if verifier is None:
-        known = ", ".join(sorted(set(_GRADERS.values())))
-        return Impossible(f"nothing grades as {name} does", f"a verifier ({known}) in {_VERIFIERS}")
+    name = value["worker_cls"].rpartition(".")[2]
+    known = ", ".join(sorted(set(_GRADERS.values())))
+    return Impossible(f"nothing grades as {name} does", f"a verifier of text ({known})")
+
+
+def _grader(value: Any, look: Look) -> Any:
+    if not isinstance(value, str) or not value.startswith(_CLASSES):
+        return value
+    verifier = _GRADERS[value.rpartition(".")[2]]
     if verifier == "llm_judge":
         return Sets({f"{_VERIFIERS}.llm_judge.options.{key}": item for key, item in _judge(look).items()}, note=_SERVER)
     return Sets({f"{_VERIFIERS}.{verifier}": 1.0})
@@ -80,6 +94,7 @@ def _is_local(value: Any, look: Look) -> Any:
 
 
 REWARDS: Final[tuple[Row, ...]] = (
+    Row(_DOMAIN, _DOMAIN, "domains that text decides", _domain),
     Row(f"{_DOMAIN}.worker_cls", _VERIFIERS, "the verifier that grades so", _grader),
     Row(f"{_DOMAIN}.reward_type", f"{_DOMAIN}.success_threshold", "", _partial),
     Row(f"{_DOMAIN}.response_length_penalty_coef", (), "only 0", _no_penalty),

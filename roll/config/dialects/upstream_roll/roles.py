@@ -228,6 +228,4 @@ def _batch_rows(role: str, native: str) -> tuple[Row, ...]:
     )
 
 
-ROLES: Final[tuple[Row, ...]] = tuple(
-    row for role in _ROLES for row in role_rows(role, "actor_train" if role == "sft_train" else role)
-)
+ROLES: Final[tuple[Row, ...]] = tuple(row for role in _ROLES for row in role_rows(role, role))

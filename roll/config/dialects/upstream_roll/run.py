@@ -39,6 +39,10 @@ def _last_of_path(value: Any, look: Look) -> Any:
     return Unused("exp_name names the run") if look.native("exp_name") is not None else value
 
 
+def _stands_elsewhere(value: Any, look: Look) -> Any:
+    return Unused()
+
+
 RUN: Final[tuple[Row, ...]] = (
     Row("checkpoint_config.type", "checkpoint_config.type", "a folder", _storage),
     *impossible(
@@ -84,12 +88,9 @@ RUN: Final[tuple[Row, ...]] = (
     *impossible(
         "what a rollout was is not put in the place of another one", "rollout_mock", instead="roll replay shows one"
     ),
-    *no_effect(
-        "it is a value of the file's own, and stands where it is interpolated",
-        "lora_rank",
-        "lora_alpha",
-        "lora_target",
-        "world_size",
+    *(
+        Row(name, f"actor_train.model_args.{name}", "stands where the file interpolates it", _stands_elsewhere)
+        for name in ("lora_rank", "lora_alpha", "lora_target")
     ),
     *impossible(
         "rewards of videos and pictures are not here",

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any, Final
 
 from roll.config.dialects.rows import Impossible, Look, Row, Unused, impossible, no_effect
@@ -40,6 +40,8 @@ def strategy_rows(role: str, native: str) -> tuple[Row, ...]:
         return _NUMBERS.get(value, value) if look.native(dtype) is None else Unused("model_args.dtype says it")
 
     def in_bf16(value: Any, look: Look) -> Any:
+        if isinstance(value, Mapping):
+            return value  # a section of DeepSpeed's options
         if value is not True or look.native(dtype) not in (None, "bf16"):
             return Unused("model_args.dtype says it")
         return "bf16"

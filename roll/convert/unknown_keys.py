@@ -1,0 +1,44 @@
+"""Keys that nobody here knows, in a file whose keys are native otherwise: left out and recorded."""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any, Final
+
+from roll.config.base import ConfigModel
+from roll.config.dialects import ForeignKey, is_typing_mistake
+from roll.config.errors import Problem
+from roll.config.validation import model_at, valid_keys
+
+_UNKNOWN: Final = "unknown key."
+
+
+def unknown_keys(problems: Sequence[Problem], kind: type[ConfigModel]) -> list[ForeignKey]:
+    """Return a record of every key that ``problems`` call unknown, and that looks like no key that there is.
+
+    Args:
+        problems: What is wrong with native keys.
+        kind: The model of these keys.
+    """
+    found = []
+    for problem in problems:
+        parent, _, name = problem.path.rpartition(".")
+        model = model_at(kind, parent.split(".")) if parent else kind
+        known = valid_keys(model) if model is not None else []
+        if problem.message == _UNKNOWN and not is_typing_mistake(name, known):
+            found.append(ForeignKey(problem.path, "impossible", why="no key of ROLL that is known here"))
+    return found
+
+
+def without(native: Mapping[str, Any], paths: Iterable[str]) -> dict[str, Any]:
+    """Return ``native`` without the keys at ``paths``."""
+    left = copy.deepcopy(dict(native))
+    for path in paths:
+        *parents, last = path.split(".")
+        section: Any = left
+        for parent in parents:
+            section = section.get(parent) if isinstance(section, dict) else None
+        if isinstance(section, dict):
+            section.pop(last, None)
+    return left
