@@ -9,6 +9,7 @@ import pytest
 from roll.config import ConfigError, load
 from roll.config.dialects import translate
 from roll.config.rlvr import RLVRConfig
+from roll.config.sft import SFTConfig
 
 pytestmark = pytest.mark.filterwarnings("ignore::roll.config.ConfigWarning")
 
@@ -95,3 +96,52 @@ def test_what_is_not_here_is_refused_and_recorded(sections: dict[str, Any], key:
     with pytest.raises(ConfigError) as caught:
         load(written, kind=RLVRConfig)
     assert [problem.path for problem in caught.value.problems] == [key]
+
+
+def test_a_trainer_of_demonstrations_becomes_supervised_fine_tuning() -> None:
+    written = {
+        "data": {
+            "train_files": "train.parquet",
+            "val_files": "test.parquet",
+            "prompt_key": "extra_info",
+            "prompt_dict_keys": ["question"],
+            "response_key": "answer",
+            "train_batch_size": 64,
+            "micro_batch_size_per_gpu": 2,
+            "max_length": 4096,
+            "truncation": "right",
+        },
+        "model": {"partial_pretrain": "M", "lora_rank": 8, "fsdp_config": {"model_dtype": "bf16"}},
+        "optim": {"lr": 1e-4, "betas": [0.9, 0.95], "clip_grad": 0.5, "lr_warmup_steps_ratio": 0.1},
+        "engine": {"ulysses_sequence_parallel_size": 2},
+        "trainer": {"total_epochs": 3, "n_gpus_per_node": 8, "project_name": "p", "experiment_name": "e"},
+        "use_remove_padding": True,
+    }
+    loaded = load(written, kind=SFTConfig)
+    training = loaded.actor_train.training_args
+    assert (loaded.pretrain, loaded.prompt_key, loaded.response_key) == ("M", "extra_info.question", "answer")
+    assert loaded.rows_per_step == 64 and training.per_device_train_batch_size == 2
+    assert (loaded.epochs, loaded.sequence_length, loaded.max_grad_norm) == (3, 4096, 0.5)
+    assert (training.learning_rate, training.adam_beta2, training.warmup_ratio) == (1e-4, 0.95, 0.1)
+    assert loaded.actor_train.strategy_args.strategy_config == {"ulysses_size": 2}
+    assert loaded.actor_train.device_mapping == list(range(8)) and loaded.cluster == "ray"
+    assert loaded.actor_train.model_args.lora_rank == 8 and loaded.actor_train.packs
+
+
+def test_keys_of_demonstrations_have_no_effect_where_responses_are_sampled() -> None:
+    native = translate(grpo(data={**DATA, "max_length": 4096}), RLVRConfig)
+    assert "sequence_length" not in native.data
+    assert [each.key for each in native.keys if each.state == "no_effect"] == ["data.max_length"]
+
+
+@pytest.mark.parametrize("nothing", ["", []])
+def test_without_files_to_measure_on_nothing_is_said_of_evaluations(nothing: Any) -> None:
+    written = grpo(rollout={"val_kwargs": {"n": 4, "do_sample": False, "temperature": 0.5}})
+    written["data"] = {**DATA, "val_files": nothing}
+    assert load(written, kind=RLVRConfig).validation is None
+
+
+def test_an_engine_is_on_one_machine() -> None:
+    written = grpo(rollout={"name": "vllm", "tensor_model_parallel_size": 16}, trainer={"n_gpus_per_node": 8})
+    keys = {each.key: each.state for each in translate(written, RLVRConfig).keys}
+    assert keys["actor_rollout_ref.rollout.tensor_model_parallel_size"] == "impossible"

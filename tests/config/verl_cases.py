@@ -128,6 +128,8 @@ def _optimizer(section: str, target: str) -> dict[str, Case]:
         f"{section}.betas": ([0.8, 0.95], {}, {f"{target}.adam_beta1": 0.8, f"{target}.adam_beta2": 0.95}),
         f"{section}.clip_grad": (0.5, {}, {"max_grad_norm": 0.5}),
         f"{section}.lr_scheduler_type": ("cosine", {}, {f"{target}.lr_scheduler_type": "cosine"}),
+        f"{section}.lr_scheduler": ("cosine", {}, {f"{target}.lr_scheduler_type": "cosine"}),
+        f"{section}.warmup_steps_ratio": (0.1, {}, {f"{target}.warmup_ratio": 0.1}),
         f"{section}.lr_decay_style": ("WSD", {}, {f"{target}.lr_scheduler_type": "wsd"}),
         f"{section}.min_lr": (1e-6, {f"{section}.lr": 4e-6}, {f"{target}.min_lr_ratio": 0.25}),
     }

@@ -61,6 +61,7 @@ class Look:
 
     Attributes:
         agentic: Whether a batch is counted in trajectories (of environments) and not in prompts.
+        demonstrates: Whether rows are imitated and nothing is sampled.
     """
 
     def __init__(self, foreign: Json, native: Json, kind: type[ConfigModel]) -> None:
@@ -68,6 +69,7 @@ class Look:
         self._native = native
         self._kind = kind
         self.agentic = "train_env_manager" in kind.model_fields
+        self.demonstrates = "messages_key" in kind.model_fields
 
     def __call__(self, key: str, default: Any = None) -> Any:
         """Return the value of another key of the same guide, ``default`` where it is unset or null."""

@@ -10,6 +10,7 @@ from roll.config.dialects.verl.model import MODEL_ROWS, REFERENCE_ROWS
 from roll.config.dialects.verl.policy import POLICY_ROWS
 from roll.config.dialects.verl.rewards import REWARD_ROWS
 from roll.config.dialects.verl.sampler import SAMPLER_ROWS
+from roll.config.dialects.verl.sft import SFT_ROWS
 from roll.config.dialects.verl.strategies import STRATEGY_ROWS
 from roll.config.dialects.verl.trainer import TRAINER_ROWS
 
@@ -26,6 +27,7 @@ VERL: Final = Guide(
         *DATA_ROWS,
         *REWARD_ROWS,
         *TRAINER_ROWS,
+        *SFT_ROWS,
     ),
     short={"actor": "actor_rollout_ref.actor"},
 )

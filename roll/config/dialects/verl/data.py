@@ -8,12 +8,15 @@ from typing import Any, Final
 from roll.config.dialects.rows import Look, Row, Sets, Unused, impossible, no_effect, plain, whole
 from roll.config.dialects.verl.rewards import built_in_rewards, graded_alike
 from roll.config.dialects.verl.sections import ROLLOUT
+from roll.config.dialects.verl.sft import accumulation, column
 
 _DATA: Final = "actor_train.data_args"
 _SAMPLING: Final = "actor_infer.generating_args"
 
 
-def _rollout_batch(value: Any, look: Look) -> int:
+def _rollout_batch(value: Any, look: Look) -> Any:
+    if look.demonstrates:
+        return accumulation(value, look)
     prompts = whole(value, "the batch size")
     return prompts * look.responses(f"{ROLLOUT}.n") if look.agentic else prompts
 
@@ -31,6 +34,8 @@ def _val_files(value: Any, look: Look) -> Any:
 
 
 def _files(section: str, value: Any, look: Look) -> Sets:
+    if look.demonstrates:
+        return Sets({f"{section}.file_name": value})
     return Sets({f"{section}.file_name": value}, {**_columns(section, look), **built_in_rewards(look)})
 
 
@@ -41,6 +46,12 @@ def _columns(section: str, look: Look) -> dict[str, str]:
     if not graded_alike(look):
         columns["tag"] = look("data.reward_fn_key", "data_source")
     return {f"{section}.{key}": column for key, column in columns.items()}
+
+
+def _prompt_column(value: Any, look: Look) -> Any:
+    if look.demonstrates:
+        return Sets({"prompt_key": column(value, look, "data.prompt_dict_keys")})
+    return value
 
 
 def _own_class(value: Any, look: Look) -> Any:
@@ -75,7 +86,7 @@ DATA_ROWS: Final = (
         "data.train_files", f"{_DATA}.file_name", "with verl's columns and rewards, unless others are set", _train_files
     ),
     Row("data.val_files", "validation.data_args.file_name", "with verl's columns", _val_files),
-    Row("data.prompt_key", f"{_DATA}.messages", "the column holds chat messages"),
+    Row("data.prompt_key", f"{_DATA}.messages", "the column holds chat messages; SFT: `prompt_key`", _prompt_column),
     Row("data.reward_fn_key", f"{_DATA}.tag", "the column by which rows are graded"),
     Row("data.max_prompt_length", "prompt_length"),
     Row("data.max_response_length", ("response_length", f"{_SAMPLING}.max_new_tokens")),

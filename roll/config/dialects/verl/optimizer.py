@@ -8,8 +8,34 @@ from roll.config.dialects.rows import SCHEDULES, Look, Row, Sets, Unused, choice
 from roll.config.errors import FixableError
 
 
-def optimizer_rows(section: str, target: str) -> tuple[Row, ...]:
-    """Return the rows of an ``optim`` section."""
+def optimizer_rows(section: str, target: str, *, of_demonstrations: bool = False) -> tuple[Row, ...]:
+    """Return the rows of an ``optim`` section.
+
+    Args:
+        section: The guide's section.
+        target: The native one.
+        of_demonstrations: Whether only trainers of demonstrations have the section.
+    """
+    rows = _rows(section, target)
+    return tuple(_demonstrated(row) for row in rows) if of_demonstrations else rows
+
+
+def _demonstrated(row: Row) -> Row:
+    """Return a row that counts in supervised fine-tuning only."""
+    if not row.targets:
+        return row
+    plainly, targets = row.convert, row.targets
+
+    def convert(value: Any, look: Look) -> Any:
+        if not look.demonstrates:
+            return Unused("a key of supervised fine-tuning")
+        outcome = value if plainly is None else plainly(value, look)
+        return outcome if isinstance(outcome, Sets | Unused) else Sets(dict.fromkeys(targets, outcome))
+
+    return Row(row.key, note=f"SFT: {', '.join(f'`{path}`' for path in targets)}", convert=convert)
+
+
+def _rows(section: str, target: str) -> tuple[Row, ...]:
     return (
         *plain(
             section,
@@ -31,6 +57,13 @@ def optimizer_rows(section: str, target: str) -> tuple[Row, ...]:
             "`constant` is `constant_with_warmup`",
             choices(SCHEDULES),
         ),
+        Row(
+            f"{section}.lr_scheduler",
+            f"{target}.lr_scheduler_type",
+            "`constant` is `constant_with_warmup`",
+            choices(SCHEDULES),
+        ),
+        Row(f"{section}.warmup_steps_ratio", f"{target}.warmup_ratio"),
         Row(
             f"{section}.lr_decay_style",
             f"{target}.lr_scheduler_type",

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import replace
 from typing import Any, Final
 
 from roll.config.dialects.engines import dtype_row, engine_at, option_rows, size_row
@@ -24,6 +25,9 @@ _ENGINE: Final = "actor_infer.strategy_args.strategy_config"
 _VALIDATION: Final = "validation.generating_args"
 _NO_TURNS: Final = "a prompt has one response"
 _PLAY: Final = "play an environment with train_env_manager.tools in the agentic pipeline"
+_OF_PICTURES: Final = ("disable_mm_preprocessor_cache", "limit_mm_per_prompt", "mm_processor_kwargs")
+"""Options of vLLM that say how it reads pictures."""
+
 _engine = engine_at(f"{ROLLOUT}.name")
 
 
@@ -43,19 +47,31 @@ def _engine_options(engine: str) -> Any:
             return Unused(f"{ROLLOUT}.name is not {engine}")
         if not isinstance(value, Mapping):
             return value
-        return Sets({f"{_ENGINE}.{key}": item for key, item in value.items() if item is not None})
+        given = {key: item for key, item in value.items() if item is not None}
+        taken = {f"{_ENGINE}.{key}": item for key, item in given.items() if key not in _OF_PICTURES}
+        pictures = ", ".join(key for key in given if key in _OF_PICTURES)
+        note = f"prompts are text, so {pictures} has no effect" if pictures else ""
+        return Sets(taken, note=note) if taken else Unused(note or "nothing is set")
 
     return convert
 
 
+def _if_measured(value: Any, look: Look) -> Any:
+    return Unused("data.val_files names no file") if look("data.val_files", "set") in ("", [], [""]) else value
+
+
 def _greedy(value: Any, look: Look) -> Any:
+    if isinstance(_if_measured(value, look), Unused):
+        return _if_measured(value, look)
     if value is False:
         return Sets({f"{_VALIDATION}.temperature": 0.0})
     return Unused() if value is True else value
 
 
 def _validation_temperature(value: Any, look: Look) -> Any:
-    return Unused("do_sample is false") if look(f"{ROLLOUT}.val_kwargs.do_sample") is False else value
+    return (
+        Unused("do_sample is false") if look(f"{ROLLOUT}.val_kwargs.do_sample") is False else _if_measured(value, look)
+    )
 
 
 def _only_one(what: str, instead: str) -> Any:
@@ -69,6 +85,17 @@ def _spare(value: Any, look: Look) -> Any:
     return (
         Unused("it is off") if value == 0 else Impossible("responses that take long are not given up", "leave it out")
     )
+
+
+_SIZE: Final = size_row(f"{ROLLOUT}.tensor_model_parallel_size", _engine)
+
+
+def _on_one_machine(value: Any, look: Look) -> Any:
+    most = look("trainer.n_gpus_per_node")
+    if isinstance(value, int) and isinstance(most, int) and value > most:
+        return Impossible("an engine is one process on one machine", f"set it to {most} or less")
+    assert _SIZE.convert is not None
+    return _SIZE.convert(value, look)
 
 
 SAMPLER_ROWS: Final = (
@@ -87,7 +114,7 @@ SAMPLER_ROWS: Final = (
     Row(f"{ROLLOUT}.do_sample", note="For greedy sampling, set temperature: 0.", only=(True,)),
     Row(f"{ROLLOUT}.ignore_eos", note="A response ends at its stop token.", only=(False,)),
     dtype_row(f"{ROLLOUT}.dtype", _engine),
-    size_row(f"{ROLLOUT}.tensor_model_parallel_size", _engine),
+    replace(_SIZE, convert=_on_one_machine),
     *option_rows(
         ROLLOUT,
         _engine,
@@ -166,13 +193,14 @@ SAMPLER_ROWS: Final = (
         f"{ROLLOUT}.trace.token2text",
         f"{ROLLOUT}.trace.max_samples_per_step_per_worker",
     ),
-    *plain(
-        f"{ROLLOUT}.val_kwargs",
-        _VALIDATION,
-        top_k="top_k",
-        top_p="top_p",
-        n="num_return_sequences",
-        repetition_penalty="repetition_penalty",
+    *(
+        Row(f"{ROLLOUT}.val_kwargs.{name}", f"{_VALIDATION}.{native}", "", _if_measured)
+        for name, native in {
+            "top_k": "top_k",
+            "top_p": "top_p",
+            "n": "num_return_sequences",
+            "repetition_penalty": "repetition_penalty",
+        }.items()
     ),
     Row(
         f"{ROLLOUT}.val_kwargs.temperature",

@@ -27,8 +27,10 @@ _PROFILE: Final = "`enable_ray_timeline` shows what every process did when"
 _RAY: Final = "a Ray cluster that there is is joined, and else one is started"
 
 
-def _devices(value: Any, look: Look) -> Sets:
-    nodes = look("trainer.nnodes", 1)
+def _devices(value: Any, look: Look) -> Any:
+    if value == "":
+        return Unused("no number is named")
+    nodes = look("trainer.nnodes") or 1
     placement = Placement(whole(nodes, f"trainer.nnodes = {nodes!r}"), whole(value, "the number"))
     roles = ["actor_train", "actor_infer"]
     roles += ["reference"] if has_reference(look) else []
@@ -77,6 +79,16 @@ def _folder(value: Any, look: Look) -> Any:
     return Unused("no folder is named") if value == "" else value
 
 
+def _epochs(value: Any, look: Look) -> Any:
+    if not look.demonstrates:
+        return Unused("the run lasts max_steps, or trainer.total_training_steps")
+    return Sets({"actor_train.training_args.num_train_epochs": value})
+
+
+def _nodes(value: Any, look: Look) -> Any:
+    return Unused("no number is named") if value == "" else value
+
+
 def _only_measures(value: Any, look: Look) -> Any:
     return Unused() if value is False else Impossible("a training run trains", "start the pipeline evaluation")
 
@@ -86,12 +98,12 @@ TRAINER_ROWS: Final = (
         "trainer",
         "",
         total_training_steps="max_steps",
-        nnodes="num_nodes",
         critic_warmup="critic_warmup",
         max_actor_ckpt_to_keep="checkpoint_config.keep",
         max_ckpt_to_keep="checkpoint_config.keep",
         ray_wait_register_center_timeout="rpc_timeout",
     ),
+    Row("trainer.nnodes", "num_nodes", "", _nodes),
     Row("trainer.n_gpus_per_node", "num_gpus_per_node", "also `device_mapping` of the roles that set none", _devices),
     Row("trainer.default_local_dir", "checkpoint_config.output_dir", "", _folder),
     Row("trainer.save_freq", "save_steps", "-1 saves at the end only", off_below_one),
@@ -102,7 +114,7 @@ TRAINER_ROWS: Final = (
     Row("trainer.experiment_name", "exp_name", "also part of `output_dir`", _experiment),
     Row("trainer.project_name", "output_dir", "part of it, where nothing else is said", _project),
     Row("trainer.val_only", note="false only", convert=_only_measures),
-    *no_effect("the run lasts `max_steps`, or `trainer.total_training_steps`", "trainer.total_epochs"),
+    Row("trainer.total_epochs", note="SFT: `actor_train.training_args.num_train_epochs`", convert=_epochs),
     *no_effect(
         "every evaluation and every step writes its episodes",
         "trainer.log_val_generations",
