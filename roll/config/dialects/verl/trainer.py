@@ -24,7 +24,7 @@ from roll.config.errors import FixableError
 
 _LOCAL: Final = "checkpoints are local, and `checkpoint_config.keep` of them stay"
 _PROFILE: Final = "`enable_ray_timeline` shows what every process did when"
-_RAY: Final = "a Ray cluster that there is is joined, and else one is started"
+_RAY: Final = "each program makes what it needs of Ray"
 
 
 def _devices(value: Any, look: Look) -> Any:
