@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from typing import Literal, get_args
 
+import torch
 from torch import Tensor
 
 from roll.algorithms.masking import as_bool, blank
@@ -18,7 +19,7 @@ MODES: tuple[str, ...] = get_args(Aggregation)
 
 def count_tokens(mask: Tensor) -> int:
     """Return the number of trained tokens of ``mask`` ``[batch, sequence]``."""
-    return int(as_bool(mask).sum())
+    return int(torch.count_nonzero(mask))
 
 
 def count_sequences(mask: Tensor) -> int:

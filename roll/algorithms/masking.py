@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -20,7 +21,39 @@ def blank(values: Tensor, mask: Tensor) -> Tensor:
 
     Both may have any shape, as long as one spreads over the other.
     """
-    return torch.where(as_bool(mask), values, torch.zeros((), dtype=values.dtype, device=values.device))
+    inside = as_bool(mask)
+    if (
+        values.numel() >= _WORTH_IT
+        and values.device.type == "cpu"
+        and values.dtype in _BITS
+        and values.shape == mask.shape
+    ):
+        return _Blank.apply(values, inside)
+    return torch.where(inside, values, torch.zeros((), dtype=values.dtype, device=values.device))
+
+
+_BITS = {
+    torch.float32: torch.int32,
+    torch.float64: torch.int64,
+    torch.bfloat16: torch.int16,
+    torch.float16: torch.int16,
+}
+_WORTH_IT = 1 << 14
+"""Elements from which the way through bits is faster, measured."""
+
+
+class _Blank(torch.autograd.Function):
+    """The same through bits: PyTorch's selection by a bool mask is not vectorised on processors, six times slower."""
+
+    @staticmethod
+    def forward(ctx: Any, values: Tensor, inside: Tensor) -> Tensor:
+        ctx.save_for_backward(inside)
+        bits = inside.view(torch.int8).to(_BITS[values.dtype]).neg_()  # all ones, or none
+        return bits.bitwise_and_(values.view(bits.dtype)).view(values.dtype)
+
+    @staticmethod
+    def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor, None]:
+        return blank(gradients[0], *ctx.saved_tensors), None
 
 
 def broadcast(per_sample: Tensor, mask: Tensor) -> Tensor:
@@ -42,7 +75,7 @@ def masked_mean(values: Tensor, mask: Tensor, dim: int | None = None) -> Tensor:
 
     Both are ``[batch, sequence]``, the mean a scalar, or ``[batch]`` for ``dim`` 1.
     """
-    count = as_bool(mask).sum() if dim is None else as_bool(mask).sum(dim)
+    count = torch.count_nonzero(mask) if dim is None else as_bool(mask).sum(dim)
     return masked_sum(values, mask, dim) / count.clamp_min(1)
 
 
@@ -52,10 +85,16 @@ def slabs(tensor: Tensor) -> Iterator[slice]:
     Passes over such blocks run several times faster than passes over fresh batch-sized temporaries, and memory stays
     flat. An accelerator gets everything at once.
     """
-    rows = tensor.shape[0]
-    height = max(_SLAB_ELEMENTS // max(tensor.shape[1], 1), 1) if tensor.device.type == "cpu" else max(rows, 1)
+    rows, height = tensor.shape[0], slab_height(tensor)
     for start in range(0, rows, height):
         yield slice(start, min(start + height, rows))
+
+
+def slab_height(tensor: Tensor) -> int:
+    """Return the number of rows of such a block of ``[batch, sequence]``, at least 1."""
+    if tensor.device.type != "cpu":
+        return max(tensor.shape[0], 1)
+    return max(_SLAB_ELEMENTS // max(tensor.shape[1], 1), 1)
 
 
 @torch.no_grad()
@@ -73,7 +112,7 @@ def masked_whiten(x: Tensor, mask: Tensor, shift_mean: bool = True) -> Tensor:
     Source: PPO implementation details, Huang et al. 2022 (advantage normalisation).
     """
     inside = as_bool(mask)
-    count = int(inside.sum())
+    count = int(torch.count_nonzero(inside))
     if count <= 1:
         return x
     double = torch.float64

@@ -19,6 +19,7 @@ from roll.algorithms.losses.ratio import (
     segment_mean,
     to_ratio,
 )
+from roll.algorithms.losses.row_blocks import in_row_blocks
 from roll.algorithms.masking import blank
 from roll.algorithms.registry import register_loss
 
@@ -32,12 +33,13 @@ def clipped_surrogate(
 
     Source: Schulman et al. 2017, PPO; Ye et al. 2020 (dual clip).
     """
-    plain = -advantages * ratio
-    bounded = -advantages * ratio.clamp(1 - clip_low, 1 + clip_high)
+    cost = -advantages
+    plain = cost * ratio
+    bounded = cost * ratio.clamp(1 - clip_low, 1 + clip_high)
     loss = torch.maximum(plain, bounded)
     clipped = bounded > plain
     if dual_clip is not None:
-        ceiling = -advantages * dual_clip
+        ceiling = cost * dual_clip
         capped = (advantages < 0) & (loss > ceiling)
         loss = torch.where(capped, ceiling, loss)
         clipped = clipped | capped
@@ -45,6 +47,7 @@ def clipped_surrogate(
 
 
 @register_loss("ppo")
+@in_row_blocks
 def ppo(
     log_probs: Tensor,
     old_log_probs: Tensor,
@@ -82,6 +85,7 @@ def ppo(
 
 
 @register_loss("gspo")
+@in_row_blocks
 def gspo(
     log_probs: Tensor,
     old_log_probs: Tensor,
@@ -118,6 +122,7 @@ def gspo(
 
 
 @register_loss("gspo_segment", needs=("turn_ids",))
+@in_row_blocks
 def gspo_segment(
     log_probs: Tensor,
     old_log_probs: Tensor,
@@ -135,6 +140,7 @@ def gspo_segment(
 
 
 @register_loss("gmpo")
+@in_row_blocks
 def gmpo(
     log_probs: Tensor,
     old_log_probs: Tensor,
@@ -172,6 +178,7 @@ def gmpo(
 
 
 @register_loss("cispo")
+@in_row_blocks
 def cispo(
     log_probs: Tensor,
     old_log_probs: Tensor,
@@ -204,6 +211,7 @@ def cispo(
 
 
 @register_loss("sapo")
+@in_row_blocks
 def sapo(
     log_probs: Tensor,
     old_log_probs: Tensor,

@@ -20,11 +20,13 @@ from roll.algorithms.losses.ratio import (
     ratio_metrics,
     to_ratio,
 )
+from roll.algorithms.losses.row_blocks import in_row_blocks
 from roll.algorithms.masking import blank
 from roll.algorithms.registry import register_loss
 
 
 @register_loss("vanilla")
+@in_row_blocks
 def vanilla(log_probs: Tensor, old_log_probs: Tensor, advantages: Tensor, mask: Tensor) -> tuple[Tensor, Metrics]:
     """REINFORCE: ``-A * log pi``; ``old_log_probs`` serve the metrics only.
 
@@ -44,6 +46,7 @@ def vanilla(log_probs: Tensor, old_log_probs: Tensor, advantages: Tensor, mask: 
 
 
 @register_loss("topr")
+@in_row_blocks
 def topr(
     log_probs: Tensor,
     old_log_probs: Tensor,
@@ -88,6 +91,7 @@ def topr(
 
 
 @register_loss("tis")
+@in_row_blocks
 def tis(
     log_probs: Tensor, old_log_probs: Tensor, advantages: Tensor, mask: Tensor, cap: float = 2.0
 ) -> tuple[Tensor, Metrics]:
@@ -118,6 +122,7 @@ def tis(
 
 
 @register_loss("sppo")
+@in_row_blocks
 def sppo(
     log_probs: Tensor, old_log_probs: Tensor, advantages: Tensor, mask: Tensor, epsilon: float = 0.3
 ) -> tuple[Tensor, Metrics]:

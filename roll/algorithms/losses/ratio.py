@@ -60,23 +60,29 @@ def segment_mean(values: Tensor, mask: Tensor, turn_ids: Tensor | None = None) -
 def ratio_metrics(difference: Tensor, mask: Tensor, clipped: Tensor | None = None) -> Metrics:
     """Report the mean and maximum ratio, the approximate KL (k3) of the update, and the share of clipped tokens.
 
-    Arguments are ``[batch, sequence]``, metrics scalars.
+    Arguments are ``[batch, sequence]``, ``difference`` 0 outside the mask; metrics are scalars.
 
     Source: Schulman 2020, Approximating KL Divergence (k3).
     """
     inside = as_bool(mask)
-    total = inside.sum().clamp_min(1)
+    tokens = torch.count_nonzero(inside)  # a sum would make a copy in integers
+    total = tokens.clamp_min(1).double()
     zero = torch.zeros((), dtype=torch.float64, device=difference.device)
-    ratio_sum, divergence_sum, largest = zero, zero, zero
+    grown_sum, divergence_sum, largest = zero, zero, zero
     for rows in slabs(difference):
         limited = difference[rows].clamp(-LOG_RATIO_LIMIT, LOG_RATIO_LIMIT)
         grown = torch.expm1(limited)
-        ratio_sum = ratio_sum + blank(grown + 1, inside[rows]).sum(dtype=torch.float64)
-        divergence_sum = divergence_sum + blank(grown - limited, inside[rows]).sum(dtype=torch.float64)
+        # Row by row first: a sum of all in double precision would make a copy of all in double precision.
+        grown_sum = grown_sum + grown.sum(1).double().sum()
         largest = torch.maximum(largest, blank(grown + 1, inside[rows]).amax()) if grown.numel() else largest
-    metrics = {"ratio_mean": ratio_sum / total, "ratio_max": largest, "approx_kl": divergence_sum / total}
+        divergence_sum = divergence_sum + grown.sub_(limited).sum(1).double().sum()
+    metrics = {
+        "ratio_mean": (grown_sum + tokens) / total,
+        "ratio_max": largest,
+        "approx_kl": divergence_sum / total,
+    }
     if clipped is not None:
-        metrics["clip_fraction"] = (clipped & inside).sum() / total
+        metrics["clip_fraction"] = torch.count_nonzero(clipped & inside) / total
     return {name: value.to(difference.dtype) for name, value in metrics.items()}
 
 
