@@ -113,7 +113,7 @@ def test_templates_are_written_in_the_placeholders_that_there_are() -> None:
 
     tag = _agentic(custom_envs={"A": {"agent_template": template}}).data["custom_envs"]["A"]
 
-    assert tag["agent_template"] == "Step {turn_idx}: {observation} {{unheard_of}} {{answer}}"
+    assert tag["agent_template"] == "Step {turn_idx}: {observation} {unheard_of} {{answer}}"
 
 
 def test_step_managers_make_a_sample_of_a_turn() -> None:

@@ -13,6 +13,7 @@ _LIBRARIES: Final = ("custom_env", "custom_envs")
 _PLACEHOLDERS: Final = {
     "env_instruction": "{instruction}",
     "current_observation": "{observation}",
+    "state": "{observation}",
     "current_step": "{turn_idx}",
     "step_count": "{turn_idx}",
     "suffix": "",
@@ -27,7 +28,6 @@ _TOOLS: Final = {"python_code": "python"}
 """Tools of ROLL, and those that do the same."""
 
 _FIELD: Final = re.compile(r"(?<!\{)\{([A-Za-z_]\w*)\}(?!\})")
-_KNOWN: Final = ("instruction", "max_response_length", "max_steps", "turn_idx", "observation", "actions_left")
 _TYPES: Final = {
     "sokoban_native_env": "sokoban",
     "sokoban_sandbox": "sokoban",
@@ -45,8 +45,7 @@ def _template(tag: str, turn: bool) -> Convert:
         words = {**_PLACEHOLDERS, **({"user_prompt_format": form} if isinstance(form, str) else {})}
 
         def put(match: re.Match[str]) -> str:
-            name = match[1]
-            return words.get(name, match[0] if name in _KNOWN else f"{{{{{name}}}}}")
+            return words.get(match[1], match[0])
 
         text = _FIELD.sub(put, value)
         if turn and "{observation}" not in text:
