@@ -105,6 +105,7 @@ class RunConfig(ConfigModel):
     save_steps: NonNegative = Field(50, description="Steps between checkpoints; 0 saves at the end only.")
     logging_steps: Positive = Field(1, description="Steps between logged metrics.")
     eval_steps: NonNegative = Field(10, description="Steps between evaluations; 0 is never.")
+    eval_at_start: bool = Field(True, description="Evaluate before the first step too, where `eval_steps` is not 0.")
     resume_from_checkpoint: bool | str = Field(
         False, description="true resumes the newest checkpoint of the run, a path resumes that one."
     )

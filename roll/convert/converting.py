@@ -14,7 +14,9 @@ from roll.config.kinds import check_before
 from roll.config.loading import check
 from roll.convert.foreign import ROLL, Foreign, detect, guide_of
 from roll.convert.pipelines import config_of, pipeline_of
-from roll.convert.unknown_keys import unknown_keys, without
+from roll.convert.reading.interpolations import kept_names
+from roll.convert.removing import without
+from roll.convert.unknown_keys import unknown_keys
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,12 +56,37 @@ def convert(foreign: Foreign, system: str | None = None) -> Conversion:
         system: Whose it is, a key of ``SYSTEMS``. ``None``: found from its keys and its program.
     """
     system = system or detect(foreign)
+    conversion = _converted(foreign, system)
+    left: list[ForeignKey] = []
+    while waiting := _keys_of_variables(conversion):
+        left += waiting
+        tree = without(foreign.tree, [key.key for key in waiting])
+        if tree == foreign.tree:
+            break
+        foreign = replace(foreign, tree=tree)
+        conversion = _converted(foreign, system)
+    return replace(conversion, keys=[*conversion.keys, *left]) if left else conversion
+
+
+def _keys_of_variables(conversion: Conversion) -> list[ForeignKey]:
+    """Return a record of every key that is a problem only because its value is a variable that is not set here."""
+    found: dict[str, ForeignKey] = {}
+    for problem in conversion.problems:
+        names = kept_names(problem.value)
+        if names:
+            why = f"its value is the variable {', '.join(names)}, which nothing sets here; set it, and convert again"
+            found.setdefault(problem.path, ForeignKey(problem.path, "impossible", why=why))
+    return list(found.values())
+
+
+def _converted(foreign: Foreign, system: str) -> Conversion:
     pipeline = pipeline_of(foreign, system)
     kind = config_of(pipeline)
     guide = guide_of(system)
     tree, unknown = (dict(foreign.tree), []) if guide is None else _known_heads(foreign.tree, guide)
     translated = translate(tree, kind, whose=ROLL_FILE if system == ROLL else guide)
     keys = [*translated.keys, *unknown]
+    keys += [ForeignKey(key, "no_effect", why=why) for key, why in foreign.left_out]
     if system == ROLL:
         keys += _native_keys(translated, foreign.tree)
     impossible = [f"{key.key}." for key in keys if key.state != "translated"]

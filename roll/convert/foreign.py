@@ -33,12 +33,14 @@ class Foreign:
         path: The file that it was read from.
         program: The module or script that it is for, where the file says so (``verl.trainer.main_ppo``).
         unread: What the file holds that could not be read, as sentences (a variable that nothing sets).
+        left_out: Keys that are no part of ``tree``, and why.
     """
 
     tree: Mapping[str, Any]
     path: Path
     program: str = ""
     unread: tuple[str, ...] = ()
+    left_out: tuple[tuple[str, str], ...] = ()
 
 
 def guide_of(system: str) -> Guide | None:

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-import copy
-from collections.abc import Iterable, Mapping, Sequence
-from typing import Any, Final
+from collections.abc import Sequence
+from typing import Final
 
 from roll.config.base import ConfigModel
 from roll.config.dialects import ForeignKey, is_typing_mistake
@@ -29,16 +28,3 @@ def unknown_keys(problems: Sequence[Problem], kind: type[ConfigModel]) -> list[F
         if problem.message == _UNKNOWN and not is_typing_mistake(name, known):
             found.append(ForeignKey(problem.path, "impossible", why="no key of ROLL that is known here"))
     return found
-
-
-def without(native: Mapping[str, Any], paths: Iterable[str]) -> dict[str, Any]:
-    """Return ``native`` without the keys at ``paths``."""
-    left = copy.deepcopy(dict(native))
-    for path in paths:
-        *parents, last = path.split(".")
-        section: Any = left
-        for parent in parents:
-            section = section.get(parent) if isinstance(section, dict) else None
-        if isinstance(section, dict):
-            section.pop(last, None)
-    return left

@@ -69,10 +69,12 @@ def test_the_example_of_verl_loads() -> None:
 
 
 def test_the_example_of_chatlearn_loads() -> None:
-    config, _ = fragment("chatlearn", GRADED)
+    config, messages = fragment("chatlearn", GRADED)
     assert (config.pg_clip_high, config.pg_clip_low, config.policy_loss) == (0.2, 0.2, "ppo")
     assert (config.rollout_batch_size, config.num_return_sequences_in_group, config.mini_batches) == (16, 32, 1)
-    assert config.use_kl_loss is False and config.reference is None
+    # Its reference is described, and no term uses it: that is said.
+    assert config.use_kl_loss is False and config.reference is not None
+    assert any(text.startswith("models.ref_policy") or text.startswith("reference") for text in messages), messages
     assert (config.sequence_length, config.max_steps) == (3072, 200)
     assert config.val_generating.top_k == 20
 

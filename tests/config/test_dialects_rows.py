@@ -12,7 +12,7 @@ import pytest
 from roll.config import AgenticConfig, ConfigError, ConfigWarning, RLConfig, load
 from roll.config.dialects import GUIDES, Row, translate
 from roll.config.rlvr import RLVRConfig
-from tests.config import verl_cases
+from tests.config import chatlearn_cases, verl_cases
 
 BASE: dict[str, Any] = {
     "actor_train.data_args.file_name": "x.jsonl",
@@ -289,6 +289,7 @@ CHATLEARN: dict[str, Case] = {
         {"runtime_args.rollout_backend": "vllm"},
         {"actor_infer.num_gpus_per_worker": 2},
     ),
+    **chatlearn_cases.MORE,
 }
 
 MINDSPEED_ADAPTIVE = {"rl_config.kl_ctrl_type": "adaptive", "rl_config.init_kl_coef": 0.01, "rl_config.kl_target": 0.2}

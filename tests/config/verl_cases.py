@@ -227,4 +227,5 @@ MORE: Final[dict[str, Case]] = {
     "reward_model.micro_batch_size_per_gpu": (4, REWARD, {"reward.infer_batch_size": 4}),
     "reward_model.micro_batch_size": (32, {**REWARD, **EIGHT}, {"reward.infer_batch_size": 4}),
     "trainer.max_ckpt_to_keep": (5, {}, {"checkpoint_config.keep": 5}),
+    "trainer.val_before_train": (False, {}, {"eval_at_start": False}),
 }

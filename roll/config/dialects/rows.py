@@ -141,6 +141,7 @@ class Row:
         note: What is good to know; for a key without effect, the reason.
         convert: From its value to the native one; ``None`` takes the value as it is.
         only: Values that are accepted, for a key without effect of which other values ask for something else.
+        agrees: The native path or paths that say the same as its value, where nothing has to be set for it.
     """
 
     key: str
@@ -148,6 +149,13 @@ class Row:
     note: str = ""
     convert: Convert | None = None
     only: tuple[Any, ...] | None = None
+    agrees: str | tuple[str, ...] = ()
+
+    @property
+    def twins(self) -> tuple[str, ...]:
+        """The native paths that a value agrees with which sets nothing."""
+        agreeing = (self.agrees,) if isinstance(self.agrees, str) else self.agrees
+        return agreeing or self.targets
 
     @property
     def targets(self) -> tuple[str, ...]:
@@ -210,6 +218,24 @@ def impossible(reason: str, *keys: str, instead: str = "") -> tuple[Row, ...]:
         return Unused("it is off") if value is False else Impossible(reason, instead)
 
     return tuple(Row(key, note=f"not possible: {reason}", convert=convert) for key in keys)
+
+
+def agreeing(
+    key: str, native: str | tuple[str, ...], reason: str, is_so: Callable[[Any, Look], bool] | None = None
+) -> Row:
+    """Return the row of a key that sets nothing, since the native keys say the same where ``is_so``.
+
+    Args:
+        key: Its path.
+        native: The native path or paths that it agrees with.
+        reason: What to tell where it says something else.
+        is_so: Whether a value says the same; ``None``: where it is true.
+    """
+
+    def convert(value: Any, look: Look) -> Unused:
+        return Unused("" if (value is True if is_so is None else is_so(value, look)) else reason)
+
+    return Row(key, note=reason, convert=convert, agrees=native)
 
 
 def plain(section: str, target: str, **names: str) -> tuple[Row, ...]:

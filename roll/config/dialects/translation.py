@@ -284,7 +284,7 @@ def _became(
         return ForeignKey(entry.written, "impossible", why=f"{outcome.reason}{instead}")
     if isinstance(outcome, Unused):
         # Nothing to tell: its native keys, or what they are without it, say the same already.
-        agrees = () if outcome.reason or entry.value is None else entry.row.targets
+        agrees = () if outcome.reason else entry.row.twins
         why = outcome.reason or ("" if agrees else entry.row.note or "it says what is so without it")
         return ForeignKey(entry.written, "translated" if agrees else "no_effect", agrees, why)
     paths = [_twin(path, kind) for path in {**outcome.values, **outcome.fills}]

@@ -9,14 +9,16 @@ from typing import Final
 
 from roll.config.errors import ConfigError, Problem
 from roll.convert.foreign import Foreign
-from roll.convert.reading.hydra_folder import has_defaults, read_hydra
+from roll.convert.reading.hydra_folder import describes_its_model, has_defaults, read_hydra
 from roll.convert.reading.interpolations import as_written, resolved
 from roll.convert.reading.overrides import read_overrides
+from roll.convert.reading.shell import read_script
 from roll.convert.reading.yaml_file import read_yaml
 
 __all__ = ["as_written", "read"]
 
 _YAML: Final = (".yaml", ".yml")
+_SHELL: Final = (".sh", ".bash")
 
 
 def read(inputs: Sequence[str | Path]) -> Foreign:
@@ -31,10 +33,20 @@ def read(inputs: Sequence[str | Path]) -> Foreign:
     """
     path = _primary(inputs)
     if path.suffix not in _YAML:
-        foreign = read_overrides(path)
+        foreign = read_script(path) if _is_script(path) else read_overrides(path)
+    elif not has_defaults(path):
+        foreign = read_yaml(path)
     else:
-        foreign = read_hydra(path) if has_defaults(path) else read_yaml(path)
+        foreign = describes_its_model(path) or read_hydra(path)
     return replace(foreign, tree=resolved(foreign.tree))
+
+
+def _is_script(path: Path) -> bool:
+    """Tell a script from a file of overrides: by its name, or by its first line."""
+    if path.suffix in _SHELL:
+        return True
+    with path.open(encoding="utf-8", errors="replace") as file:
+        return file.readline().startswith("#!")
 
 
 def _primary(inputs: Sequence[str | Path]) -> Path:

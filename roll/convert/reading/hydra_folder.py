@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -9,11 +10,37 @@ from omegaconf import OmegaConf
 
 from roll.config.composing import compose, is_primary
 from roll.convert.foreign import Foreign
+from roll.convert.reading.yaml_file import read_yaml
 
 
 def has_defaults(path: Path) -> bool:
     """Tell whether a file says which others it is composed of."""
     return is_primary(path)
+
+
+def describes_its_model(path: Path) -> Foreign | None:
+    """Return a file of MindSpeed-RL, whose defaults list names descriptions of architectures and nothing else.
+
+    An architecture comes with the weights of the model, in its config.json, so that its description is not read.
+
+    Raises:
+        ConfigError: It is no YAML.
+    """
+    foreign = read_yaml(path)
+    if not {"megatron_training", "rl_config"} & foreign.tree.keys():
+        return None
+    tree = dict(foreign.tree)
+    listed = tree.pop("defaults", None) or []
+    left_out = []
+    for entry in listed:
+        if not isinstance(entry, dict):
+            continue
+        for group, names in entry.items():
+            why = (
+                f"the architecture of {names if isinstance(names, str) else ', '.join(map(str, names or []))} is that "
+            )
+            left_out.append((f"defaults.{group}", f"{why}of the config.json beside the weights"))
+    return replace(foreign, tree=tree, left_out=tuple(left_out))
 
 
 def read_hydra(path: Path) -> Foreign:

@@ -10,6 +10,8 @@ from typing import Any, Final
 from roll.config.composing import from_mapping
 from roll.config.errors import ConfigError, Problem
 from roll.config.resolving import resolve
+from roll.convert.reading.assumed import assumed, filled, set_in
+from roll.convert.removing import without
 
 _VARIABLE: Final = re.compile(r"\$\{(?:oc\.)?env:\s*([A-Za-z_]\w*)\s*(,[^}]*)?\}")
 _KEPT: Final = re.compile(r"⟦([A-Za-z_]\w*)⟧")
@@ -25,10 +27,30 @@ def resolved(tree: Mapping[str, Any]) -> dict[str, Any]:
         ConfigError: An interpolation names a key that is not there.
     """
     problems: list[Problem] = []
-    found = resolve(from_mapping(_prepared(tree)), problems, leave_out=("hydra", "defaults"))
+    relied = {path: value for path, value in assumed(tree).items() if not set_in(tree, path)}
+    found = resolve(from_mapping(_prepared(filled(tree, relied))), problems, leave_out=("hydra", "defaults"))
     if problems:
         raise ConfigError(problems)
-    return found
+    return without(found, relied)
+
+
+def kept(name: str) -> str:
+    """Return what stands for a variable that is not set here, until :func:`as_written`."""
+    return f"⟦{name}⟧"
+
+
+def is_kept(value: Any) -> bool:
+    """Tell whether a value is, or holds, a variable that is not set here."""
+    return isinstance(value, str) and _KEPT.search(value) is not None
+
+
+def kept_names(value: Any) -> list[str]:
+    """Return the variables that are not set here in a value, or in what it holds."""
+    if isinstance(value, Mapping):
+        value = list(value.values())
+    if isinstance(value, list | tuple):
+        return [name for item in value for name in kept_names(item)]
+    return _KEPT.findall(value) if isinstance(value, str) else []
 
 
 def as_written(value: Any) -> Any:
@@ -54,4 +76,4 @@ def _variable(match: re.Match[str]) -> str:
     name, default = match.groups()
     if default is not None or name in os.environ:
         return f"${{oc.env:{name}{default or ''}}}"
-    return f"⟦{name}⟧"
+    return kept(name)

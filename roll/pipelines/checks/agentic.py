@@ -6,6 +6,7 @@ from collections.abc import Iterator
 from typing import Any
 
 from roll.config import AgenticConfig, ConfigError, EnvManagerConfig, PlayingConfig, Problem, require_runnable
+from roll.config.errors import Absent, causes
 from roll.envs import Tag, get_tag, register_tags_from_config
 from roll.envs.errors import EnvError, UnknownTagError
 from roll.pipelines.checks.algorithms import algorithm_problems
@@ -86,7 +87,9 @@ def _environment_problems(config: PlayingConfig, name: str, manager: EnvManagerC
     except Exception as error:
         place = f"{_section(config, name)}.{name}.env_config" if name in config.tags() else f"{key}.tags"
         message = f"the environment cannot be made: {sentence(error)}"
-        yield Problem(place, message, f"correct what tag {name} is made with.", _env_config(config, name))
+        # A file or a package may be there on another machine.
+        kind = Absent if any(isinstance(each, FileNotFoundError | ImportError) for each in causes(error)) else Problem
+        yield kind(place, message, f"correct what tag {name} is made with.", _env_config(config, name))
 
 
 def _manager_problems(config: PlayingConfig, tag: Tag) -> Iterator[Problem]:

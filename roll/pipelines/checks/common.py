@@ -7,6 +7,7 @@ from collections.abc import Iterator
 import torch
 
 from roll.config import ConfigError, Problem, RunConfig, SamplingConfig
+from roll.config.errors import Absent
 from roll.config.strategies import FROZEN, STRATEGIES, Ability, ability_for, named, strategies_for
 from roll.config.trainer_keys import TrainerKeys
 from roll.config.worker import TrainWorkerConfig, WorkerConfig
@@ -26,7 +27,7 @@ def strategy_problems(config: RunConfig) -> Iterator[Problem]:
             message = "it needs a CUDA GPU, and this machine has none."
             path = f"{role}.strategy_args.strategy_name"
             others = [name for name in strategies_for(role) if not STRATEGIES.get(name).needs_gpu]
-            yield Problem(path, message, f"use {' or '.join(others)} here.", arguments.strategy_name)
+            yield Absent(path, message, f"use {' or '.join(others)} here.", arguments.strategy_name)
         yield from parallel_problems(role, worker)
         yield from precision_problems(role, worker)
         yield from ability_problems(role, worker)

@@ -128,8 +128,9 @@ class Run(ABC, Generic[Config]):
         """Evaluate after ``step`` steps; ends with ``self.log.evaluation``."""
 
     def evaluates(self, step: int) -> bool:
-        """Whether there is an evaluation after ``step``."""
-        return is_due(step, self.config.eval_steps, self.config.max_steps)
+        """Whether there is an evaluation after ``step``; before the first step there may be none."""
+        due = is_due(step, self.config.eval_steps, self.config.max_steps)
+        return due and (step > 0 or self.config.eval_at_start)
 
     def saves(self, step: int) -> bool:
         """Whether there is a checkpoint after ``step``; after the last one there always is."""

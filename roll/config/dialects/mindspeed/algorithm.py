@@ -303,7 +303,12 @@ _REWARDS = (
         "`acc_for_dapo`, `acc_for_ppo`, `math_verify_reward`: `math`; the only domain, or `all`",
         _verifiers,
     ),
-    Row(f"{_RL}.rule_reward", note="Reward models are a role: write reward: and reward_pretrain:.", only=(True,)),
+    Row(
+        f"{_RL}.rule_reward",
+        note="Reward models are a role: write reward: and reward_pretrain:.",
+        only=(True,),
+        agrees="rewards",
+    ),
 )
 
 _RUN = (

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any, Final
 
-from roll.config.dialects.rows import Look, Row, Sets, Unused, impossible, no_effect
+from roll.config.dialects.rows import Look, Row, Sets, Unused, agreeing, impossible, no_effect
 
 _GENERATE = "generate_config"
 _SAMPLING = "actor_infer.generating_args"
@@ -33,14 +33,29 @@ def _experts(value: Any, look: Look) -> Any:
     return Unused() if value == 1 else _option("enable_expert_parallel")(True, look)
 
 
+def _shared(value: Any, look: Look) -> bool:
+    # Models that take turns on devices always hand their memory over.
+    return value is True and look("rl_config.use_integrated_worker") is True
+
+
 def _sampling(section: str) -> tuple[Row, ...]:
     """Return the rows of how tokens are sampled."""
     return (
         *(Row(f"{section}.{key}", f"{_SAMPLING}.{name}") for key, name in _NAMES.items()),
-        Row(f"{section}.min_p", note="Use top_p.", only=(0, 0.0)),
-        *no_effect("log-probs of the sampler are always kept", f"{section}.logprobs"),
+        Row(f"{section}.min_p", note="Use top_p.", only=(0, 0.0), agrees=_SAMPLING),
+        agreeing(
+            f"{section}.logprobs",
+            "old_log_probs",
+            "the log-prob of the token that was sampled is kept, and no other",
+            lambda value, look: value in (0, 1),
+        ),
         *no_effect("responses are always turned into text", f"{section}.detokenize"),
-        *no_effect("every request has a seed of its own, from `seed`", f"{section}.seed"),
+        agreeing(
+            f"{section}.seed",
+            "seed",
+            "every request has a seed of its own, from `seed`",
+            lambda value, look: value == look("megatron_training.seed", look.native("seed")),
+        ),
     )
 
 
@@ -75,9 +90,14 @@ GENERATION_ROWS: Final = (
     ),
     *no_effect("engines of this version step one token at a time", f"{_GENERATE}.num_scheduler_steps"),
     *no_effect("code of a model runs where its loader asks for it", f"{_GENERATE}.trust_remote_code"),
-    *no_effect(
-        "models that share devices hand their memory over to each other",
-        *(f"{_GENERATE}.offload_train_{name}" for name in ("optimizer", "grad", "param")),
+    *(
+        agreeing(
+            f"{_GENERATE}.offload_train_{name}",
+            "actor_train.device_mapping",
+            "models that share devices hand their memory over to each other",
+            _shared,
+        )
+        for name in ("optimizer", "grad", "param")
     ),
     *impossible(
         "a graph mode of Ascend NPUs",

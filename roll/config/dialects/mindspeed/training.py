@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from typing import Any, Final
 
 from roll.config.dialects.rows import (
@@ -10,6 +11,7 @@ from roll.config.dialects.rows import (
     Row,
     Sets,
     Unused,
+    agreeing,
     choices,
     impossible,
     negated,
@@ -88,7 +90,15 @@ def _lora_target(value: Any, look: Look) -> Any:
 def _policy(value: Any, look: Look) -> Any:
     if look(f"{_MEGATRON}.tokenizer_name_or_path") is None:
         return value
-    return Unused(f"weights come from the model of {_MEGATRON}.tokenizer_name_or_path, in the Hugging Face format")
+    note = f"weights come from the model of {_MEGATRON}.tokenizer_name_or_path, in the Hugging Face format"
+    return Sets({"pretrain": look(f"{_MEGATRON}.tokenizer_name_or_path")}, note=note)
+
+
+def _called_alike(value: Any, look: Look) -> bool:
+    """Tell whether the name of an architecture is that of the model, whose config.json says the architecture."""
+    path = look(f"{_MEGATRON}.tokenizer_name_or_path", look("pretrain"))
+    names = [re.sub(r"[^a-z0-9]", "", str(name).lower()) for name in (value, path)]
+    return bool(names[0]) and names[0] in names[1]
 
 
 def _end(section: str) -> Any:
@@ -141,14 +151,19 @@ def _optimizer(section: str, target: str) -> tuple[Row, ...]:
             choices({"constant": "constant_with_warmup"}),
         ),
         Row(f"{section}.min_lr", f"{target}.training_args.min_lr_ratio", "divided by `lr`", _end(section)),
+        *(
+            agreeing(f"{section}.{name}", native, _SAVING)
+            for name, native in (
+                ("no_load_optim", "optimizer_from"),
+                ("no_load_rng", "resume_from_checkpoint"),
+                ("finetune", "resume_from_checkpoint"),
+            )
+        ),
         *no_effect(
             f"{_SAVING} (`no_…: true` leaves a part out, although the guide says the opposite)",
-            *(
-                f"{section}.{name}"
-                for name in ("no_load_optim", "no_load_rng", "no_save_optim", "no_save_rng", "finetune")
-            ),
+            *(f"{section}.{name}" for name in ("no_save_optim", "no_save_rng")),
         ),
-        *no_effect(_ARCHITECTURE, f"{section}.model"),
+        agreeing(f"{section}.model", "pretrain", _ARCHITECTURE, _called_alike),
     )
 
 
@@ -214,11 +229,22 @@ _JOB = (
         "in the names of the model hub",
         _lora_target,
     ),
-    *no_effect("the tokenizer is the model's", f"{_MEGATRON}.tokenizer_type"),
+    agreeing(
+        f"{_MEGATRON}.tokenizer_type",
+        "pretrain",
+        "the tokenizer is the model's",
+        lambda value, look: value == "PretrainedFromHF",
+    ),
+    agreeing(f"{_MEGATRON}.model", "pretrain", _ARCHITECTURE, _called_alike),
     *no_effect(
         "rows are drawn in an order of their own in each epoch", f"{_MEGATRON}.full_shuffle_instruction_dataset"
     ),
-    Row(f"{_MEGATRON}.split", note="Validation files are validation.data_args.file_name.", only=("100,0,0", "1,0,0")),
+    Row(
+        f"{_MEGATRON}.split",
+        note="Validation files are validation.data_args.file_name.",
+        only=("100,0,0", "1,0,0"),
+        agrees="actor_train.data_args.file_name",
+    ),
     Row(f"{_MEGATRON}.sequence_parallel", f"{_OPTIONS}.sequence_parallel", "above one rank", _sequence_parallel),
     *(
         Row(f"{_MEGATRON}.{key}", f"{_OPTIONS}.{name}", "with `megatron_train`", _option(name))
@@ -237,12 +263,25 @@ _JOB = (
         lambda value, look: _option("gradient_accumulation_fusion")(negated(value, look), look),
     ),
     *(
-        Row(f"{_MEGATRON}.{name}", note="Nothing is dropped out here.", only=(0, 0.0))
+        Row(
+            f"{_MEGATRON}.{name}",
+            note="Nothing is dropped out here.",
+            only=(0, 0.0),
+            agrees="actor_train.model_args",
+        )
         for name in ("attention_dropout", "hidden_dropout")
     ),
-    *no_effect("samples that are laid end to end never see each other", f"{_MEGATRON}.reset_attention_mask"),
-    *no_effect("the samples of a pass are as long as the longest of them", f"{_MEGATRON}.no_pad_to_seq_lengths"),
-    *no_effect(_ARCHITECTURE, f"{_MEGATRON}.model", f"{_MEGATRON}.init_method_std"),
+    agreeing(
+        f"{_MEGATRON}.reset_attention_mask",
+        "actor_train.use_sequence_packing",
+        "samples that are laid end to end never see each other",
+    ),
+    agreeing(
+        f"{_MEGATRON}.no_pad_to_seq_lengths",
+        "actor_train.use_sequence_packing",
+        "the samples of a pass are as long as the longest of them",
+    ),
+    *no_effect(_ARCHITECTURE, f"{_MEGATRON}.init_method_std"),
     *no_effect(
         _KERNELS,
         *(
@@ -258,7 +297,12 @@ _JOB = (
         ),
     ),
     *no_effect("a model with adapters is saved whole", f"{_MEGATRON}.lora_ckpt_filter"),
-    *no_effect("the strategy chooses how its ranks talk", f"{_MEGATRON}.distributed_backend"),
+    agreeing(
+        f"{_MEGATRON}.distributed_backend",
+        "actor_train.strategy_args.strategy_name",
+        "the strategy chooses how its ranks talk: by NCCL on GPUs",
+        lambda value, look: value == "nccl",
+    ),
     *no_effect("machines of a run see one folder of files", f"{_MEGATRON}.no_shared_storage"),
     *impossible(
         _NPU,
@@ -290,7 +334,12 @@ _POLICY = (
         Row(f"{_ACTOR}.{name}", f"{_OPTIONS}.{name}", "with `megatron_train`", _option(name))
         for name in ("recompute_granularity", "recompute_num_layers", "recompute_method")
     ),
-    Row(f"{_ACTOR}.attention_mask_type", note="A policy sees what came before.", only=("causal",)),
+    Row(
+        f"{_ACTOR}.attention_mask_type",
+        note="A policy sees what came before.",
+        only=("causal",),
+        agrees="actor_train.model_args",
+    ),
     *no_effect("ranks that share a sequence pass its parts around", f"{_ACTOR}.context_parallel_algo"),
     *impossible(
         "experts are not spread over the tensor-parallel ranks as well",

@@ -6,38 +6,8 @@ from collections.abc import Mapping
 from typing import Any, Final
 
 from roll.config.dialects.rows import Impossible, Look, Row, Sets, Unused, impossible, no_effect, plain
+from roll.config.dialects.sources import domains
 from roll.config.dialects.verl.sections import REWARD, has_reward_model, per_device
-
-_BUILT_IN: Final[Mapping[str, Mapping[str, Any]]] = {
-    "gsm8k": {
-        "tag_included": ["openai/gsm8k"],
-        "verifiers": {"math": {"options": {"answer_in": ["hash"]}}},
-    },
-    "math_boxed": {
-        "tag_included": [
-            "lighteval/MATH",
-            "DigitalLearningGmbH/MATH-lighteval",
-            "HuggingFaceH4/MATH-500",
-            "hiyouga/geometry3k",
-            "numina_aops_forum",
-            "numina_synthetic_math",
-            "numina_amc_aime",
-            "numina_synthetic_amc",
-            "numina_cn_k12",
-            "numina_olympiads",
-        ],
-        "verifiers": {"math": {"options": {"answer_in": ["boxed"]}}},
-    },
-    "math_rule": {
-        "tag_included": ["math_dapo", "math", "aime", "aime_2024", "aime_2025", "aime2024", "aime2025", "aime24"],
-        "verifiers": {"math": {}},
-    },
-    "code_sandbox": {
-        "tag_included": ["codecontests", "apps", "codeforces", "taco"],
-        "verifiers": {"code": {}},
-    },
-}
-"""The domains of rows whose source verl has a reward of its own for: sources, and the verifier of ours."""
 
 _MANAGERS: Final = ("naive", "batch", "dapo", "prime", "naive_async", "limited", "rate_limited", "remote")
 
@@ -53,7 +23,7 @@ def built_in_rewards(look: Look) -> dict[str, Any]:
     """Return the domains by the source of a row, where nothing else says how rows are graded."""
     if look.native("rewards") is not None or graded_alike(look) or look.agentic:
         return {}
-    return {f"rewards.{domain}": dict(keys) for domain, keys in _BUILT_IN.items()}
+    return domains()
 
 
 def _reward_function(value: Any, look: Look) -> Any:

@@ -121,7 +121,7 @@ TRAINER_ROWS: Final = (
         "trainer.validation_data_dir",
         "trainer.rollout_data_dir",
     ),
-    *no_effect("evaluations follow `eval_steps`", "trainer.val_before_train"),
+    Row("trainer.val_before_train", "eval_at_start"),
     *no_effect(
         _LOCAL,
         "trainer.default_hdfs_dir",
