@@ -69,22 +69,29 @@ def list_runs(
         Console(markup=False).print(_table(folder, found, differing))
 
 
-@app.command(epilog=examples("roll runs diff output/sokoban output/sokoban.1"))
+@app.command(
+    epilog=examples(
+        "roll runs diff output/sokoban output/sokoban.1",
+        "roll runs diff output/sokoban output/sokoban.1 --all       every metric",
+    )
+)
 def diff(
     left: Annotated[Path, typer.Argument(help="Folder of a run.")],
     right: Annotated[Path, typer.Argument(help="Folder of another.")],
-    as_json: Annotated[bool, typer.Option("--json", help="One JSON document.")] = False,
+    every: Annotated[bool, typer.Option("--all", help="Every metric, not the main ones only.")] = False,
+    as_json: Annotated[bool, typer.Option("--json", help="One JSON document, with every metric.")] = False,
 ) -> None:
     """Show two runs side by side: keys that differ, and the newest metrics."""
     from dataclasses import asdict
 
     from rich.console import Console
 
-    from roll.runs.comparing import differences, final_metrics
+    from roll.runs.comparing import MAIN_METRICS, differences, final_metrics
     from roll.runs.stored import StoredRun
 
     one, other = StoredRun.open(left), StoredRun.open(right)
-    keys, metrics = differences(one, other), final_metrics(one, other)
+    keys = differences(one.config, other.config)
+    metrics = final_metrics(one, other, ("",) if every or as_json else MAIN_METRICS)
     if as_json:
         typer.echo(
             json.dumps({"keys": [asdict(key) for key in keys], "metrics": [asdict(m) for m in metrics]}, indent=2)
@@ -159,6 +166,9 @@ def _beside(left: Path, right: Path, rows: list[tuple[str, str, str]]) -> Table:
 
 
 def _plain(value: Any) -> str:
+    """Return a value in one line; of a section, how much is in it."""
+    if isinstance(value, dict) and value:
+        return f"{{{len(value)} key{'' if len(value) == 1 else 's'}}}"
     return value if isinstance(value, str) else json.dumps(value, default=str)
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, Final, Literal
 
 from pydantic import Field
 
@@ -15,6 +15,9 @@ from roll.config.worker import DataArgs, NonNegativeFloat, TrainWorkerConfig, Wo
 
 Head = Literal["language", "value", "score"]
 """What a model has behind its backbone: a vocabulary; one number per token; one number for a whole text."""
+
+NAMED_BLOCKS: Final = ("deepspeed_zero", "deepspeed_zero2", "deepspeed_zero3", "deepspeed_zero3_cpuoffload")
+"""Keys that exist to be interpolated: what refers to none of them means the same without them."""
 
 
 class TrainerKeys(RunConfig):
@@ -34,7 +37,7 @@ class TrainerKeys(RunConfig):
     max_grad_norm: NonNegativeFloat = Field(1.0, description="Gradient norm is clipped to this; 0 is off.")
     l2: NonNegativeFloat = Field(0.0, description="L2 penalty on the weights, as a loss term.")
 
-    # Named blocks that exist to be interpolated
+    # NAMED_BLOCKS
     deepspeed_zero: dict[str, Any] | None = Field(None, description="DeepSpeed options, stage 0.")
     deepspeed_zero2: dict[str, Any] | None = Field(None, description="DeepSpeed options, stage 2.")
     deepspeed_zero3: dict[str, Any] | None = Field(None, description="DeepSpeed options, stage 3.")

@@ -6,12 +6,13 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any, Final
 
+from roll.runs.comparing import differences
 from roll.runs.stored import StoredRun
 from roll.tracking.local import read_metrics
 from roll.viewer.charts import BINS, Chart, Histogram, chart, histogram
 from roll.viewer.episodes import Episodes
 from roll.viewer.filters import Filter
-from roll.viewer.run_folder import RunFolder, differences
+from roll.viewer.run_folder import RunFolder
 
 _PHASES: Final = {"val": "evaluation", "train": "training"}
 _METRICS: Final = {

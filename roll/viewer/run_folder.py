@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -133,8 +132,8 @@ class RunFolder:
             return ""
 
     def config(self) -> dict[str, Any]:
-        """Return its configuration: key, dots between sections, → value."""
-        return flat(self.record().get("config") or {})
+        """Return its configuration, section by section."""
+        return self.record().get("config") or {}
 
     def beside(self) -> list[str]:
         """Return the names of other runs in the folder that holds this one."""
@@ -143,20 +142,3 @@ class RunFolder:
         except OSError:
             return []
         return sorted(folder.name for folder in folders if folder != self.home)
-
-
-def flat(section: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
-    """Return nested sections as one mapping whose keys have dots."""
-    found: dict[str, Any] = {}
-    for key, value in section.items():
-        if isinstance(value, Mapping) and value:
-            found |= flat(value, f"{prefix}{key}.")
-        else:
-            found[f"{prefix}{key}"] = value
-    return found
-
-
-def differences(one: Mapping[str, Any], other: Mapping[str, Any]) -> list[tuple[str, Any, Any]]:
-    """Return the keys whose values differ, each with both; ``None`` where one side has no such key."""
-    keys = sorted(one.keys() | other.keys())
-    return [(key, one.get(key), other.get(key)) for key in keys if one.get(key) != other.get(key)]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from pathlib import Path
 
 import pytest
@@ -71,6 +72,37 @@ def test_two_runs_side_by_side(folder: Path, capsys: pytest.CaptureFixture[str])
     }
     assert found["metrics"] == [{"name": "val/success", "left": 0.2, "right": 0.5}]
     assert "seed" in said(["runs", "diff", str(folder / "slow"), str(folder / "other")], capsys)[1]
+
+
+def test_main_metrics_are_shown_and_all_of_them_on_demand(
+    folder: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("COLUMNS", "160")
+    for number, name in enumerate(("slow", "other")):
+        row = {"step": 6, "train/policy/entropy": 0.5 + number, "memory/peak": 7.0}
+        with (folder / name / "logs" / "metrics.jsonl").open("a") as file:
+            file.write(json.dumps(row) + "\n")
+    words = ["runs", "diff", str(folder / "slow"), str(folder / "other")]
+    shown = said(words, capsys)[1]
+    assert re.search(r"train/policy/entropy +0\.5 +1\.5", shown) and "memory/peak" not in shown
+    assert re.search(r"memory/peak +7 +7", said([*words, "--all"], capsys)[1])
+    assert "memory/peak" in [each["name"] for each in json.loads(said([*words, "--json"], capsys)[1])["metrics"]]
+
+
+def test_a_section_that_only_one_run_has_is_one_difference(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("COLUMNS", "160")
+    options = {"zero_optimization": {"stage": 2, "overlap_comm": True}, "bf16": {"enabled": "auto"}}
+    make_run(tmp_path / "without", 1e-5, [0.1], strategy_config=None, deepspeed_zero2=None)
+    make_run(tmp_path / "with", 1e-5, [0.1], strategy_config=options, deepspeed_zero2=options)
+    words = ["runs", "diff", str(tmp_path / "without"), str(tmp_path / "with")]
+    assert json.loads(said([*words, "--json"], capsys)[1])["keys"] == [
+        {"name": "strategy_config", "left": None, "right": options}
+    ]
+    assert re.search(r"strategy_config +null +\{2 keys\}", said(words, capsys)[1])
+    listed = {line.split()[0]: line for line in said(["runs", str(tmp_path)], capsys)[1].splitlines() if line.strip()}
+    assert "strategy_config={2 keys}" in listed["with"] and "more" not in listed["with"]
 
 
 def test_a_folder_without_runs_and_one_that_is_not_there(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
