@@ -7,6 +7,7 @@ import importlib
 import inspect
 import sys
 import threading
+import weakref
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -103,6 +104,8 @@ class Registration(Generic[Thing]):
         place: Where that is defined.
         is_built_in: Whether it comes with this package.
         path: What is to be imported first: ``module:attribute``, or a module that registers the name itself.
+        of_configuration: Whether a configuration defines it, so that it is forgotten when its run has ended.
+        hides: What had the name before, of such a one.
     """
 
     name: str
@@ -110,6 +113,8 @@ class Registration(Generic[Thing]):
     place: Place
     is_built_in: bool
     path: str | None = None
+    of_configuration: bool = False
+    hides: Registration[Thing] | None = None
 
 
 class Registry(Generic[Thing]):
@@ -147,6 +152,7 @@ class Registry(Generic[Thing]):
         self._unknown = unknown
         self._duplicate = duplicate
         self._way_out = ", or pass replace=True to redefine it" if may_replace else ""
+        _registries.add(self)
         self._lock = threading.RLock()
         self._entries: dict[str, Registration[Thing]] = {}
         self._modules = tuple(modules)
@@ -191,6 +197,28 @@ class Registry(Generic[Thing]):
             place = Place.of(subject) if hasattr(subject, "__qualname__") else Place.of_caller()
         built_in = place.is_built_in if is_built_in is None else is_built_in
         self._put(Registration(name, thing, place, built_in), replace)
+
+    def configure(self, name: str, thing: Thing, place: str) -> None:
+        """Register what a configuration defines, whatever has the name; see :func:`names_of_configurations_end`.
+
+        Args:
+            name: The name.
+            thing: What it stands for.
+            place: The key that defines it.
+        """
+        with self._lock:
+            hidden = self._known().get(name)
+            self._put(Registration(name, thing, Place(place), False, None, True, hidden), replace=True)
+
+    def forget_configured(self, before: Mapping[str, Registration[Thing]]) -> None:
+        """Give names back that configurations took since ``before``; what modules registered meanwhile stays."""
+        with self._lock:
+            standing = {name: _not_configured(entry, before.get(name)) for name, entry in self._entries.items()}
+            self._entries = {name: entry for name, entry in standing.items() if entry is not None}
+
+    def entries(self) -> Mapping[str, Registration[Thing]]:
+        """Return every registration by name, as it stands now; names of modules not yet asked for are left out."""
+        return self._entries
 
     def add_path(self, name: str, path: str, *, replace: bool = False) -> None:
         """Register what is imported when ``name`` is first used; ``path`` is as in ``built_in`` of the constructor.
@@ -269,7 +297,7 @@ class Registry(Generic[Thing]):
         with self._lock:
             if name not in self._known():
                 raise self.unknown(name)
-            self._entries = {key: entry for key, entry in self._entries.items() if key != name}
+            self._entries = _without(self._entries, name)
 
     def names(self) -> list[str]:
         """Return the names, sorted."""
@@ -282,7 +310,7 @@ class Registry(Generic[Thing]):
 
     def added(self) -> tuple[Registration[Thing], ...]:
         """Return what does not come with this package, to be carried to another process."""
-        return tuple(entry for entry in self.registrations() if not entry.is_built_in)
+        return tuple(dataclasses.replace(entry, hides=None) for entry in self.registrations() if not entry.is_built_in)
 
     def install(self, registrations: Iterable[Registration[Thing]]) -> None:
         """Register what :meth:`added` returned in another process, whatever had those names here."""
@@ -314,6 +342,36 @@ class Registry(Generic[Thing]):
     def __len__(self) -> int:
         """Count the names."""
         return len(self._known())
+
+
+@contextmanager
+def names_of_configurations_end() -> Iterator[None]:
+    """Forget at the end the names that configurations define inside, in every registry.
+
+    Names of modules and scripts stay, those that are imported inside too: a module registers its names once.
+    """
+    before = {registry: registry.entries() for registry in _registries}
+    try:
+        yield
+    finally:
+        for registry in list(_registries):
+            registry.forget_configured(before.get(registry, {}))
+
+
+_registries: weakref.WeakSet[Registry[Any]] = weakref.WeakSet()
+"""Every registry that is in use."""
+
+
+def _not_configured(entry: Registration[Thing], before: Registration[Thing] | None) -> Registration[Thing] | None:
+    """Return what a name stands for without what configurations made of it since it stood for ``before``."""
+    kept: Registration[Thing] | None = entry
+    while kept is not None and kept.of_configuration and kept is not before:
+        kept = kept.hides
+    return kept
+
+
+def _without(entries: Mapping[str, Registration[Thing]], name: str) -> dict[str, Registration[Thing]]:
+    return {key: entry for key, entry in entries.items() if key != name}
 
 
 def _is_ours(module: str) -> bool:

@@ -16,7 +16,7 @@ from typing import Any, TypeVar, cast
 
 import gymnasium
 
-from roll.common.registry import Place, Registry
+from roll.common.registry import Registry
 from roll.common.spelling import did_you_mean
 from roll.envs.base import TextEnv
 from roll.envs.errors import (
@@ -130,7 +130,7 @@ def register_tag(
 
 
 def register_tags_from_config(custom_envs: Mapping[str, Any]) -> list[Tag]:
-    """Register the tags of a ``custom_envs:`` mapping; they replace tags of the same name.
+    """Register the tags of a ``custom_envs:`` mapping, in place of tags of the same name until the run has ended.
 
     Args:
         custom_envs: Tag name -> mapping with the fields of :class:`Tag` (``env_type`` is required).
@@ -150,7 +150,7 @@ def register_tags_from_config(custom_envs: Mapping[str, Any]) -> list[Tag]:
             )
         tags.append(_build_tag(str(name), options, where=f"custom_envs.{name}"))
     for tag in tags:
-        TAGS.add(tag.name, tag, place=Place("custom_envs of the configuration"), replace=True)
+        TAGS.configure(tag.name, tag, "custom_envs of the configuration")
     return tags
 
 

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 
 from rich.console import Console
 
+from roll.common.registry import names_of_configurations_end
 from roll.config import EvaluationConfig
 from roll.config.plain_text import plain_text
 from roll.pipelines.measuring import Evaluated, Measured, check_measurable, measure
@@ -64,6 +65,7 @@ def run_evaluation(config: EvaluationConfig) -> dict[str, float]:
     return dict(results.metrics)
 
 
+@names_of_configurations_end()
 def evaluate_only(config: Evaluated, *, greedy: bool = False) -> Results:
     """Measure a policy on what a configuration validates with, and keep nothing.
 
@@ -78,6 +80,7 @@ def evaluate_only(config: Evaluated, *, greedy: bool = False) -> Results:
     return _measured(config, greedy)
 
 
+@names_of_configurations_end()
 def evaluate_and_store(config: Evaluated, *, greedy: bool = False) -> Results:
     """Do the same, and write the figures, and the sampled episodes with a review, under ``output_dir``.
 

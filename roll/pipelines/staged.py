@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from roll.common.registry import names_of_configurations_end
 from roll.config import ConfigError, Problem, RunConfig
 from roll.config.kinds import PIPELINES, STAGES, runner
 from roll.config.staged import StagedConfig
@@ -48,6 +49,7 @@ class Reached:
     seconds: float
 
 
+@names_of_configurations_end()
 def run_stages(config: StagedConfig) -> RunSummary:
     """Run every stage that is not complete, and return what came of all of them.
 

@@ -9,6 +9,7 @@ import pytest
 from builtin_tags import BUILTIN_TAGS
 
 import roll.envs
+from roll.common.registry import names_of_configurations_end
 from roll.envs import Outcome, TextEnv
 from roll.envs.errors import (
     DuplicateNameError,
@@ -106,6 +107,21 @@ def test_yaml_may_redefine_a_builtin_tag():
         roll.envs.register_tags_from_config({"SimpleSokoban": {"env_type": "sokoban", "env_config": {"num_boxes": 2}}})
         assert roll.envs.make("SimpleSokoban").num_boxes == 2
     assert roll.envs.make("SimpleSokoban").num_boxes == 1
+
+
+def test_tags_of_a_configuration_end_with_it_and_those_of_its_modules_stay():
+    mine = {"env_type": "sokoban", "env_config": {"num_boxes": 2}}
+    with names_of_configurations_end():
+        roll.envs.register_tag("OfAModule", env_type="sokoban")  # what a module does when a run imports it
+        roll.envs.register_tags_from_config({"SimpleSokoban": mine, "OfAModule": mine, "New": mine})
+        outer = roll.envs.get_tag("SimpleSokoban")
+        with names_of_configurations_end():  # a run inside of a run: a stage, an evaluation
+            roll.envs.register_tags_from_config({"SimpleSokoban": {"env_type": "frozen_lake"}, "New": mine})
+            assert roll.envs.get_tag("SimpleSokoban").env_type == "frozen_lake"
+        assert roll.envs.get_tag("SimpleSokoban") is outer and "New" in roll.envs.TAGS
+        assert roll.envs.make("OfAModule").num_boxes == 2
+    assert roll.envs.make("SimpleSokoban").num_boxes == roll.envs.make("OfAModule").num_boxes == 1
+    assert "New" not in roll.envs.TAGS
 
 
 def test_shipped_tag_library_defines_tags_of_the_same_names():

@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 import roll
+import roll.envs
 from roll.runs.curves import Curve
 from roll.runs.layout import RECORD
 from roll.runs.lock import hold
@@ -48,6 +49,11 @@ def test_trajectories_are_tables_and_records(run: StoredRun) -> None:
     frame = run.trajectories(phase="val", columns=["step", "score"]).to_pandas()
     assert list(frame.columns) == ["step", "score"] and sorted(frame["step"].unique()) == [0, 2, 4]
     assert [each.score for each in run.episodes(step=4, phase="train")] == table["score"].to_pylist()
+
+
+def test_a_run_leaves_the_tags_of_its_configuration_with_itself(run: StoredRun) -> None:
+    told = run.config["custom_env"]["SimpleSokoban"]["agent_system_template"]
+    assert roll.envs.get_tag("SimpleSokoban").agent_system_template != told
 
 
 def test_what_is_not_there_is_named_with_what_is(run: StoredRun) -> None:

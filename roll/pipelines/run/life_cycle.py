@@ -9,6 +9,7 @@ from contextlib import asynccontextmanager, contextmanager
 from pathlib import Path
 from typing import Any, ClassVar, Generic, TypeVar
 
+from roll.common.registry import names_of_configurations_end
 from roll.config import RunConfig, RunError
 from roll.config.process import settle_collector
 from roll.distributed import Cluster, WorkerError, open_cluster
@@ -78,6 +79,11 @@ class Run(ABC, Generic[Config]):
             KeyboardInterrupt: After Ctrl-C or SIGTERM. Of either, the last completed step is saved, and the message
                 says how to continue.
         """
+        with names_of_configurations_end():
+            return cls._start(config)
+
+    @classmethod
+    def _start(cls, config: Config) -> RunSummary:
         notes = cls.check(config)
         with own_folders(config) as more, quiet_transformers(), make_progress(config.progress) as progress:
             introduce(config, [*notes, *more, *settle_process(config.system_envs)])
