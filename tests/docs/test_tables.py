@@ -26,6 +26,7 @@ DECORATORS = {
     "register_verifier": "roll.rewards",
     "register_advantage": "roll.algorithms.registry",
     "register_loss": "roll.algorithms.registry",
+    "register_tool": "roll.tools",
     "register_tracker": "roll.tracking",
     "register_strategy": "roll.strategies",
     "register_pipeline": "roll.config",
@@ -67,6 +68,15 @@ def test_decorators_of_the_extension_points_exist() -> None:
     for name in names:
         assert name in DECORATORS, f"{name}: say in DECORATORS where it is imported from"
         assert hasattr(importlib.import_module(DECORATORS[name]), name)
+
+
+def test_every_extension_point_of_the_library_is_on_the_page() -> None:
+    defined = set()
+    for path in PACKAGE.rglob("*.py"):
+        defined |= set(re.findall(r"^def (register_\w+)", path.read_text(encoding="utf-8"), re.MULTILINE))
+    # A tag is an environment's, and the page of environments has it; the others are not for users.
+    own = {"register_tag", "register_tags_from_config", "register_builtin"}
+    assert defined - own == set(re.findall(r"register_\w+", EXTENDING))
 
 
 def test_files_that_the_architecture_names_exist() -> None:
