@@ -31,7 +31,7 @@ COMMANDS: Final[dict[str, tuple[str, str]]] = {
     "branch": ("roll.cli.branch:app", "Go on from a turn of a stored episode, many times."),
     "config": ("roll.cli.config:app", "Show, check, explain, compare and fill in configurations."),
     "convert": ("roll.cli.convert:app", "Turn a configuration of another system into a native one."),
-    "envs": ("roll.cli.envs:app", "List, show and play environments; see whether one is fit to train on."),
+    "envs": ("roll.cli.envs:app", "List, show, play and certify environments."),
     "tune": ("roll.cli.tune:app", "Search for good values of keys by successive halving."),
     "doctor": ("roll.cli.doctor:app", "Say what this machine has, and what is missing for what."),
     "export": ("roll.cli.export:app", "Write a checkpoint as a Hugging Face folder, or GGUF."),

@@ -44,6 +44,7 @@ app = typer.Typer(
 )
 app.command(
     "form",
+    short_help="Fill in a configuration, asked key by key.",
     epilog=examples(
         "roll config form",
         "roll config form rlvr_math --output mine.yaml",
@@ -52,7 +53,10 @@ app.command(
 )(form)
 
 
-@app.command(epilog=examples("roll config show sokoban", "roll config show rlvr_math seed=7 --json"))
+@app.command(
+    short_help="Show every key, and where its value came from.",
+    epilog=examples("roll config show sokoban", "roll config show rlvr_math seed=7 --json"),
+)
 def show(name: Name, overrides: Overrides = None, as_json: AsJson = False) -> None:
     """Show every key as it is after all files and overrides, and where it came from.
 
@@ -130,7 +134,9 @@ def _check_before(config: RunConfig) -> list[str]:
 
 
 @app.command(
-    "explain", epilog=examples("roll config explain max_steps", "roll config explain actor_train.training_args")
+    "explain",
+    short_help="Say what a key means and takes.",
+    epilog=examples("roll config explain max_steps", "roll config explain actor_train.training_args"),
 )
 def explain_(
     key: Annotated[
@@ -168,7 +174,10 @@ def explain_(
             typer.echo(f"{each.path}  (of {each.guide})\n  {target}{f': {each.note}' if each.note else ''}")
 
 
-@app.command(epilog=examples("roll config diff sokoban frozen_lake", "roll config diff output/a output/b --json"))
+@app.command(
+    short_help="Show the keys in which two differ.",
+    epilog=examples("roll config diff sokoban frozen_lake", "roll config diff output/a output/b --json"),
+)
 def diff(first: Name, second: Name, as_json: AsJson = False) -> None:
     """Show the keys in which two configurations differ, whatever files they were written in.
 

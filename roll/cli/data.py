@@ -23,6 +23,7 @@ def _data() -> None:
 
 @app.command(
     "from-run",
+    short_help="Write episodes of a run as demonstrations.",
     epilog=examples(
         """roll data from-run output/sokoban --where "score >= 1" --out sft.parquet""",
         """roll data from-run output/sokoban --where "success and step > 16" --best 1 --out sft.jsonl""",

@@ -42,7 +42,10 @@ def list_command(module: Modules = None, as_json: AsJson = False) -> None:
     sys.stdout.write(json.dumps(rows, indent=2, ensure_ascii=False) + "\n" if as_json else table(rows))
 
 
-@app.command(epilog=examples("roll envs show SimpleSokoban", "roll envs show my_module:MyEnv --seed 7 --json"))
+@app.command(
+    short_help="Show what a policy is told, and an example of a turn.",
+    epilog=examples("roll envs show SimpleSokoban", "roll envs show my_module:MyEnv --seed 7 --json"),
+)
 def show(
     name: Name,
     module: Modules = None,

@@ -38,7 +38,9 @@ app = typer.Typer(
 )
 
 
-@app.command("list", epilog=examples("roll runs", "roll runs output --json"))
+@app.command(
+    "list", short_help="List the runs below a folder.", epilog=examples("roll runs", "roll runs output --json")
+)
 def list_runs(
     folder: Annotated[Path, typer.Argument(help="Where to look, subfolders too.")] = Path("output"),
     as_json: Annotated[bool, typer.Option("--json", help="One JSON document.")] = False,
@@ -70,10 +72,11 @@ def list_runs(
 
 
 @app.command(
+    short_help="Show two runs side by side.",
     epilog=examples(
         "roll runs diff output/sokoban output/sokoban.1",
         "roll runs diff output/sokoban output/sokoban.1 --all       every metric",
-    )
+    ),
 )
 def diff(
     left: Annotated[Path, typer.Argument(help="Folder of a run.")],

@@ -23,6 +23,7 @@ def said(argv: list[str], capsys: pytest.CaptureFixture[str]) -> tuple[int, str,
 def test_help_names_every_command_and_imports_none(capsys: pytest.CaptureFixture[str]) -> None:
     code, out, _ = said(["--help"], capsys)
     assert code == 0 and all(f"\n  {name} " in out for name in COMMANDS)
+    assert not cut_off(out)
 
 
 @pytest.mark.parametrize("name", COMMANDS)
@@ -30,6 +31,12 @@ def test_every_command_has_help_with_examples(name: str, capsys: pytest.CaptureF
     code, out, _ = said([name, "--help"], capsys)
     assert code == 0 and out.startswith(f"Usage: roll {name}")
     assert f"roll {name} " in out.partition("Examples:")[2], "epilog=examples(...) of roll.cli.examples"
+    assert not cut_off(out), "give these commands a short_help"
+
+
+def cut_off(shown: str) -> list[str]:
+    """Return the lines of a list of commands that did not fit."""
+    return [line for line in shown.partition("\nCommands:")[2].splitlines() if line.endswith("...")]
 
 
 def test_every_command_is_a_file_of_its_own() -> None:

@@ -14,6 +14,7 @@ import pytest
 import torch
 from safetensors.torch import load_file
 
+import roll
 from roll.config import ConfigError, load
 from roll.config.staged import StagedConfig
 from roll.pipelines.dpo import DPOPipeline
@@ -260,6 +261,9 @@ def test_what_a_stage_played_is_preferred_by_the_next_and_then_rewarded(tmp_path
     assert stages["dpo"].curve("train/rows").last == 1 and stages["dpo"].curve("train/grad_norm").last > 0
     assert stages["dpo"].config["pretrain"] == str(tmp_path / "run/sft/checkpoints/step=000001/hf")
     assert stages["rl"].config["pretrain"] == str(tmp_path / "run/dpo/checkpoints/step=000001/hf")
+    # The policy of the whole is that of its last stage, measured on what that validates with.
+    found = [roll.evaluate(folder, episodes=4) for folder in (tmp_path / "run", tmp_path / "run/rl")]
+    assert found[0].metrics == found[1].metrics and found[0].sampled.success.episodes == 4
     assert stages["rl"].trajectories(1, "train").num_rows == 16
 
 
