@@ -12,6 +12,7 @@ HEIGHT: Final = 120
 """Size of the area that a chart draws in."""
 
 BINS: Final = 24
+"""Most bars of a histogram."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,13 +54,14 @@ class Bar:
 
 @dataclass(frozen=True, slots=True)
 class Histogram:
-    """How often values occur; ``low`` and ``high`` are the edges."""
+    """How often values occur; ``low`` and ``high`` are the edges, ``most`` is the number of the highest bar."""
 
     title: str
     bars: tuple[Bar, ...]
     low: float
     high: float
     number: int
+    most: int
 
 
 def chart(title: str, curves: Mapping[str, Sequence[tuple[Any, ...]]], *, share: bool = False) -> Chart | None:
@@ -97,27 +99,59 @@ def chart(title: str, curves: Mapping[str, Sequence[tuple[Any, ...]]], *, share:
     return Chart(title, tuple(lines), low, high, first, last, share)
 
 
-def histogram(title: str, counts: Sequence[tuple[Any, ...]], low: float, high: float) -> Histogram | None:
+@dataclass(frozen=True, slots=True)
+class Bins:
+    """Equal intervals that cover values from ``low`` to ``high``.
+
+    Attributes:
+        low: Where the first begins.
+        size: How wide each is; of whole numbers, how many of them are in it.
+        number: How many there are.
+        whole: Whether the values are whole numbers.
+    """
+
+    low: float
+    size: float
+    number: int
+    whole: bool
+
+    @classmethod
+    def covering(cls, low: float, high: float, *, whole: bool) -> Bins:
+        """Return at most :data:`BINS` of them; each holds as many whole numbers as any other."""
+        if whole:
+            size = math.ceil((high - low + 1) / BINS)
+            return cls(low, size, math.ceil((high - low + 1) / size), True)
+        return cls(low, ((high - low) or 1.0) / BINS, BINS, False)
+
+    def words(self, bin: int) -> str:
+        """Return what is in an interval."""
+        first, after = self.low + bin * self.size, self.low + (bin + 1) * self.size
+        if not self.whole:
+            return f"{first:.3g} to {after:.3g}"
+        return f"{first:.0f}" if self.size == 1 else f"{first:.0f} to {after - 1:.0f}"
+
+
+def histogram(title: str, counts: Sequence[tuple[Any, ...]], bins: Bins, high: float) -> Histogram | None:
     """Return a histogram; ``None`` without values.
 
     Args:
         title: What it shows.
         counts: Number of the bin, from 0, → how many.
-        low: Lowest value.
+        bins: What the bins are.
         high: Highest value.
     """
     number = sum(count for _, count in counts)
     if not number:
         return None
     most = max(count for _, count in counts)
-    width, size = WIDTH / BINS, (high - low) / BINS
+    width = WIDTH / bins.number
     bars = tuple(
         Bar(
             round(bin * width, 1),
             round(width - 1, 1),
             round(HEIGHT * count / most, 1),
-            f"{low + bin * size:.3g} to {low + (bin + 1) * size:.3g}: {count:,}",
+            f"{bins.words(bin)}: {count:,}",
         )
         for bin, count in counts
     )
-    return Histogram(title, bars, low, high, number)
+    return Histogram(title, bars, bins.low, high, number, most)

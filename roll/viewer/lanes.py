@@ -17,6 +17,12 @@ _WORDS: Final = {
 }
 """Phases in the order in which a turn has them, and what people read."""
 
+
+def phase_words(name: str) -> str:
+    """Return what people read for a phase."""
+    return _WORDS.get(name, name)
+
+
 WIDTH: Final = 1000.0
 """Units that the lane is wide."""
 
@@ -73,7 +79,7 @@ def make_lane(turns: Sequence[Turn]) -> Lane | None:
         for name in sorted(turn.seconds, key=_order):
             width = WIDTH * turn.seconds[name] / seconds
             kind = name if name in _WORDS else "other"
-            hint = f"turn {number}, {_WORDS.get(name, name)}: {turn.seconds[name]:.3g} s"
+            hint = f"turn {number}, {phase_words(name)}: {turn.seconds[name]:.3g} s"
             spans.append(Span(kind, round(at, 2), round(width, 2), hint))
             totals[name] = totals.get(name, 0.0) + turn.seconds[name]
             at += width
@@ -90,7 +96,7 @@ def make_lane(turns: Sequence[Turn]) -> Lane | None:
             updates.append(Update(round(begin, 2), width, hint))
     missing = tuple(number for number, turn in enumerate(turns, start=1) if not turn.seconds)
     named = sorted(totals, key=_order)
-    words = tuple((name if name in _WORDS else "other", _WORDS.get(name, name), totals[name]) for name in named)
+    words = tuple((name if name in _WORDS else "other", phase_words(name), totals[name]) for name in named)
     return Lane(tuple(spans), tuple(begins), tuple(updates), words, seconds, missing)
 
 

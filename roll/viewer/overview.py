@@ -9,7 +9,7 @@ from typing import Any, Final
 from roll.runs.comparing import differences
 from roll.runs.stored import StoredRun
 from roll.tracking.local import read_metrics
-from roll.viewer.charts import BINS, Chart, Histogram, chart, histogram
+from roll.viewer.charts import Bins, Chart, Histogram, chart, histogram
 from roll.viewer.episodes import Episodes
 from roll.viewer.filters import Filter
 from roll.viewer.run_folder import RunFolder
@@ -146,19 +146,23 @@ def _learner(run: RunFolder) -> Iterator[Chart | None]:
 def _histograms(episodes: Episodes, phase: str, step: int) -> Iterator[Histogram]:
     """Yield how score, sampled tokens and turns of one step are spread."""
     where = "phase = ? and step = ? and {0} is not null"
-    for column, title in (("score", "score"), ("tokens", "sampled tokens"), ("turns", "turns")):
+    for column, title, whole in (
+        ("score", "score", False),
+        ("tokens", "sampled tokens", True),
+        ("turns", "turns", True),
+    ):
         given = [phase, step]
         sql = f"select min({column}), max({column}) from episodes where {where.format(column)}"
         low, high = episodes.query(sql, given)[0]
         if low is None:
             continue
-        high = high if high > low else low + 1
+        bins = Bins.covering(float(low), float(high), whole=whole)
         sql = f"""
-            select least(floor(({column} - ?) * {BINS} / (? - ?)), {BINS - 1})::int bin, count(*)
+            select least(floor(({column} - ?) / ?), ?)::int bin, count(*)
             from episodes where {where.format(column)} group by bin order by bin
         """
-        counts = episodes.query(sql, [low, high, low, *given])
-        drawn = histogram(f"{title}, {_PHASES[phase]} step {step}", counts, float(low), float(high))
+        counts = episodes.query(sql, [bins.low, bins.size, bins.number - 1, *given])
+        drawn = histogram(f"{title}, {_PHASES[phase]} step {step}", counts, bins, float(high))
         if drawn is not None:
             yield drawn
 

@@ -87,7 +87,7 @@ def test_a_file_holds_what_is_chosen_up_to_a_number_or_a_size_and_says_what_it_l
     assert "This file holds 2 of 6 episodes that were chosen by phase=train&sort=-score" in part(source, "episodes")
     assert "score 2.00" in part(source, "episode-0") and "score 1.00" in part(source, "episode-1")
     assert 'id="episode-2"' not in source and "8 episodes are stored" in part(source, "overview")
-    assert "1 more are not shown" in part(source, "group-0") and "mean +1.00" in part(source, "group-0")
+    assert "1 more are not shown" in part(source, "group-0") and "advantage +1.00" in part(source, "group-0")
     small = exported(run, megabytes=0.0)
     assert (small[0].episodes, small[0].left_out) == (1, 7) and 'class="after"' not in small[1]
 

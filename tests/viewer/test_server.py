@@ -242,7 +242,7 @@ def test_a_group_is_aligned_by_turn_and_says_where_it_parts(run: Path, client: T
     wait_for(client, 2)
     text = words(client, "/group/train/3/g-31")
     assert "3 attempts from one start" in text and "They part at turn 2." in text
-    assert "score 0.00 mean -1.00" in text and "score 2.00 mean +1.00" in text
+    assert "score 0.00 advantage -1.00" in text and "score 2.00 advantage +1.00" in text
     assert "They part" not in words(client, "/group/train/1/g-11")
 
 
