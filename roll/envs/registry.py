@@ -12,7 +12,7 @@ import inspect
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, fields
 from functools import lru_cache
-from typing import Any, TypeVar, cast
+from typing import TYPE_CHECKING, Any, TypeVar, cast
 
 import gymnasium
 
@@ -27,7 +27,10 @@ from roll.envs.errors import (
     UnknownTagError,
 )
 from roll.envs.tool_using import ToolUsingEnv
-from roll.tools import ToolConfigError, ToolUse
+from roll.tools import ToolConfigError
+
+if TYPE_CHECKING:  # all of the configuration, which an environment without tools needs nothing of
+    from roll.config.tool_use import ToolUse
 
 ENTRY_POINT_GROUP = "roll.envs"
 
@@ -54,7 +57,7 @@ class Tag:
         env_manager_cls: Import path of the env manager; ``None`` for the default one.
         use_thread_lock: Whether calls of this environment must not overlap: all its environments share one thread.
         tools: Tools that the policy may call beside its actions: names, or mappings of a name to options.
-        tool_use: Keys of :class:`roll.tools.ToolUse`: how calls are read, limited and charged.
+        tool_use: Keys of :class:`roll.config.tool_use.ToolUse`: how calls are read, limited and charged.
         extra: Anything else a custom env manager wants.
     """
 
@@ -228,11 +231,22 @@ def make(tag: str | Tag, seed: int | None = None, **overrides: Any) -> TextEnv:
         raise EnvConfigError(f"tag {spec.name!r}: {env_class.__name__} is not a roll.envs.TextEnv")
     if spec.tools:
         try:
-            env = ToolUsingEnv(env, spec.tools, ToolUse(**spec.tool_use))
-        except (ToolConfigError, TypeError) as error:
+            env = ToolUsingEnv(env, spec.tools, tool_use(spec))
+        except (ToolConfigError, ValueError) as error:
             raise EnvConfigError(f"tag {spec.name!r}: {error}") from error
     env.initial_seed = seed
     return env
+
+
+def tool_use(tag: Tag) -> ToolUse:
+    """Return how calls of a tag's tools are read, limited and charged.
+
+    Raises:
+        ValueError: A key is unknown or its value cannot work.
+    """
+    from roll.config.tool_use import ToolUse
+
+    return ToolUse.model_validate(dict(tag.tool_use))
 
 
 def _build_tag(name: str, options: Mapping[str, Any], where: str | None = None) -> Tag:

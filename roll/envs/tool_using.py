@@ -5,11 +5,14 @@ from __future__ import annotations
 import asyncio
 import inspect
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from roll.envs.base import RenderFrame, TextEnv
-from roll.tools import Toolbox, ToolUse, make_tools
+from roll.tools import Toolbox, make_tools
 from roll.tools.calls import ToolCall
+
+if TYPE_CHECKING:
+    from roll.config.tool_use import ToolUse
 
 _COUNTS = ("tool_calls", "tool_calls_wrong", "tool_failures")
 

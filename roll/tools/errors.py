@@ -3,10 +3,15 @@
 from __future__ import annotations
 
 from roll.common import registry
+from roll.common.unavailable import UnavailableError
 
 
 class ToolConfigError(ValueError):
     """A tool cannot be made: it is no typed function with a docstring, or an option or a wall is missing."""
+
+
+class ToolUnavailableError(ToolConfigError, UnavailableError):
+    """A server that a tool needs is not there: a mistake of the configuration before a run, bad luck in it."""
 
 
 class UnknownToolError(ToolConfigError, registry.UnknownNameError):

@@ -36,6 +36,7 @@ class Python:
         self._keep = keep
         self._site_packages = site_packages
         self._earlier: list[str] = []
+        self.at_the_same_time = not keep
 
     def __call__(self, code: str) -> str:
         """Run a Python program, and return what it prints and the value of its last line.

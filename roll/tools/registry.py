@@ -32,7 +32,7 @@ class ToolEntry:
     Attributes:
         name: Its name.
         factory: The function itself, or a class: it is made anew for each episode from its options, and called.
-        risk: What it may do.
+        risk: What it may do; an object that is made may have a ``risk`` of its own.
     """
 
     name: str
@@ -59,7 +59,7 @@ class ToolEntry:
         except (TypeError, ValueError, OSError, ImportError) as error:
             raise ToolConfigError(f"tool {self.name!r} cannot be made: {error}") from error
         offered = getattr(made, "tools", None)
-        return [tool_of(self.name, made, self.risk)] if offered is None else offered()
+        return [tool_of(self.name, made, getattr(made, "risk", self.risk))] if offered is None else offered()
 
 
 TOOLS: Registry[ToolEntry] = Registry("tool", built_in=_BUILT_IN, unknown=UnknownToolError)

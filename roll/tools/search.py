@@ -1,4 +1,4 @@
-"""The tool ``search``: the passages of a local corpus that suit a query best, by BM25 (`bm25s`)."""
+"""The tool ``search``: the passages that suit a query best, of a local corpus by BM25 (`bm25s`), or of a server."""
 
 from __future__ import annotations
 
@@ -9,22 +9,31 @@ from typing import Any
 
 from roll.tools.errors import ToolConfigError, WrongCallError
 from roll.tools.registry import register_tool
+from roll.tools.retriever import Retriever
 
 
 @register_tool("search")
 class Search:
-    """Finds passages in a file of JSON lines.
+    """Finds passages in a file of JSON lines, or asks a server for them.
 
     Args:
         corpus: The file; a line is an object with ``text``, and with ``title`` if it likes.
+        url: A retrieval server, instead (:class:`roll.tools.retriever.Retriever`).
         results: Passages for a query.
+        seconds: For one answer of a server; keep it below ``tool_use.timeout``.
     """
 
-    def __init__(self, *, corpus: str, results: int = 3) -> None:
-        path = Path(corpus).expanduser().resolve()
-        # Read once for all episodes of this process, and again when it changes.
-        self._passages, self._index = _indexed(path, path.stat().st_mtime_ns)
-        self._results = min(results, len(self._passages))
+    at_the_same_time = True
+
+    def __init__(
+        self, *, corpus: str | None = None, url: str | None = None, results: int = 3, seconds: float = 8.0
+    ) -> None:
+        if (corpus is None) == (url is None):
+            raise ToolConfigError("tool 'search' takes either corpus, a file of JSON lines, or url")
+        self.risk = "pure" if url is None else "network"
+        self._source: Retriever | _Corpus = (
+            _Corpus(corpus, results) if url is None else Retriever(url, results, seconds)
+        )
 
     def __call__(self, query: str) -> str:
         """Search a collection of texts, and return the passages that suit the query best.
@@ -34,6 +43,32 @@ class Search:
 
         Raises:
             WrongCallError: It has no word.
+            UnavailableError: The server is gone.
+        """
+        if not query.strip():
+            raise WrongCallError("the query has no word to look for")
+        passages = self._source.passages(query)
+        return "\n".join(f"[{number}] {passage}" for number, passage in enumerate(passages, 1)) or "Nothing was found."
+
+    def close(self) -> None:
+        """Let go of the connection to a server."""
+        self._source.close()
+
+
+class _Corpus:
+    """The passages of a file."""
+
+    def __init__(self, corpus: str | None, results: int) -> None:
+        path = Path(corpus or "").expanduser().resolve()
+        # Read once for all episodes of this process, and again when it changes.
+        self._passages, self._index = _indexed(path, path.stat().st_mtime_ns)
+        self._results = min(results, len(self._passages))
+
+    def passages(self, query: str) -> list[str]:
+        """Return those that suit a query best.
+
+        Raises:
+            WrongCallError: It has no word that is looked for.
         """
         import bm25s
 
@@ -41,8 +76,10 @@ class Search:
         if not tokens[0]:
             raise WrongCallError("the query has no word to look for")
         found, scores = self._index.retrieve(tokens, k=self._results, show_progress=False)
-        passages = [self._passages[each] for each, score in zip(found[0], scores[0], strict=True) if score > 0]
-        return "\n".join(f"[{number}] {passage}" for number, passage in enumerate(passages, 1)) or "Nothing was found."
+        return [self._passages[each] for each, score in zip(found[0], scores[0], strict=True) if score > 0]
+
+    def close(self) -> None:
+        """The file is kept for other episodes."""
 
 
 @functools.lru_cache(maxsize=4)

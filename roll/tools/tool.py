@@ -28,6 +28,8 @@ class Tool:
         run: Takes the arguments by name; returns the result as text.
         risk: What it may do.
         close: Lets go of what it holds.
+        lane: What remembers from call to call: calls of tools with the same one are made one after the other, in the
+            order in which they were written. ``None``: they may be made at the same time as any other.
 
     ``run`` raises :class:`WrongCallError` for arguments that it does not take.
     """
@@ -38,6 +40,7 @@ class Tool:
     run: Callable[[Mapping[str, Any]], str]
     risk: Risk = "pure"
     close: Callable[[], None] = lambda: None
+    lane: object | None = None
 
     @property
     def schema(self) -> dict[str, Any]:
@@ -52,7 +55,8 @@ def tool_of(name: str, function: Callable[..., Any], risk: Risk = "pure") -> Too
     Args:
         name: How it is called.
         function: Every parameter has a type and is described under ``Args:`` of its docstring (an object with
-            ``__call__`` will do). It returns text, or what ``str`` makes text of.
+            ``__call__`` will do). It returns text, or what ``str`` makes text of. Calls of a function, and of an object
+            that says so (``at_the_same_time = True``), may be made at the same time.
         risk: What it may do.
 
     Raises:
@@ -75,7 +79,8 @@ def tool_of(name: str, function: Callable[..., Any], risk: Risk = "pure") -> Too
     schema = _without_titles(arguments.model_json_schema())
     schema.pop("additionalProperties", None)
     schema.setdefault("properties", {})
-    return Tool(name, " ".join(about.split()), schema, run, risk, getattr(function, "close", lambda: None))
+    lane = None if called is function or getattr(function, "at_the_same_time", False) else function
+    return Tool(name, " ".join(about.split()), schema, run, risk, getattr(function, "close", lambda: None), lane)
 
 
 def _arguments_of(name: str, function: Callable[..., Any], about: Mapping[str, str | None]) -> type[BaseModel]:

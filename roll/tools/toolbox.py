@@ -3,17 +3,19 @@
 from __future__ import annotations
 
 import json
-import threading
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from roll.common.spelling import did_you_mean
+from roll.tools.calling import Call, Come, call_all
 from roll.tools.calls import EXAMPLES, ToolCall, find_calls
 from roll.tools.errors import WrongCallError
-from roll.tools.limits import ToolUse
 from roll.tools.tool import Tool
+
+if TYPE_CHECKING:  # all of the configuration, which an environment without tools needs nothing of
+    from roll.config.tool_use import ToolUse
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,24 +70,23 @@ class Toolbox:
         return find_calls(response, self._use.formats) if self._made < self._use.max_calls else []
 
     def answer(self, calls: Sequence[ToolCall]) -> Answers:
-        """Return what calls come to, one after the other."""
+        """Return what calls come to; they are made at the same time, but for those of one tool that remembers.
+
+        Raises:
+            UnavailableError: What a tool needs is not there, a server say, through no fault of the policy.
+        """
+        left = max(0, self._use.max_calls - self._made)
+        self._made += min(left, len(calls))
+        come = iter(call_all([self._call(call) for call in calls[:left]], self._use.timeout))
         counts: Counter[str] = Counter(tool_calls=len(calls), tool_calls_wrong=0, tool_failures=0)
         results = []
-        for call in calls:
-            if self._made >= self._use.max_calls:
-                counts["tool_calls_wrong"] += 1
-                results.append(f"error: no call was made, since an episode has {self._use.max_calls} calls at most.")
-                continue
-            self._made += 1
-            try:
-                results.append(self._cut(self._result(call)))
-                counts[f"tool/{call.name}"] += 1
-            except WrongCallError as error:
-                counts["tool_calls_wrong"] += 1
-                results.append(self._cut(f"error: {error}"))
-            except Exception as error:  # A tool is somebody's code; what it raises is told to the policy.
-                counts["tool_failures"] += 1
-                results.append(self._cut(f"error: {call.name} failed: {type(error).__name__}: {error}"))
+        for call in calls[:left]:
+            told = next(come)
+            counts[told.kind or f"tool/{call.name}"] += 1
+            results.append(self._cut(told.text))
+        for _ in calls[left:]:
+            counts["tool_calls_wrong"] += 1
+            results.append(f"error: no call was made, since an episode has {self._use.max_calls} calls at most.")
         if self._made >= self._use.max_calls and results:
             results[-1] += "\n(No calls are left.)"
         wrong = counts["tool_calls_wrong"]
@@ -96,46 +97,19 @@ class Toolbox:
         for tool in self._tools.values():
             tool.close()
 
-    def _result(self, call: ToolCall) -> str:
+    def _call(self, call: ToolCall) -> Call | Come:
+        """Return what is to be called, or why nothing is."""
         if call.problem:
-            raise WrongCallError(
-                f"this call cannot be read: {call.problem}. Write it as\n{EXAMPLES[self._use.formats[0]]}"
-            )
+            written = EXAMPLES[self._use.formats[0]]
+            return Come.wrong(WrongCallError(f"this call cannot be read: {call.problem}. Write it as\n{written}"))
         tool = self._tools.get(call.name)
         if tool is None:
-            raise WrongCallError(f"there is no tool {call.name!r}. {did_you_mean(call.name, self._tools)}")
-        arguments = _typed(call.arguments, tool.parameters) if call.as_text else call.arguments
-        return _within(self._use.timeout, tool, arguments)
+            return Come.wrong(WrongCallError(f"there is no tool {call.name!r}. {did_you_mean(call.name, self._tools)}"))
+        return Call(tool, _typed(call.arguments, tool.parameters) if call.as_text else call.arguments)
 
     def _cut(self, text: str) -> str:
         most = self._use.max_result_characters
         return text if len(text) <= most else f"{text[:most]}\n[cut: {len(text)} characters in all]"
-
-
-def _within(seconds: float, tool: Tool, arguments: Mapping[str, Any]) -> str:
-    """Call a tool in a thread that is given up when its time is over.
-
-    Raises:
-        TimeoutError: It took longer.
-        Exception: What it raised.
-    """
-    outcome: list[tuple[str, BaseException | None]] = []
-
-    def call() -> None:
-        try:
-            outcome.append((tool.run(arguments), None))
-        except BaseException as error:  # told to whoever waits
-            outcome.append(("", error))
-
-    thread = threading.Thread(target=call, name=f"tool-{tool.name}", daemon=True)
-    thread.start()
-    thread.join(seconds)
-    if not outcome:
-        raise TimeoutError(f"no result after {seconds:g} s")
-    text, error = outcome[0]
-    if error is not None:
-        raise error if isinstance(error, Exception) else RuntimeError(f"{type(error).__name__}: {error}")
-    return text
 
 
 def _typed(arguments: Mapping[str, Any], parameters: Mapping[str, Any]) -> dict[str, Any]:

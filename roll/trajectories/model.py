@@ -24,6 +24,8 @@ class Status(StrEnum):
     """The environment raised or returned something that is not a Gymnasium step."""
     ERROR_TIMEOUT = "error_timeout"
     """A phase (reset, step, generate) took longer than its time-out."""
+    ERROR_UNAVAILABLE = "error_unavailable"
+    """Something that the environment or a tool needs was not there (a server, a connection)."""
     ERROR_REWARD = "error_reward"
     """The response could not be graded, which differs from a grade of 0."""
     ABORTED = "aborted"
@@ -32,7 +34,7 @@ class Status(StrEnum):
     @property
     def is_error(self) -> bool:
         """Whether the episode broke, so that it must not be trained on."""
-        return self in (Status.ERROR_ENV, Status.ERROR_TIMEOUT, Status.ERROR_REWARD, Status.ABORTED)
+        return self.startswith("error_") or self is Status.ABORTED
 
 
 @dataclass(slots=True)
@@ -95,6 +97,7 @@ class Trajectory:
         final_frame: The frame after the last action.
         metrics: Episode metrics, aggregated from the turns as the environment asked.
         messages: The first messages (system and user) as text, for review.
+        retries: How often the episode was begun before, and failed through no fault of the policy.
     """
 
     tag: str
@@ -110,6 +113,7 @@ class Trajectory:
     final_frame: str | None = None
     metrics: dict[str, float] = field(default_factory=dict)
     messages: list[dict[str, str]] = field(default_factory=list)
+    retries: int = 0
 
     @property
     def success(self) -> bool:

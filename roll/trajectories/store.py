@@ -65,6 +65,7 @@ SCHEMA = pa.schema(
         ("completion_tokens", pa.int64()),
         ("total_tokens", pa.int64()),
         ("error", pa.string()),
+        ("retries", pa.int64()),
         ("final_observation", pa.string()),
         ("final_frame", pa.string()),
         ("metrics", _NUMBERS),
@@ -261,6 +262,7 @@ def _row(trajectory: Trajectory) -> dict[str, Any]:
         "completion_tokens": trajectory.completion_tokens,
         "total_tokens": trajectory.total_tokens,
         "error": _text(trajectory.error),
+        "retries": trajectory.retries,
         "final_observation": _text(trajectory.final_observation),
         "final_frame": _text(trajectory.final_frame),
         "metrics": _pairs(trajectory.metrics),
@@ -314,6 +316,7 @@ def _trajectory(row: Mapping[str, Any]) -> Trajectory:
         final_frame=row["final_frame"],
         metrics=_mapping(row["metrics"]),
         messages=[_message(message) for message in row["messages"]],
+        retries=row.get("retries") or 0,  # files of earlier releases have no such column
     )
 
 

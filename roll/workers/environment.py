@@ -14,12 +14,13 @@ from roll.config import EnvManagerConfig, GeneratingArgs, PlayingConfig
 from roll.distributed import worker_context
 from roll.env_managers.event_loop import EnvEventLoop
 from roll.env_managers.records import EnvManagerLimits, EpisodeSpec, Timeouts
+from roll.env_managers.retrying import Retries, play_again
 from roll.env_managers.templates import Templates
 from roll.env_managers.trajectory import TrajectoryEnvManager
 from roll.envs import Tag, get_env_class, get_tag, make
+from roll.envs.registry import tool_use
 from roll.generation import Activity, SamplingParams
 from roll.schedulers.generation import GenerationScheduler
-from roll.tools import ToolUse
 from roll.trajectories.model import Trajectory
 from roll.workers.engine_client import Engines
 from roll.workers.loading import Text, load_text
@@ -66,11 +67,13 @@ class EnvironmentWorker:
         )
         self._managers = {False: build(generating), True: build(greedy)}
         self._make_env = {name: environment(name, manager) for name in manager.tags}
+        self._retries = Retries(manager.max_retries, manager.retry_wait)
 
     async def play(self, spec: EpisodeSpec, greedy: bool) -> Trajectory:
-        """Play one episode, sampled or greedily."""
+        """Play one episode, sampled or greedily; again if it failed through no fault of the policy."""
+        attempt = partial(self._managers[greedy][spec.tag].run, spec, self._make_env[spec.tag])
         try:
-            return await self._managers[greedy][spec.tag].run(spec, self._make_env[spec.tag])
+            return await play_again(attempt, self._retries)
         finally:
             await self._generation.release(spec.trajectory_id)
 
@@ -168,7 +171,7 @@ def _managers(
 def _limits(tag: Tag, manager: EnvManagerConfig, sequence_length: int, max_new_tokens: int) -> EnvManagerLimits:
     turns = manager.max_steps or tag.max_steps or DEFAULT_TURNS
     # Each turn of calls has one at least, so that calls take no turn away from the environment.
-    beside = ToolUse(**tag.tool_use).max_calls if tag.tools else 0
+    beside = tool_use(tag).max_calls if tag.tools else 0
     return EnvManagerLimits(turns, sequence_length, max_new_tokens, tag.max_tokens_per_step, beside)
 
 

@@ -44,6 +44,18 @@ class Hangs(Walk):
         return super().act(action)
 
 
+@register_env("shaky", max_steps=2)
+class Shaky(Walk):
+    """Its server is gone at a share of the steps, which depends on no seed."""
+
+    chance = 0.0
+
+    def act(self, action: str) -> Outcome:
+        if random.SystemRandom().random() < self.chance:
+            raise ConnectionResetError("the server of this game was restarted")
+        return super().act(action)
+
+
 @register_env("rubbish", max_steps=2)
 class Rubbish(Walk):
     def step(self, response: str) -> Any:

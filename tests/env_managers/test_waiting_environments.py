@@ -198,7 +198,7 @@ class Bad(CountEnv):
     ("how", "status", "reason"),
     [
         ("raises", Status.ERROR_ENV, r"step() raised ValueError: box"),
-        ("times out itself", Status.ERROR_ENV, r"step() raised TimeoutError: of a server"),
+        ("times out itself", Status.ERROR_UNAVAILABLE, r"step() raised TimeoutError: of a server"),
         ("cancels itself", Status.ERROR_ENV, r"raised CancelledError"),
         ("rubbish", Status.ERROR_ENV, r"step() must return"),
         ("hangs", Status.ERROR_TIMEOUT, r"step took longer than timeouts.step=0.2 s"),

@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import json
+import threading
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
+from typing import Any
 
 import pytest
 
-from roll.tools import ToolConfigError, WrongCallError, make_tools
+from roll.tools import ToolConfigError, UnavailableError, WrongCallError, make_tools
 
 
 def run(name: str, arguments: dict[str, object], **options: object) -> str:
@@ -46,6 +49,47 @@ def corpus(folder: Path) -> Path:
     return path
 
 
+def test_search_asks_a_server_in_the_form_of_search_r1() -> None:
+    """The server is a fake in this process; its answers have the forms that such servers give."""
+    answers: list[Any] = [
+        (200, {"result": [[{"document": {"id": "1", "contents": "Lima is in Peru."}, "score": 2.5}]]}),
+        (200, {"result": [[{"title": "Peru", "text": "Its capital is Lima."}, "Quito"]]}),
+        (200, {"result": [[]]}),
+        (503, "busy"),
+        (422, "no field queries"),
+        (200, {"found": []}),
+    ]
+    asked: list[Any] = []
+
+    class Handler(BaseHTTPRequestHandler):
+        def do_POST(self) -> None:
+            asked.append(json.loads(self.rfile.read(int(self.headers["Content-Length"]))))
+            status, answer = answers.pop(0)
+            self.send_response(status)
+            self.end_headers()
+            self.wfile.write(json.dumps(answer).encode())
+
+        def log_message(self, *_: Any) -> None:
+            pass
+
+    with ThreadingHTTPServer(("127.0.0.1", 0), Handler) as server:
+        threading.Thread(target=server.serve_forever, daemon=True).start()
+        (tool,) = make_tools([{"search": {"url": f"http://127.0.0.1:{server.server_port}/retrieve", "results": 2}}])
+        assert tool.risk == "network" and tool.lane is None
+        assert tool.run({"query": "Peru"}) == "[1] Lima is in Peru."
+        assert asked == [{"queries": ["Peru"], "topk": 2, "return_scores": True}]
+        assert tool.run({"query": "Peru"}) == "[1] Peru\nIts capital is Lima.\n[2] Quito"
+        assert tool.run({"query": "Peru"}) == "Nothing was found."
+        with pytest.raises(UnavailableError, match="503"):
+            tool.run({"query": "Peru"})
+        for told in ("422", "expected .*result"):
+            with pytest.raises(RuntimeError, match=told):
+                tool.run({"query": "Peru"})
+        server.shutdown()
+    with pytest.raises(UnavailableError, match="ConnectError"):
+        tool.run({"query": "Peru"})
+
+
 def test_search_returns_the_passages_that_suit_best(tmp_path: Path) -> None:
     pytest.importorskip("bm25s")
     path = str(corpus(tmp_path))
@@ -61,7 +105,7 @@ def test_search_returns_the_passages_that_suit_best(tmp_path: Path) -> None:
 def test_a_corpus_that_cannot_be_read_is_told_before_the_run(tmp_path: Path) -> None:
     with pytest.raises(ToolConfigError, match="no-such-file"):
         make_tools([{"search": {"corpus": str(tmp_path / "no-such-file")}}])
-    with pytest.raises(ToolConfigError, match="'corpus'"):
+    with pytest.raises(ToolConfigError, match="either corpus"):
         make_tools(["search"])
     bad = tmp_path / "bad.jsonl"
     bad.write_text('{"title": "x"}')

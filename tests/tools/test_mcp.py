@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import shutil
 import socket
 import subprocess
 import sys
@@ -10,14 +9,19 @@ import time
 from pathlib import Path
 from typing import Any
 
+import psutil
 import pytest
 
-from roll.tools import Toolbox, ToolConfigError, ToolUse, make_tools
+from roll.config.tool_use import ToolUse
+from roll.tools import Toolbox, ToolConfigError, UnavailableError, make_tools
+from tests.rings import exhaustive_but
 
 pytest.importorskip("mcp")
 pytestmark = pytest.mark.processes
 SERVER = str(Path(__file__).with_name("mcp_server.py"))
 COMMAND = [sys.executable, SERVER]
+NPM = Path(__file__).resolve().parents[2] / ".venv" / "npm" / "node_modules" / ".bin"
+"""The suite and the server of the protocol's authors, and a Node that is new enough for them."""
 
 
 def box(**options: Any) -> Toolbox:
@@ -28,6 +32,10 @@ def told(toolbox: Toolbox, name: str, arguments: str) -> tuple[str, int]:
     call = f'<tool_call>{{"name": "{name}", "arguments": {arguments}}}</tool_call>'
     answers = toolbox.answer(toolbox.find(call))
     return answers.results[0], answers.wrong
+
+
+def children() -> list[psutil.Process]:
+    return psutil.Process().children()
 
 
 def check(toolbox: Toolbox) -> None:
@@ -68,6 +76,22 @@ def test_a_server_over_http() -> None:
         process.wait()
 
 
+def test_a_server_that_died_is_unavailable_and_the_next_episode_has_another() -> None:
+    """`own` and shared connections alike."""
+    for own in (False, True):
+        options: dict[str, Any] = {"command": COMMAND, "own": own, "only": ["remember"]}
+        before = set(children())
+        mine = box(**options, seconds=20.0 + own)
+        assert told(mine, "remember", '{"number": 1}')[0] == "[1]"
+        (server,) = set(children()) - before
+        server.kill()
+        with pytest.raises(UnavailableError, match="Connection closed"):
+            told(mine, "remember", '{"number": 2}')
+        again = box(**options, seconds=20.0 + own)
+        assert told(again, "remember", '{"number": 3}')[0] == "[3]"
+        again.close()
+
+
 def test_a_server_that_is_not_there_is_told_before_the_run() -> None:
     with pytest.raises(ToolConfigError, match="no MCP server: no-such-program"):
         box(command=["no-such-program"])
@@ -77,8 +101,19 @@ def test_a_server_that_is_not_there_is_told_before_the_run() -> None:
         box(command=COMMAND, only=["ad"])
 
 
-@pytest.mark.skipif(shutil.which("mcp-server-everything") is None, reason="npm's server-everything is not installed")
+@pytest.mark.skipif(not NPM.exists(), reason="npm's packages are not installed: make mcp-peers")
 def test_the_server_of_the_protocols_authors() -> None:
-    everything = box(command=["mcp-server-everything", "stdio"])
+    everything = box(command=[str(NPM / "node"), str(NPM / "mcp-server-everything"), "stdio"])
     assert told(everything, "echo", '{"message": "hello"}') == ("Echo: hello", 0)
     assert told(everything, "echo", "{}")[1] == 1
+
+
+@pytest.mark.skipif(not NPM.exists(), reason="npm's packages are not installed: make mcp-peers")
+@pytest.mark.parametrize("scenario", exhaustive_but(["initialize", "tools_call", "sse-retry"], "tools_call"))
+def test_the_client_conforms_to_the_protocol(scenario: str) -> None:
+    """By the suite of the protocol's authors; its other scenarios are about logins and forms, of which tools have none."""
+    client = f"{sys.executable} {Path(__file__).with_name('mcp_client.py')}"
+    words = [str(NPM / "node"), str(NPM / "conformance"), "client", "--command", client, "--scenario", scenario]
+    done = subprocess.run(words, capture_output=True, text=True, timeout=120, stdin=subprocess.DEVNULL)
+    said = done.stdout + done.stderr
+    assert done.returncode == 0 and "OVERALL: PASSED" in said and "0 failed, 0 warnings" in said, said[-3000:]

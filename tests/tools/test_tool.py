@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 import time
 from typing import Any, Literal
 
@@ -10,8 +11,18 @@ from hypothesis import given
 from hypothesis import strategies as st
 from transformers.utils import get_json_schema
 
+from roll.config.tool_use import ToolUse
 from roll.sandbox import SandboxError
-from roll.tools import TOOLS, Toolbox, ToolConfigError, ToolUse, WrongCallError, make_tools, register_tool, tool_of
+from roll.tools import (
+    TOOLS,
+    Toolbox,
+    ToolConfigError,
+    UnavailableError,
+    WrongCallError,
+    make_tools,
+    register_tool,
+    tool_of,
+)
 from roll.tools.calculator import calculator
 
 
@@ -133,6 +144,66 @@ def test_calls_are_counted_limited_cut_and_given_up() -> None:
         assert answers.metrics == {"tool_calls": 5, "tool_calls_wrong": 2, "tool_failures": 2, "tool/say": 1}
         assert answers.results[-1].endswith("(No calls are left.)")
         assert box.find(hermes("say", '{"text": "x"}')) == []
+
+
+def test_calls_of_one_response_are_made_at_the_same_time_and_answered_in_their_order() -> None:
+    meeting = threading.Barrier(3)
+
+    class Diary:
+        """Remembers, so that its calls have an order."""
+
+        def __init__(self) -> None:
+            self.written: list[str] = []
+
+        def __call__(self, text: str) -> str:
+            """Write.
+
+            Args:
+                text: What.
+            """
+            before = list(self.written)
+            time.sleep(0.01)
+            self.written = [*before, text]  # loses what another call wrote meanwhile
+            return ",".join(self.written)
+
+    with TOOLS.restored():
+
+        @register_tool("meet")
+        def meet(text: str) -> str:
+            """Wait for the others.
+
+            Args:
+                text: Who.
+            """
+            meeting.wait(20)
+            return text
+
+        register_tool("diary")(Diary)
+        response = "".join(
+            hermes("meet", f'{{"text": "{who}"}}') + hermes("diary", f'{{"text": "{who}"}}') for who in "abc"
+        )
+        _, answers = called(response, "meet", "diary", timeout=30)
+        assert answers.results == ("a", "a", "b", "a,b", "c", "a,b,c")
+        assert answers.metrics["tool_calls"] == 6 and answers.metrics["tool/meet"] == 3
+
+
+def test_what_is_not_there_is_no_result_and_ends_the_turn() -> None:
+    with TOOLS.restored():
+
+        @register_tool("remote", risk="network")
+        def remote(how: str) -> str:
+            """Ask another machine.
+
+            Args:
+                how: What happens.
+            """
+            if how == "slow":
+                time.sleep(60)
+            raise UnavailableError("no line")
+
+        for how, told in (("slow", "tool 'remote' gave no result after 0.05 s"), ("gone", "no line")):
+            with pytest.raises(UnavailableError, match=told):
+                called(hermes("remote", f'{{"how": "{how}"}}'), "remote", timeout=0.05)
 
 
 def test_what_is_wrong_with_a_call_is_told() -> None:

@@ -44,6 +44,7 @@ _trajectories = st.builds(
     status=st.sampled_from(Status),
     score=st.none() | st.floats(allow_nan=False),
     error=st.none() | _text,
+    retries=st.integers(0, 9),
     final_observation=_text,
     final_frame=st.none() | _text,
     metrics=_numbers,

@@ -13,7 +13,7 @@ Metrics = Mapping[str, float]
 Alarm = Callable[[Sequence[Metrics], Sequence[Metrics], Sequence[Metrics]], str | None]
 """Of the first steps, those before the latest, and the latest ones: what is wrong, or ``None``."""
 
-_ERRORS: Final = ("error_env", "error_timeout", "error_reward")
+_ERRORS: Final = ("error_env", "error_timeout", "error_unavailable", "error_reward")
 _SOLVED: Final = 0.9
 
 

@@ -20,8 +20,9 @@ def rollout_metrics(groups: Sequence[TrajectoryGroup]) -> dict[str, float]:
     Returns:
         ``success``, ``reward`` (mean episode score), ``reward_std``, ``turns``, ``response_tokens`` and
         ``prompt_tokens`` per episode, ``zero_variance_groups`` (share of groups whose scores are all equal),
-        ``status/<status>`` (share of episodes), ``errors`` (count), ``env/<metric>`` and ``verifier/<metric>`` for
-        what environments and verifiers report, and success and reward per tag when there are several tags.
+        ``status/<status>`` (share of episodes), ``errors`` and ``retries`` (counts), ``env/<metric>`` and
+        ``verifier/<metric>`` for what environments and verifiers report, and success and reward per tag when there are
+        several tags.
     """
     everything = [trajectory for group in groups for trajectory in group.trajectories]
     scored = [trajectory for trajectory in everything if not trajectory.status.is_error]
@@ -29,6 +30,7 @@ def rollout_metrics(groups: Sequence[TrajectoryGroup]) -> dict[str, float]:
     for status, count in Counter(trajectory.status for trajectory in everything).items():
         metrics[f"status/{status}"] = count / len(everything)
     metrics["errors"] = float(len(everything) - len(scored))
+    metrics["retries"] = float(sum(trajectory.retries for trajectory in everything))
     if not scored:
         return metrics
     metrics |= {**_averages(scored), **_reported(groups)}

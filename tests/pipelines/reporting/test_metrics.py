@@ -37,9 +37,11 @@ def test_three_trajectories_by_hand() -> None:
             "status/truncated_length": 0.0,
             "status/error_env": 1 / 3,
             "status/error_timeout": 0.0,
+            "status/error_unavailable": 0.0,
             "status/error_reward": 0.0,
             "status/aborted": 0.0,
             "errors": 1.0,
+            "retries": 0.0,
             # The broken episode counts above only: nothing is known of its outcome.
             "success": 0.5,
             "reward": 0.25,

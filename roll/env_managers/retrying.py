@@ -1,0 +1,52 @@
+"""Episodes that failed through no fault of the policy, played again."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass
+
+from roll.trajectories.model import Status, Trajectory
+
+LONGEST_WAIT = 300.0
+"""Seconds between two attempts, however many there were."""
+
+_TRIED_AGAIN = frozenset({Status.ERROR_UNAVAILABLE, Status.ERROR_TIMEOUT})
+
+
+@dataclass(frozen=True, slots=True)
+class Retries:
+    """How often an episode is tried again.
+
+    Attributes:
+        most: Attempts after the first.
+        wait: Seconds before the first of them; doubled before each further one, up to :data:`LONGEST_WAIT`.
+    """
+
+    most: int = 0
+    wait: float = 1.0
+
+
+async def play_again(play: Callable[[], Awaitable[Trajectory]], retries: Retries) -> Trajectory:
+    """Play an episode, again from its beginning while it ends with a time-out or with something that is not there.
+
+    Every attempt has the same level and, since noise is keyed by what and not by when, the same samples: an attempt
+    that is not disturbed gives the episode that an undisturbed first one would have given. With new samples, long
+    episodes, which have more occasions to fail, would be replaced by short ones. An environment that raises for any
+    other reason would raise again, and is not tried again.
+
+    Args:
+        play: Plays the episode from its beginning.
+        retries: How often.
+
+    Returns:
+        The first attempt that did not fail so, else the last; ``retries`` says how many came before it.
+    """
+    trajectory = await play()
+    for number in range(retries.most):
+        if trajectory.status not in _TRIED_AGAIN:
+            break
+        await asyncio.sleep(min(retries.wait * 2**number, LONGEST_WAIT))
+        trajectory = await play()
+        trajectory.retries = number + 1
+    return trajectory
