@@ -9,9 +9,7 @@ from pydantic import Field, field_validator
 
 from roll.config.base import ConfigModel, EnvironmentVariables, NameList
 from roll.config.tool_use import ToolNames, ToolUse
-from roll.config.worker import NonNegative, Positive
-
-Seconds = Annotated[float, Field(gt=0)]
+from roll.config.worker import NonNegative, Positive, Seconds
 
 _GROUPING_ALIASES: Mapping[str, str] = {"traj_group_id": "state", "tags": "inductive"}
 
@@ -102,8 +100,8 @@ class EnvManagerConfig(ConfigModel):
     timeouts: Timeouts = Field(default_factory=Timeouts, description="Seconds per phase of an episode.")
     max_retries: NonNegative = Field(
         2,
-        description="How often an episode is begun again, from the same seed and with the same noise, that timed out or "
-        "whose server was gone.",
+        description="How often an episode is begun again, with the same seed and noise, that timed out or whose server "
+        "was gone.",
     )
     retry_wait: Seconds = Field(1.0, description="Seconds before the first of them; doubled before each further one.")
     system_envs: EnvironmentVariables = Field(default_factory=dict, description="Environment of the workers.")

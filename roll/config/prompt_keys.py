@@ -7,7 +7,8 @@ from pydantic import Field
 from roll.config.base import ConfigModel
 from roll.config.batch_plan import PromptPlan
 from roll.config.grading_keys import GradedKeys
-from roll.config.worker import DataArgs, GeneratingArgs
+from roll.config.tool_use import ToolNames, ToolUse
+from roll.config.worker import DataArgs, GeneratingArgs, NonNegative, Seconds
 
 PROMPTS = "prompts"
 """Name of the source of prompts, beside those of environment tags."""
@@ -28,6 +29,16 @@ class PromptKeys(GradedKeys):
     """The keys of prompts, beside those of their data (``actor_train.data_args``) and of rewards."""
 
     validation: ValidationConfig | None = Field(None, description="Evaluation on prompts. null: none.")
+    tools: ToolNames = Field(
+        default_factory=list,
+        description="Tools that the policy may call before it answers a prompt: names, or a name with its options. "
+        "Tags of environments have tools of their own.",
+    )
+    tool_use: ToolUse = Field(default_factory=ToolUse, description="How calls of these are read, limited and charged.")
+    max_retries: NonNegative = Field(
+        2, description="How often the answer to a prompt is begun again whose tool was gone, with the same noise."
+    )
+    retry_wait: Seconds = Field(1.0, description="Seconds before the first of them; doubled before each further one.")
 
     @property
     def prompt_tags(self) -> dict[str, list[str]]:

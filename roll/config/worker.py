@@ -18,6 +18,7 @@ NonNegative = Annotated[int, Field(ge=0, le=MOST)]
 AtOnce = Annotated[int, Field(ge=1, le=1_000_000)]
 """What is held in memory at the same time: requests, episodes, prompts."""
 NonNegativeFloat = Annotated[float, Field(ge=0)]
+Seconds = Annotated[float, Field(gt=0)]
 DeviceMapping = Annotated[list[int], BeforeValidator(parse_device_mapping)]
 
 

@@ -40,12 +40,16 @@ class EnvFailure(Exception):
 
 @dataclass(frozen=True, slots=True)
 class EnvStart:
-    """A checked ``reset``: first observation, rules for the system message, the first frame, and tools there are."""
+    """A checked ``reset``: first observation, rules for the system message, the first frame, and tools there are.
+
+    ``messages`` is what an episode begins with where it is not the templates that say it.
+    """
 
     observation: str
     instruction: str
     frame: str | None
     toolbox: Toolbox | None
+    messages: list[dict[str, str]] | None
 
 
 @dataclass(frozen=True, slots=True)
@@ -176,7 +180,8 @@ class EnvSession:
         with _blamed("instruction"):
             instruction = getattr(self._env, "instruction", "")
         toolbox = getattr(self._env, "toolbox", None)
-        return EnvStart(observation, _writable("instruction", str(instruction)), self._frame(), toolbox)
+        told = _messages(info.get("messages"), (*ROLES, "assistant"))
+        return EnvStart(observation, _writable("instruction", str(instruction)), self._frame(), toolbox, told)
 
     def _taken(self, last: bool, returned: Any) -> EnvStep | Awaitable[EnvStep]:
         if not isinstance(returned, tuple) or len(returned) != 5:
@@ -301,7 +306,7 @@ def _numbers(name: str, values: object) -> dict[str, float]:
     }
 
 
-def _messages(values: object) -> list[dict[str, str]] | None:
+def _messages(values: object, roles: Sequence[str] = ROLES) -> list[dict[str, str]] | None:
     if values is None:
         return None
     if not isinstance(values, Sequence) or not values:
@@ -310,11 +315,11 @@ def _messages(values: object) -> list[dict[str, str]] | None:
     for value in values:
         if (
             not isinstance(value, Mapping)
-            or value.get("role") not in ROLES
+            or value.get("role") not in roles
             or not isinstance(value.get("content"), str)
         ):
             raise EnvFailure(
-                f"info['messages'] must have messages with a role ({', '.join(ROLES)}) and a content that is text, got "
+                f"info['messages'] must have messages with a role ({', '.join(roles)}) and a content that is text, got "
                 f"{_short(value)}"
             )
         checked.append({"role": value["role"], "content": _writable("info['messages']", value["content"])})

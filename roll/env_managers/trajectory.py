@@ -162,10 +162,15 @@ class _Episode:
         self._observation, self._frame, self._instruction = start.observation, start.frame, start.instruction
         self._trajectory.initial_hash = hashlib.blake2b(start.observation.encode(), digest_size=8).hexdigest()
         told = "" if start.toolbox is None else self._offer(start.toolbox)
-        system = "\n\n".join(filter(None, (self._manager.templates.system(self._values(0)), told)))
+        begun = start.messages
+        if begun is None:
+            begun = [{"role": "system", "content": self._manager.templates.system(self._values(0))}]
+            begun.append(self._user_message(0))
+        said = begun[0]["content"] if begun[0]["role"] == "system" else ""
+        system = "\n\n".join(filter(None, (said, told)))
         if system:
             self._messages.append({"role": "system", "content": system})
-        self._messages.append(self._user_message(0))
+        self._messages += begun[begun[0]["role"] == "system" :]
         self._trajectory.messages = [dict(message) for message in self._messages]
         self._added = self._renderer.render_ids(self._messages)
         self._prompt = list(self._added)

@@ -16,7 +16,15 @@ from roll.replay.choosing import Chosen, choose, name_of
 from roll.replay.differences import Difference, Part, differences, tokens
 from roll.replay.engine import Script, request_id, stored_answers
 from roll.replay.scoring import score
-from roll.replay.stage import expected_seed, is_answer, load_run, play_again, samples_alike, where_it_ran
+from roll.replay.stage import (
+    expected_seed,
+    is_answer,
+    is_one_request,
+    load_run,
+    play_again,
+    samples_alike,
+    where_it_ran,
+)
 from roll.replay.weights import Weights, absolute, find_weights, require_tokens, version_of
 from roll.runs.stored import StoredRun
 from roll.trajectories.model import Trajectory
@@ -133,7 +141,7 @@ def replay(
         config = load_run(run, weights)
         answers: dict[str, Completion] = {}
         for each in chosen.everything:
-            answers |= stored_answers([each], is_answer(config, each))
+            answers |= stored_answers([each], is_one_request(config, each))
         script = Script(answers, draws_again=weights is not None)
         played = runner()(play_again(config, chosen, script))
         found = [_compared(config, chosen, *pair) for pair in zip(chosen.episodes, played, strict=True)]
@@ -166,7 +174,7 @@ def _with_policy(
         drawn, skipped, log_probs = 0, 0, LogProbs()
         unlike: Difference | None = None
         for index, turn in enumerate(comparable):
-            name = request_id(name_of(stored), index, is_answer(config, stored))
+            name = request_id(name_of(stored), index, is_one_request(config, stored))
             request, said = script.asked.get(name), script.drawn.get(name)
             if request is None or said is None:
                 break

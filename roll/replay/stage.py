@@ -78,6 +78,11 @@ def where_it_ran(run: StoredRun) -> Iterator[None]:
         yield
 
 
+def is_one_request(config: RLConfig, trajectory: Trajectory) -> bool:
+    """Whether an episode is a response to a prompt without tools, whose request is named as the episode is."""
+    return is_answer(config, trajectory) and not config.tools
+
+
 def is_answer(config: RLConfig, trajectory: Trajectory) -> bool:
     """Whether an episode of a run is a response to a prompt."""
     return not config.plays or trajectory.group_id.split("-")[1:2] == ["prompt"]

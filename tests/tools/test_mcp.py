@@ -111,7 +111,7 @@ def test_the_server_of_the_protocols_authors() -> None:
 @pytest.mark.skipif(not NPM.exists(), reason="npm's packages are not installed: make mcp-peers")
 @pytest.mark.parametrize("scenario", exhaustive_but(["initialize", "tools_call", "sse-retry"], "tools_call"))
 def test_the_client_conforms_to_the_protocol(scenario: str) -> None:
-    """By the suite of the protocol's authors; its other scenarios are about logins and forms, of which tools have none."""
+    """By the suite of the protocol's authors; its other scenarios are about logins and forms, not tools."""
     client = f"{sys.executable} {Path(__file__).with_name('mcp_client.py')}"
     words = [str(NPM / "node"), str(NPM / "conformance"), "client", "--command", client, "--scenario", scenario]
     done = subprocess.run(words, capture_output=True, text=True, timeout=120, stdin=subprocess.DEVNULL)

@@ -17,7 +17,7 @@ from roll.pipelines.checks.common import (
     trained_text_problems,
     worker_problems,
 )
-from roll.pipelines.checks.grading import grading_problems
+from roll.pipelines.checks.grading import grading_problems, tool_problems
 from roll.pipelines.checks.keys_without_effect import keys_without_effect
 from roll.pipelines.run.checks import module_problems, sentence, tracker_problems
 from roll.workers.environment import environment, manager_class, templates
@@ -57,6 +57,7 @@ def playing_problems(config: PlayingConfig, *, trains: bool = True) -> Iterator[
     yield from tracker_problems(config)
     yield from template_problems(config)
     yield from grading_problems(config)
+    yield from tool_problems(config)
 
 
 def _tag_problems(config: PlayingConfig) -> Iterator[Problem]:

@@ -7,8 +7,10 @@ from collections.abc import Iterator
 from roll.common.registry import UnknownNameError
 from roll.config import ConfigError, Problem
 from roll.config.grading_keys import GradedKeys
+from roll.config.prompt_keys import PromptKeys
 from roll.rewards.build import build_rubrics
 from roll.rewards.groups import GroupRubric
+from roll.tools import ToolConfigError, make_tools
 
 
 def grading_problems(config: GradedKeys) -> Iterator[Problem]:
@@ -26,6 +28,15 @@ def grading_problems(config: GradedKeys) -> Iterator[Problem]:
             yield Problem(f"group_reward.{name}", str(error), "name one of the known group rewards.")
         except ValueError as error:
             yield Problem(f"group_reward.{name}.options", str(error), "correct the option.")
+
+
+def tool_problems(config: PromptKeys) -> Iterator[Problem]:
+    """Make the tools for prompts once."""
+    try:
+        for tool in make_tools(config.tools):
+            tool.close()
+    except ToolConfigError as error:
+        yield Problem("tools", str(error), "correct what the tool is made with, or leave it out.", config.tools)
 
 
 def _stand_in(*_: object) -> None:

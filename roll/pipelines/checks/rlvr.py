@@ -14,7 +14,7 @@ from roll.pipelines.checks.common import (
     trained_text_problems,
     worker_problems,
 )
-from roll.pipelines.checks.grading import grading_problems
+from roll.pipelines.checks.grading import grading_problems, tool_problems
 from roll.pipelines.checks.keys_without_effect import keys_without_effect
 from roll.pipelines.run.checks import module_problems, tracker_problems
 
@@ -39,6 +39,7 @@ def check_rlvr(config: RLVRConfig) -> list[str]:
         *tracker_problems(config),
         *template_problems(config),
         *grading_problems(config),
+        *tool_problems(config),
     ]
     if problems:
         raise ConfigError(problems)
@@ -53,6 +54,7 @@ def check_evaluation(config: EvaluationConfig) -> list[str]:
     """
     problems = list(module_problems(config, ("reward_modules",)))
     problems = problems or [*sampling_problems(config), *template_problems(config), *grading_problems(config)]
+    problems = problems or list(tool_problems(config))
     if config.recorded is None and config.actor_infer.strategy_args.starts_with_random_weights:
         path = "actor_infer.strategy_args.strategy_config.load_format"
         message = "the engine starts with random weights, and nothing is trained here that would give it others."

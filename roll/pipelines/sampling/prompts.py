@@ -6,18 +6,25 @@ from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
 
+from roll.common.threads import CallThreads
 from roll.config import GeneratingArgs
 from roll.config.prompt_keys import PROMPTS, PromptKeys
+from roll.data.prompts import Prompt
+from roll.env_managers import Retries, TrajectoryEnvManager
+from roll.generation import SamplingParams
 from roll.pipelines.learning.algorithm_options import needs_baselines
 from roll.pipelines.reporting.domain_metrics import domain_metrics
 from roll.pipelines.reporting.metrics import prefixed
 from roll.pipelines.roles.core import Sampler
 from roll.pipelines.sampling.evaluation import sample_all
 from roll.pipelines.sampling.filters import domain_filter
+from roll.pipelines.sampling.levels import require_turns
 from roll.pipelines.sampling.prompt_data import PromptData
 from roll.pipelines.sampling.stream import Source
 from roll.schedulers.answers import AnswerLimits, Grader, PromptPlay, prompt_source, prompt_tasks
 from roll.schedulers.group_stream import StepGroups
+from roll.schedulers.tasks import Play
+from roll.schedulers.tool_answers import ToolPromptPlay, limits_with_tools
 from roll.tracking import Progress
 from roll.trajectories.model import TrajectoryGroup
 from roll.workers.environment import sampling_params
@@ -102,8 +109,8 @@ def prompt_play(
     graders: Mapping[str, Grader],
     generating: GeneratingArgs,
     training: bool = False,
-) -> PromptPlay:
-    """Make what answers prompts.
+) -> Play[Prompt]:
+    """Make what answers prompts, with tools where the configuration has some.
 
     Args:
         config: The run.
@@ -112,6 +119,8 @@ def prompt_play(
         generating: How to sample.
         training: Whether it is for training, where groups may be replaced by the grades of their members.
     """
+    if config.tools:
+        return tool_play(config, sampler, graders, generating)
     sampling = sampling_params(generating)
     # Grades decide what is sampled next only where groups are replaced; elsewhere the engine need not wait. It must not
     # wait for a judge that waits for the engine.
@@ -127,4 +136,39 @@ def prompt_play(
         activity=sampler.activity if quiet else None,
         grade_at_end=training and synchronous and config.generate_opt_level == 0,
         greedy=replace(sampling, temperature=0.0) if training and needs_baselines(config) else None,
+    )
+
+
+def tool_play(
+    config: PromptKeys, sampler: Sampler, graders: Mapping[str, Grader], generating: GeneratingArgs
+) -> ToolPromptPlay:
+    """Make what answers prompts with tools.
+
+    Raises:
+        ConfigError: The chat template cannot hold conversations of several turns.
+    """
+    renderer = require_turns(config, sampler).renderer
+    limits = AnswerLimits(generating.max_new_tokens, config.sequence_length)
+    sampling = sampling_params(generating)
+    threads = CallThreads()
+
+    def manager(params: SamplingParams) -> TrajectoryEnvManager:
+        return TrajectoryEnvManager(
+            renderer=renderer,
+            generate=sampler.generation.generate,
+            limits=limits_with_tools(limits, config.tool_use),
+            sampling=params,
+            threads=threads,
+            activity=sampler.activity,
+        )
+
+    return ToolPromptPlay(
+        manager=manager(sampling),
+        greedy=manager(replace(sampling, temperature=0.0)),
+        tools=config.tools,
+        use=config.tool_use,
+        graders=graders,
+        limits=limits,
+        run_seed=config.seed,
+        retries=Retries(config.max_retries, config.retry_wait),
     )
