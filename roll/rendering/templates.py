@@ -31,25 +31,29 @@ class _Named:
         file: Which one.
         tokens: What the tokenizer must have as single tokens, or a turn would have no end.
         variables: Set before the template.
+        macros: A file of macros that it uses.
     """
 
     file: str
     tokens: tuple[str, ...] = ()
     variables: Mapping[str, str] = field(default_factory=dict)
+    macros: str | None = None
 
     def text(self) -> str:
         """Return the Jinja source."""
         settings = "".join(f"{{%- set {name} = {value!r} -%}}" for name, value in self.variables.items())
-        return settings + (_FOLDER / self.file).read_text(encoding="utf-8")
+        files = [self.file] if self.macros is None else [self.macros, self.file]
+        return settings + "".join((_FOLDER / file).read_text(encoding="utf-8") for file in files)
 
 
 _HELPFUL = {"default_system": "You are a helpful assistant."}
+_CALLS = "hermes_calls.jinja"
 
 NAMED: Final[Mapping[str, _Named]] = {
-    "chatml": _Named("chatml.jinja", _CHATML_TOKENS),
-    "qwen2_5": _Named("qwen2_5.jinja", _CHATML_TOKENS),
-    "qwen2-vl": _Named("chatml.jinja", _CHATML_TOKENS, _HELPFUL),
-    "qwen3": _Named("qwen3.jinja", _CHATML_TOKENS),
+    "chatml": _Named("chatml.jinja", _CHATML_TOKENS, macros=_CALLS),
+    "qwen2_5": _Named("qwen2_5.jinja", _CHATML_TOKENS, macros=_CALLS),
+    "qwen2-vl": _Named("chatml.jinja", _CHATML_TOKENS, _HELPFUL, macros=_CALLS),
+    "qwen3": _Named("qwen3.jinja", _CHATML_TOKENS, macros=_CALLS),
     "llama3": _Named("llama3.jinja", ("<|start_header_id|>", "<|end_header_id|>", "<|eot_id|>")),
     "plain": _Named("plain.jinja"),
     "user_assistant": _Named("user_assistant.jinja"),

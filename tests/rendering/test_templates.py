@@ -57,6 +57,45 @@ def test_a_named_template_writes_what_that_of_the_model_writes(name: str, option
             assert ours.apply_chat_template(messages, **asked) == theirs.apply_chat_template(messages, **asked)
 
 
+SCHEMAS = [
+    {"type": "function", "function": {"name": name, "description": "Adds <numbers> & é.", "parameters": parameters}}
+    for name, parameters in (("add", {"type": "object", "properties": {"a": {"type": "number"}}}), ("now", {}))
+]
+
+
+def with_calls() -> list[list[dict[str, Any]]]:
+    """Return the conversations with calls in the assistant's turns that tools answer: beside words, and alone."""
+    found = []
+    arguments = itertools.cycle([{"a": 1}, {"a": "é <b>", "c": [1, None]}, {}])
+    for number, conversation in enumerate(conversations()):
+        messages: list[dict[str, Any]] = [dict(message) for message in conversation]
+        for message, following in itertools.pairwise(messages):
+            if message["role"] == "assistant" and following["role"] == "tool":
+                function = {"name": "add", "arguments": next(arguments)}
+                message["tool_calls"] = [{"type": "function", "function": function}]
+                message["content"] = "" if number % 3 == 0 else message["content"]
+        found.append(messages)
+    return found
+
+
+@pytest.mark.parametrize("name", ["qwen2_5", "qwen3", "llama3"])
+def test_a_named_template_tells_of_tools_and_calls_as_that_of_the_model(name: str) -> None:
+    """Llama 3 was told of no tools: there it is 3.1, less what that says of the date before the first question."""
+    namesake = {"llama3": "trl/llama3_1"}.get(name, NAMESAKES[name])
+    if namesake not in FILES:
+        pytest.skip(f"{namesake} is not installed")
+    theirs = tokenizer_for(FILES[namesake].read_text(encoding="utf-8"))
+    ours = with_template(theirs, name)
+    for messages in with_calls():
+        for tools in (SCHEMAS, None) if name != "llama3" else (SCHEMAS,):
+            for generate in (True, False):
+                asked = {"tokenize": False, "add_generation_prompt": generate, "tools": tools}
+                mine, peer = (each.apply_chat_template(messages, **asked) for each in (ours, theirs))
+                if name == "llama3":
+                    mine, peer = (each[each.index("<|start_header_id|>user") :] for each in (mine, peer))
+                assert mine == peer
+
+
 @pytest.mark.parametrize("name", NAMED)
 def test_every_named_template_holds_games_in_place(name: str) -> None:
     tokenizer = tokenizer_for(template_text(name))

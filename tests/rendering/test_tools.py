@@ -127,7 +127,9 @@ def test_prompts_are_what_the_template_writes_and_results_are_never_trained(name
     ("name", "in_template", "role"),
     [
         ("toy", False, "tool"),
-        ("toy/qwen2_5", False, "tool"),
+        ("toy/qwen2_5", True, "tool"),
+        ("toy/qwen3", True, "tool"),
+        ("toy/chatml", True, "tool"),
         ("trl/qwen2_5", True, "tool"),
         ("trl/qwen3_5_think", True, "tool"),
         ("trl/llama3_1", True, "tool"),
