@@ -105,7 +105,15 @@ class DataArgs(ConfigModel):
         description="Turns that the chat template would write otherwise later (without their thinking): `template` "
         "does so and begins a new sample, `keep` leaves them as they were sampled.",
     )
-    file_name: NameList | None = Field(None, description="Data file or files: JSON, JSONL, CSV or parquet.")
+    file_name: NameList | None = Field(
+        None, description="Data files (JSON, JSONL, CSV or parquet), folders of such, or ids of data sets of a hub."
+    )
+    subset: str | None = Field(
+        None, description="Of a folder or hub id that holds several data sets: the folder of one (`main`)."
+    )
+    split: str | None = Field(
+        None, description="Of a folder or hub id: the files whose names begin so (`train`, `test`). null: all."
+    )
     prompt: str | None = Field(None, description="Column with the prompt. Excludes `messages`.")
     messages: str | None = Field(None, description="Column with chat messages. Excludes `prompt`.")
     ground_truth: str = Field("ground_truth", description="Column with the right answer; dots go into mappings.")

@@ -14,7 +14,7 @@ from roll.config.kinds import check_before
 from roll.config.loading import check
 from roll.convert.foreign import ROLL, Foreign, detect, guide_of
 from roll.convert.pipelines import config_of, pipeline_of
-from roll.convert.reading.interpolations import kept_names
+from roll.convert.reading.interpolations import kept_names, prepared
 from roll.convert.removing import without
 from roll.convert.unknown_keys import unknown_keys
 
@@ -92,7 +92,7 @@ def _converted(foreign: Foreign, system: str) -> Conversion:
     impossible = [f"{key.key}." for key in keys if key.state != "translated"]
     dropped = {problem.path for problem in translated.problems if _is_above(problem.path, impossible)}
     problems = [problem for problem in translated.problems if problem.path not in dropped]
-    native = {"pipeline": pipeline, **translated.data}
+    native = prepared({"pipeline": pipeline, **translated.data})
     native.setdefault("exp_name", foreign.path.stem)
     notes = list(foreign.unread)
     if not problems:

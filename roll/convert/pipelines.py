@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from typing import Any, Final
 
 from roll.config.composing import from_mapping
+from roll.config.dialects.trinity.rewards import plays
 from roll.config.kinds import PIPELINES, kind_with
 from roll.config.loading import kind_of
 from roll.config.run import RunConfig
@@ -14,8 +15,8 @@ from roll.convert.foreign import ROLL, Foreign
 _PROGRAMS: Final = {"sft": "sft", "dpo": "dpo", "generation": "evaluation", "eval": "evaluation"}
 """Part of a program's name → the pipeline that does the same here."""
 
-_ALGORITHMS: Final = {"sft": "sft", "dpo": "dpo"}
-"""Algorithms of Trinity-RFT that sample nothing."""
+_ALGORITHMS: Final = {"sft": "sft", "dpo": "dpo", "on_policy_distill": "distill", "jsd": "distill"}
+"""Algorithms of Trinity-RFT that learn from no scores."""
 
 
 def pipeline_of(foreign: Foreign, system: str) -> str:
@@ -30,11 +31,22 @@ def pipeline_of(foreign: Foreign, system: str) -> str:
     for part, pipeline in _PROGRAMS.items():
         if part in program:
             return pipeline
-    if system == "trinity":
-        if foreign.tree.get("mode") == "bench":
-            return "evaluation"
-        return _ALGORITHMS.get(str(_at(foreign.tree, "algorithm", "algorithm_type")), "rlvr")
-    return "rlvr"
+    return _of_trinity(foreign.tree) if system == "trinity" else "rlvr"
+
+
+def _of_trinity(tree: Mapping[str, Any]) -> str:
+    """Return the pipeline of a file of Trinity-RFT: by its mode, its algorithm, and what its workflow plays."""
+    if tree.get("mode") == "bench":
+        return "evaluation"
+    named = _ALGORITHMS.get(str(_at(tree, "algorithm", "algorithm_type")))
+    if named is not None:
+        return named
+    tasks = ("buffer", "explorer_input")
+    workflows = [
+        _at(tree, *tasks, "taskset", "default_workflow_type"),
+        _at(tree, *tasks, "default_workflow_type"),
+    ]
+    return "agentic" if any(plays(each) for each in workflows if each) else "rlvr"
 
 
 def config_of(pipeline: str) -> type[RunConfig]:

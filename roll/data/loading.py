@@ -12,13 +12,13 @@ from typing import Any
 import numpy as np
 
 from roll.config.errors import FixableError
-from roll.config.shipped import shipped_data
 from roll.config.worker import DataArgs
 from roll.data.custom import CustomRows, open_custom
 from roll.data.dataset import PromptDataset
 from roll.data.errors import DataError
 from roll.data.files import DataFile, open_file
 from roll.data.lengths import Decode, Encode, EncodeText, LengthLimit
+from roll.data.places import data_paths
 from roll.data.report import DomainCounts, LoadReport
 from roll.data.rows import RowReader
 from roll.data.table import PromptTable, ReadSource
@@ -104,7 +104,7 @@ def open_sources(args: DataArgs, report: LoadReport) -> Iterable[Source]:
         return [open_custom(args, report)]
     if not args.file_name:
         raise DataError("no data: `file_name` is not set.", "name one or several files, or a `custom_cls`.")
-    paths = [shipped_data(Path(name).expanduser()) for name in args.file_name]
+    paths = data_paths(args)
     again = [str(path) for path, count in Counter(path.resolve() for path in paths).items() if count > 1]
     if again:
         raise DataError(f"`file_name` lists {again[0]} twice.", "list it once; shares are set by domain.")

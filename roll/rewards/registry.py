@@ -24,6 +24,8 @@ _BUILT_IN: Final[Mapping[str, str]] = {
     "multiple_choice": "roll.rewards.multiple_choice",
     "ifeval": "roll.rewards.ifeval",
     "reasoning_gym": "roll.rewards.puzzles",
+    "countdown": "roll.rewards.countdown",
+    "tool_calls": "roll.rewards.tool_calls",
     "overlong": "roll.rewards.overlong",
     "code": "roll.rewards.code",
     "llm_judge": "roll.rewards.llm_judge",

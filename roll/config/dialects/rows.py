@@ -35,10 +35,12 @@ class Impossible:
     Attributes:
         reason: Why it is not possible; a sentence without full stop.
         instead: The nearest thing there is; empty where there is none. A sentence without full stop.
+        stands_in: What is set in its place where a conversion goes on without it, by native key path.
     """
 
     reason: str
     instead: str = ""
+    stands_in: Mapping[str, Any] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,6 +77,10 @@ class Look:
         """Return the value of another key of the same guide, ``default`` where it is unset or null."""
         value = self._foreign.get(key)
         return default if value is None else value
+
+    def kind_has(self, key: str) -> bool:
+        """Tell whether the pipeline has a native key."""
+        return key in self._kind.model_fields
 
     def has(self, section: str) -> bool:
         """Tell whether a key of the guide's ``section`` is set."""
@@ -171,6 +177,7 @@ class Guide:
         name: The project.
         rows: Its keys.
         short: Other spellings of a beginning: what a user may write, to the path that the rows use.
+        inside: Sections that are written in the keys of another guide.
         beside: Whether its keys stand beside native ones (:mod:`roll.config.dialects.beside`).
     """
 
@@ -178,6 +185,7 @@ class Guide:
     rows: tuple[Row, ...]
     short: Mapping[str, str] = field(default_factory=dict)
     beside: bool = False
+    inside: Mapping[str, Guide] = field(default_factory=dict)
 
     @cached_property
     def heads(self) -> dict[str, str]:
@@ -203,6 +211,9 @@ class Guide:
             keys = row.key.split(".")
             for depth in range(1, len(keys)):
                 found.setdefault(".".join(keys[:depth]), {})[keys[depth]] = None
+        for path in self.inside:
+            parent, _, name = path.rpartition(".")
+            found.setdefault(parent, {})[name] = None
         return found
 
 

@@ -124,7 +124,7 @@ def translate(
             guide = whose if head in whose.heads and not whose.beside else None
         if guide is not None:
             rest = translation.data.pop(head)
-            _collect(guide, head, rest, kind, translation, found.setdefault(guide.name, []))
+            _collect(guide, head, rest, kind, translation, found)
     if found:
         translation.data = copy.deepcopy(translation.data)
     _apply(found, kind, translation)
@@ -193,16 +193,43 @@ def _choose(
 
 
 def _collect(
-    guide: Guide, head: str, value: Any, kind: type[ConfigModel], into: Translation, entries: list[_Entry]
+    guide: Guide,
+    head: str,
+    value: Any,
+    kind: type[ConfigModel],
+    into: Translation,
+    found: dict[str, list[_Entry]],
+    above: str = "",
 ) -> None:
-    """Append the keys of one section to ``entries``; leave native keys in place, report keys of nobody."""
-    model = model_at(kind, [head])
+    """Append the keys of one section to those ``found``; leave native keys in place, report keys of nobody.
+
+    Args:
+        guide: Whose section it is.
+        head: Its first key.
+        value: What it holds.
+        kind: The model whose keys are native.
+        into: What is reported.
+        found: The keys so far, by guide.
+        above: The path of the section of another guide that it stands in, with a dot.
+    """
+    model = model_at(kind, [head]) if not above else None
     native = set(valid_keys(model)) if model is not None else set()
+    entries = found.setdefault(guide.name if not above else f"{above}{guide.name}", [])
 
     def walk(key: str, written: str, value: Any) -> None:
-        row = guide.row(key)
+        row, other = guide.row(key), guide.inside.get(key)
         if row is not None:
             entries.append(_Entry(key, written, row, value))
+        elif other is not None and isinstance(value, Mapping):
+            for name, item in value.items():
+                if name in other.heads:
+                    _collect(other, name, item, kind, into, found, f"{written}.")
+                else:
+                    into.problems.append(_unknown(other, name, f"{written}.{name}", item, kind))
+        elif other is not None:
+            if value is not None:
+                fix = f"write sections of {other.name} below it: {', '.join(list(other.heads)[:4])}, …"
+                into.problems.append(Problem(written, f"{written} is a section.", fix, value))
         elif isinstance(value, Mapping) and guide.below(key):
             for name, item in value.items():
                 stays = written == head and name in native and guide.row(f"{key}.{name}") is None
@@ -221,7 +248,7 @@ def _collect(
                 unknown = ForeignKey(written, "impossible", why=f"no key of {guide.name} that is known here")
                 into.keys += [replace(unknown, key=key) for key in keys_of(written, value)]
 
-    walk(guide.heads[head], head, value)
+    walk(guide.heads[head], f"{above}{head}", value)
 
 
 def _unknown(guide: Guide, key: str, written: str, value: Any, kind: type[ConfigModel]) -> Problem:
@@ -262,6 +289,7 @@ def _apply(found: Mapping[str, list[_Entry]], kind: type[ConfigModel], into: Tra
             if isinstance(outcome, Impossible):
                 fix = f"{outcome.instead or 'remove it'}."
                 into.problems.append(Problem(entry.written, f"not possible here: {outcome.reason}.", fix, entry.value))
+                fills += [(path, value, entry) for path, value in outcome.stands_in.items()]
                 continue
             if outcome.note:
                 into.notes.append((entry.written, outcome.note))

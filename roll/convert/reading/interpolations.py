@@ -28,7 +28,7 @@ def resolved(tree: Mapping[str, Any]) -> dict[str, Any]:
     """
     problems: list[Problem] = []
     relied = {path: value for path, value in assumed(tree).items() if not set_in(tree, path)}
-    found = resolve(from_mapping(_prepared(filled(tree, relied))), problems, leave_out=("hydra", "defaults"))
+    found = resolve(from_mapping(prepared(filled(tree, relied))), problems, leave_out=("hydra", "defaults"))
     if problems:
         raise ConfigError(problems)
     return without(found, relied)
@@ -62,11 +62,12 @@ def as_written(value: Any) -> Any:
     return _KEPT.sub(r"${oc.env:\1}", value) if isinstance(value, str) else value
 
 
-def _prepared(value: Any) -> Any:
+def prepared(value: Any) -> Any:
+    """Return a value in which variables that are not set here, and have no default, are kept (:func:`as_written`)."""
     if isinstance(value, Mapping):
-        return {key: _prepared(item) for key, item in value.items()}
+        return {key: prepared(item) for key, item in value.items()}
     if isinstance(value, list | tuple):
-        return [_prepared(item) for item in value]
+        return [prepared(item) for item in value]
     if not isinstance(value, str):
         return value
     return _VARIABLE.sub(_variable, _HYDRA.sub(r"\1", value))

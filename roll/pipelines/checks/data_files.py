@@ -9,6 +9,7 @@ from roll.config import Problem, RunConfig
 from roll.config.errors import Absent
 from roll.config.shipped import shipped_data
 from roll.config.worker import DataArgs, WorkerConfig
+from roll.data.places import is_hub_id
 
 
 def data_files(config: RunConfig) -> Iterator[tuple[str, str]]:
@@ -29,7 +30,8 @@ def missing_file(path: str, name: str, fix: str = "correct the path.") -> Iterat
         name: The file, or one of the exercises that come with the package.
         fix: What to do about it.
     """
-    if not shipped_data(Path(name).expanduser()).exists():
+    # Whether a hub has a data set is known when it is asked.
+    if not is_hub_id(name) and not shipped_data(Path(name).expanduser()).exists():
         yield Absent(path, f"there is no such file (looked for in {Path.cwd()}).", fix, name)
 
 

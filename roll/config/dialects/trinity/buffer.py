@@ -1,0 +1,485 @@
+"""Trinity-RFT: ``buffer``: tasks, evaluations, batches, and what lies between explorer and trainer."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, Final
+
+from roll.config.dialects.counting import steps_of
+from roll.config.dialects.rows import Impossible, Look, Row, Sets, Unused, agreeing, impossible, no_effect, share, whole
+from roll.config.dialects.trinity.rewards import GAMES, grade, name_of, reward, workflow
+from roll.config.dialects.trinity.sections import (
+    ALGO,
+    DATA,
+    EXPERTS,
+    INPUT,
+    SAMPLING,
+    STORE,
+    TASKS,
+    TRAIN,
+    compares_pairs,
+    distils,
+    first_of,
+    samples,
+)
+from roll.config.errors import FixableError
+
+_STORAGES: Final = ("file", "queue", "sql")
+_PLAYED: Final = "custom_envs.tasks"
+_ASKED: Final = "custom_envs.questions"
+
+
+def _responses(look: Look) -> int:
+    return look.responses(f"{ALGO}.repeat_times")
+
+
+def _rollout_batch(value: Any, look: Look) -> Any:
+    if not samples(look):
+        return Unused("nothing is sampled")
+    prompts = whole(value, "the batch size")
+    return prompts * _responses(look) if look.agentic else prompts
+
+
+def _mini_batches(value: Any, look: Look) -> Any:
+    if not samples(look):
+        return _rows_per_step(value, look)
+    sampled = look.prompts("buffer.batch_size", f"{ALGO}.repeat_times") * _responses(look)
+    size = whole(value, "the batch size")
+    plays_turns = look.agentic or str(look(f"{ALGO}.algorithm_type", "")).startswith("multi")
+    if look.has("buffer.trainer_input.auxiliary_buffers") and size > sampled:
+        # Rows of experts are beside what is sampled; the share of them is expert.expert_data_ratio.
+        return Unused("rows of experts join the samples of a step")
+    if size > sampled:
+        if not plays_turns and "react" not in workflow(look):
+            return share(sampled, value, "experiences")
+        return Sets({"mini_batches": 1}, note="a step trains on what it sampled, turns and all, in one optimiser step")
+    return share(sampled, value, "experiences")
+
+
+def _rows_per_step(value: Any, look: Look) -> Sets:
+    """Divide the rows of a step among devices and passes."""
+    rows = whole(value, "the batch size")
+    devices = _trainers(look)
+    micro = look.native(f"{TRAIN}.per_device_train_batch_size") or 1
+    return Sets({f"{TRAIN}.gradient_accumulation_steps": max(1, rows // (devices * micro))})
+
+
+def _trainers(look: Look) -> int:
+    sizes = [look("cluster.node_num", 1), look("cluster.gpu_per_node", 1)]
+    sizes.append(look("trainer.ulysses_sequence_parallel_size", 1))
+    if not all(isinstance(size, int) and size > 0 for size in sizes):
+        return 1
+    return max(1, sizes[0] * sizes[1] // sizes[2])
+
+
+def _epochs(value: Any, look: Look) -> Any:
+    if not samples(look):
+        return Sets({f"{TRAIN}.num_train_epochs": value})
+    if any(look(key) is not None for key in ("buffer.total_steps", "trainer.total_steps")):
+        return Unused("total_steps says how long the run is")
+    return steps_of(value, look(f"{TASKS}.path"), look("buffer.batch_size"), "buffer.total_steps")
+
+
+def _questions(value: Any, look: Look) -> Any:
+    if not samples(look):
+        return Unused("nothing is sampled")
+    if look.agentic and not distils(look):
+        return Unused("levels follow from `seed`, and need no file")
+    if not distils(look):
+        return value
+    # A student answers the questions of a file, one an episode.
+    values = {
+        f"{_ASKED}.env_type": "problems",
+        f"{_ASKED}.env_config.file_name": value,
+        f"{_ASKED}.max_steps": 1,
+        f"{_ASKED}.agent_template": "{observation}",
+        "train_env_manager.tags": ["questions"],
+        "val_env_manager.tags": ["questions"],
+    }
+    return Sets(values, {"eval_steps": 0, f"{_ASKED}.max_tokens_per_step": look("model.max_response_tokens", 1024)})
+
+
+def _column(native: str) -> Any:
+    """Convert a column of tasks, which counts where prompts are answered."""
+
+    def convert(value: Any, look: Look) -> Any:
+        if look.agentic or not samples(look):
+            return Unused("questions and answers have usual names" if distils(look) else "no prompt is asked")
+        return Sets({f"{DATA}.{native}": value})
+
+    return convert
+
+
+def _of_demonstrations(native: Mapping[str, str]) -> Any:
+    """Convert a column of rows that are learned from, by the pipeline's key for it."""
+
+    def convert(value: Any, look: Look) -> Any:
+        if samples(look):
+            return Unused("samples have no columns")
+        kind = "dpo" if compares_pairs(look) else "sft"
+        return Sets({native[kind]: value}) if kind in native else Unused("this pipeline has no such column")
+
+    return convert
+
+
+def _store_path(value: Any, look: Look) -> Any:
+    if not samples(look):
+        return Sets({f"{DATA}.file_name": value})
+    if look("mode") in ("explore", "train"):
+        name = str(value).rpartition("/")[2].rpartition(".")[0] or "experience"
+        return Sets({"experience.path": f"output/{name}"}, note="a store is a folder, which both programs see")
+    return Unused("trajectories are kept in memory and written as parquet")
+
+
+def _store_kind(value: Any, look: Look) -> Any:
+    if value not in _STORAGES:
+        raise FixableError("there is no such storage.", f"use {', '.join(_STORAGES)}.")
+    if not samples(look):
+        return Unused("" if value == "file" else "rows come from files")
+    return Unused("" if value == "queue" else "trajectories are kept in memory and written as parquet")
+
+
+def _task_kind(value: Any, look: Look) -> Any:
+    if value not in _STORAGES:
+        raise FixableError("there is no such storage.", "use file.")
+    return Unused() if value == "file" else Impossible("prompts come from files", "write them into one")
+
+
+def _replays(value: Any, look: Look) -> Any:
+    if value is not True:
+        return Unused()
+    note = "half of a step's groups are replayed"
+    return Sets({"experience.fresh_share": 0.5}, {"experience.uses": 2}, note)
+
+
+def _priority(value: Any, look: Look) -> Any:
+    if look(f"{STORE}.replay_buffer.enable") is not True:
+        return Unused("nothing is replayed")
+    if value == "linear_decay":
+        return Sets({"experience.priority": value})
+    if value == "decay_limit_randomization":
+        return Sets(
+            {"experience.priority": "linear_decay"}, note="without a random part; `experience.uses` limits uses"
+        )
+    raise FixableError("there is no such priority.", "use linear_decay or decay_limit_randomization.")
+
+
+def _priority_option(native: str) -> Any:
+    def convert(value: Any, look: Look) -> Any:
+        if look(f"{STORE}.replay_buffer.enable") is not True:
+            return Unused("nothing is replayed")
+        return Sets({native: value}) if native else Unused("priorities have no random part")
+
+    return convert
+
+
+def _evaluations(value: Any, look: Look) -> Any:
+    """Convert the list of evaluations: their files, and how they are answered."""
+    if not value:
+        return Unused()
+    if not isinstance(value, list) or not all(isinstance(each, Mapping) for each in value):
+        raise FixableError("must be a list of sections.", "write [{name: test, path: test.jsonl}].")
+    if look.agentic:
+        return Unused("evaluations play the tags of val_env_manager")
+    if not samples(look):
+        return Unused("nothing is sampled")
+    first = value[0]
+    section = "validation.data_args"
+    columns = first.get("format") or {}
+    arguments = first.get("rollout_args") or {}
+    names = {"prompt_key": "prompt", "messages_key": "messages", "response_key": "ground_truth"}
+    said: dict[str, Any] = {f"{section}.file_name": [each["path"] for each in value if each.get("path")]}
+    said |= {f"{section}.{names[key]}": item for key, item in columns.items() if key in names}
+    if columns.get("system_prompt"):
+        said[f"{section}.system_prompt"] = columns["system_prompt"]
+    sampling = {"temperature": "temperature", "top_p": "top_p", "top_k": "top_k", "max_tokens": "max_new_tokens"}
+    said |= {
+        f"validation.generating_args.{sampling[key]}": item
+        for key, item in arguments.items()
+        if key in sampling and item is not None
+    }
+    repeats = first.get("repeat_times") or arguments.get("n")
+    if repeats not in (None, 1):
+        said["validation.generating_args.num_return_sequences"] = repeats
+    fills = {}
+    if look(f"{TASKS}.path") is None:
+        # Nothing is trained, so that only these say how answers are graded.
+        named = first.get("default_workflow_type") or look(f"{INPUT}.default_eval_workflow_type")
+        outcome = grade(named or look(f"{INPUT}.default_workflow_type", "math_workflow"), look)
+        fills = dict(outcome.fills) if isinstance(outcome, Sets) else {}
+    others = [key for each in value[1:] for key in ("format", "rollout_args") if each.get(key) != first.get(key)]
+    note = "all files are read and answered as the first" if others else ""
+    return Sets(said, fills, note)
+
+
+def _game_option(native: str) -> Any:
+    """Convert an argument of a workflow that plays."""
+
+    def convert(value: Any, look: Look) -> Any:
+        return Sets({f"{_PLAYED}.{native}": value}) if look.agentic else Unused("no environment is played")
+
+    return convert
+
+
+def _workflow(value: Any, look: Look) -> Any:
+    name = name_of(value)
+    if look.agentic and name in GAMES:
+        values: dict[str, Any] = {
+            f"{_PLAYED}.env_type": GAMES[name],
+            "train_env_manager.tags": ["tasks"],
+            "val_env_manager.tags": ["tasks"],
+        }
+        return Sets(values)
+    return grade(value, look)
+
+
+def _common_workflow(value: Any, look: Look) -> Any:
+    own = look(f"{TASKS}.default_workflow_type")
+    return _workflow(value, look) if own is None else Unused("taskset.default_workflow_type goes before it")
+
+
+def _common_reward(value: Any, look: Look) -> Any:
+    own = look(f"{TASKS}.default_reward_fn_type")
+    return reward(value, look) if own is None else Unused("taskset.default_reward_fn_type goes before it")
+
+
+def _overlong(native: str) -> Any:
+    def convert(value: Any, look: Look) -> Any:
+        if look(f"{TASKS}.reward_fn_args.enable_overlong_penalty") is not True and native != "enable":
+            return Unused("enable_overlong_penalty is not true")
+        return Sets({f"overlong_buffer.{native}": value})
+
+    return convert
+
+
+def _expert_files(value: Any, look: Look) -> Any:
+    return Sets({"expert.data_args.file_name": value})
+
+
+def _answered_by(value: Any, look: Look) -> Any:
+    judged = value is True and bool(first_of(look("explorer.auxiliary_models")))
+    return Unused("the verifiers in rewards grade") if not judged else Unused("the workflow's judge is llm_judge")
+
+
+def _longest(value: Any, look: Look) -> Any:
+    limit = look("model.max_response_tokens", value)
+    return (
+        Unused() if value == limit else Impossible("the punishment begins before max_response_tokens", "set both alike")
+    )
+
+
+def _selector(value: Any, look: Look) -> Any:
+    if value in ("sequential", "shuffle", "random"):
+        return Sets({f"{DATA}.shuffle": value != "sequential"})
+    if value not in ("offline_easy2hard", "difficulty_based"):
+        raise FixableError("there is no such selector.", "use sequential, shuffle or random.")
+    return Impossible("rows are drawn evenly in each epoch", "custom_cls, whose order is its own, or dynamic_sampling")
+
+
+def _of_rows(native: str) -> Any:
+    def convert(value: Any, look: Look) -> Any:
+        return Unused("samples are in no file") if samples(look) else Sets({f"{DATA}.{native}": value})
+
+    return convert
+
+
+def _form(value: Any, look: Look) -> Any:
+    if value not in ("plaintext", "messages", "chatpair"):
+        raise FixableError("there is no such form.", "use plaintext or messages.")
+    return Unused()
+
+
+def _own_template(value: Any, look: Look) -> Any:
+    return Sets({f"{DATA}.template": value})
+
+
+def _cooldown(value: Any, look: Look) -> Any:
+    if look(f"{STORE}.replay_buffer.enable") is not True:
+        return Unused("nothing is replayed")
+    return Sets({"experience.cooldown": 1}, note="a group rests for a step")
+
+
+_STORED: Final = "trajectories are kept in memory and written as parquet"
+_READ: Final = "files are read once, by one process"
+
+BUFFER_ROWS: Final = (
+    Row("buffer.batch_size", "rollout_batch_size", "agentic: times `repeat_times`", _rollout_batch),
+    Row(
+        "buffer.train_batch_size",
+        "mini_batches",
+        "`batch_size` · `repeat_times` divided by it",
+        _mini_batches,
+    ),
+    Row("buffer.total_steps", "max_steps"),
+    Row(
+        "buffer.total_epochs",
+        note="the run lasts `max_steps`: counted from the files, if they are here",
+        convert=_epochs,
+    ),
+    Row(f"{TASKS}.path", f"{DATA}.file_name", "files, a folder, or a data set of the hub", _questions),
+    Row(f"{TASKS}.format.prompt_key", f"{DATA}.prompt", "where prompts are answered", _column("prompt")),
+    Row(f"{TASKS}.format.messages_key", f"{DATA}.messages", "where prompts are answered", _column("messages")),
+    Row(f"{TASKS}.format.response_key", f"{DATA}.ground_truth", "where prompts are answered", _column("ground_truth")),
+    Row(f"{TASKS}.format.system_prompt", f"{DATA}.system_prompt"),
+    Row(f"{TASKS}.subset_name", f"{DATA}.subset", "of a data set of several", _column("subset")),
+    Row(f"{TASKS}.split", f"{DATA}.split", "of a folder or a data set", _column("split")),
+    Row(f"{TASKS}.rollout_args.temperature", f"{SAMPLING}.temperature"),
+    Row(f"{TASKS}.rollout_args.top_p", f"{SAMPLING}.top_p"),
+    Row(f"{TASKS}.rollout_args.top_k", f"{SAMPLING}.top_k"),
+    Row(f"{TASKS}.rollout_args.max_tokens", f"{SAMPLING}.max_new_tokens"),
+    agreeing(
+        f"{TASKS}.rollout_args.logprobs",
+        "old_log_probs",
+        "the log-prob of the token that was sampled is kept, and no other",
+        lambda value, look: value == 0,
+    ),
+    agreeing(
+        f"{TASKS}.rollout_args.n",
+        "num_return_sequences_in_group",
+        "algorithm.repeat_times says it",
+        lambda value, look: value in (1, look(f"{ALGO}.repeat_times")),
+    ),
+    Row(f"{TASKS}.storage_type", note="Prompts come from files.", convert=_task_kind, agrees=f"{DATA}.file_name"),
+    *no_effect("a file is its name", f"{TASKS}.name", f"{STORE}.name", f"{EXPERTS}.name"),
+    Row(f"{TASKS}.default_workflow_type", note="what grades, or is played", convert=_workflow, agrees="rewards"),
+    Row(f"{INPUT}.default_workflow_type", note="what grades, or is played", convert=_common_workflow, agrees="rewards"),
+    Row(f"{TASKS}.default_reward_fn_type", note="what grades", convert=reward, agrees="rewards"),
+    Row(f"{INPUT}.default_reward_fn_type", note="what grades", convert=_common_reward, agrees="rewards"),
+    *no_effect("evaluations are graded as training is", f"{INPUT}.default_eval_workflow_type"),
+    Row(f"{INPUT}.eval_tasksets", "validation.data_args.file_name", "with its columns and sampling", _evaluations),
+    *(
+        Row(f"{TASKS}.workflow_args.{key}", note="of an environment", convert=_game_option(native))
+        for key, native in (
+            ("env_max_steps", "max_steps"),
+            ("agent_max_steps", ""),
+            ("is_slippery", "env_config.is_slippery"),
+            ("desc", "env_config.desc"),
+        )
+        if native
+    ),
+    *no_effect(
+        "a workflow of one answer has no such argument here",
+        *(
+            f"{TASKS}.workflow_args.{name}"
+            for name in (
+                "agent_max_steps",
+                "max_turns",
+                "train_mode",
+                "fusion_mode",
+                "use_base",
+                "with_think",
+                "reward_name",
+                "num_steps",
+                "max_env_steps",
+                "enable_reflection",
+                "judge_model",
+            )
+        ),
+    ),
+    Row(f"{TASKS}.reward_fn_args.enable_overlong_penalty", "overlong_buffer.enable", "", _overlong("enable")),
+    Row(f"{TASKS}.reward_fn_args.penalty_factor", "overlong_buffer.penalty_factor", "", _overlong("penalty_factor")),
+    Row(f"{TASKS}.reward_fn_args.cache_length", "overlong_buffer.len", "", _overlong("len")),
+    Row(f"{TASKS}.reward_fn_args.max_response_length", "response_length", "", _longest),
+    Row(f"{TASKS}.reward_fn_args.llm_as_a_judge", note="the workflow's judge", convert=_answered_by),
+    agreeing(
+        f"{TASKS}.reward_fn_args.reward_name",
+        "rewards",
+        "the verifiers in rewards grade",
+        lambda value, look: value == "math_verify_reward",
+    ),
+    *impossible("a policy is shown text only", f"{TASKS}.format.image_key", f"{TASKS}.format.video_key"),
+    *no_effect("rows are graded by the verifiers of their domain", f"{TASKS}.format.workflow_key"),
+    *no_effect("rows are graded by the verifiers of their domain", f"{TASKS}.format.reward_fn_key"),
+    *no_effect("prompts are written by the chat template", f"{TASKS}.format.reply_prefix", f"{TASKS}.format.tools_key"),
+    *no_effect("prompts are written by the chat template", f"{TASKS}.format.prompt_type"),
+    *no_effect(
+        _READ,
+        *(f"{TASKS}.{name}" for name in ("enable_progress_bar", "index", "max_retry_times", "max_retry_interval")),
+        *(f"{STORE}.{name}" for name in ("enable_progress_bar", "index", "max_retry_times", "max_retry_interval")),
+    ),
+    *no_effect(_READ, f"{TASKS}.repeat_times", f"{TASKS}.total_epochs", f"{TASKS}.ray_namespace"),
+    *(
+        row
+        for selector in (f"{TASKS}.task_selector", f"{TASKS}.data_selector")
+        for row in (
+            Row(f"{selector}.selector_type", note="how rows are drawn", convert=_selector, agrees=f"{DATA}.shuffle"),
+            *no_effect("rows are drawn evenly in each epoch", f"{selector}.feature_keys", f"{selector}.kwargs"),
+            *no_effect("the order follows from `seed`", f"{selector}.seed"),
+        )
+    ),
+    Row(f"{STORE}.storage_type", note="queue, or file", convert=_store_kind, agrees=f"{DATA}.file_name"),
+    Row(f"{STORE}.path", note="rows of a file, or a store", convert=_store_path),
+    Row(f"{STORE}.split", note="of a folder or a data set", convert=_of_rows("split")),
+    Row(f"{STORE}.subset_name", note="of a data set of several", convert=_of_rows("subset")),
+    *(
+        Row(f"{STORE}.format.{key}", note="columns of rows that are learned from", convert=_of_demonstrations(native))
+        for key, native in {
+            "messages_key": {"sft": "messages_key"},
+            "prompt_key": {"sft": "prompt_key", "dpo": "prompt_key"},
+            "response_key": {"sft": "response_key"},
+            "chosen_key": {"dpo": "chosen_key"},
+            "rejected_key": {"dpo": "rejected_key"},
+            "tools_key": {"sft": "tools_key", "dpo": "tools_key"},
+            "system_prompt_key": {"sft": "system_key", "dpo": "system_key"},
+        }.items()
+    ),
+    Row(
+        f"{STORE}.format.prompt_type", note="plaintext, messages or chatpair", convert=_form, agrees=f"{DATA}.file_name"
+    ),
+    Row(f"{STORE}.format.chat_template", note="of the policy", convert=_own_template),
+    Row(f"{STORE}.format.enable_thinking", f"{DATA}.enable_thinking"),
+    *no_effect("every turn of a conversation is imitated", f"{STORE}.format.enable_concatenated_multi_turn"),
+    Row(f"{STORE}.replay_buffer.enable", "experience.fresh_share", "half of a step's groups", _replays),
+    Row(f"{STORE}.replay_buffer.priority_fn", "experience.priority", "of a replay", _priority),
+    Row(
+        f"{STORE}.replay_buffer.priority_fn_args.decay",
+        "experience.priority_options",
+        "of a replay",
+        _priority_option("experience.priority_options.decay"),
+    ),
+    Row(
+        f"{STORE}.replay_buffer.priority_fn_args.use_count_limit",
+        "experience.uses",
+        "of a replay",
+        _priority_option("experience.uses"),
+    ),
+    Row(f"{STORE}.replay_buffer.priority_fn_args.sigma", note="of a replay", convert=_priority_option("")),
+    Row(
+        f"{STORE}.replay_buffer.reuse_cooldown_time",
+        "experience.cooldown",
+        "seconds there, steps here",
+        _cooldown,
+    ),
+    *no_effect(
+        _STORED,
+        *(f"{STORE}.{name}" for name in ("capacity", "max_read_timeout", "use_priority_queue", "schema_type")),
+        f"{STORE}.wrap_in_ray",
+    ),
+    *no_effect(_STORED, f"{STORE}.reuse_cooldown_time", f"{STORE}.replay_buffer_kwargs"),
+    Row(f"{EXPERTS}.path", "expert.data_args.file_name", "what experts wrote", _expert_files),
+    Row(f"{EXPERTS}.format.messages_key", "expert.messages_key"),
+    Row(f"{EXPERTS}.format.prompt_key", "expert.prompt_key"),
+    Row(f"{EXPERTS}.format.response_key", "expert.response_key"),
+    *impossible("a policy is shown text only", f"{EXPERTS}.format.image_key"),
+    Row(f"{EXPERTS}.format.prompt_type", note="plaintext or messages", convert=_form, agrees="expert.data_args"),
+    Row(f"{EXPERTS}.split", "expert.data_args.split"),
+    Row(f"{EXPERTS}.subset_name", "expert.data_args.subset"),
+    agreeing(
+        f"{EXPERTS}.storage_type",
+        "expert.data_args.file_name",
+        "rows come from files",
+        lambda value, look: value == "file",
+    ),
+    agreeing(f"{EXPERTS}.schema_type", "expert", "rows are demonstrations", lambda value, look: value == "sft"),
+    *no_effect("rows of experts are drawn anew in each epoch, as long as the run lasts", f"{EXPERTS}.total_epochs"),
+    *no_effect(
+        "rows of experts are drawn anew in each epoch", f"{EXPERTS}.enable_progress_bar", f"{EXPERTS}.total_steps"
+    ),
+    *impossible(
+        "a warm-up is a stage of its own",
+        "buffer.trainer_input.sft_warmup_dataset",
+        "buffer.trainer_input.sft_warmup_steps",
+        instead="stages: [{name: warmup, pipeline: sft, …}, …]",
+    ),
+)
+"""The keys of data."""

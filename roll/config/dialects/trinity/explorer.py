@@ -1,0 +1,263 @@
+"""Trinity-RFT: ``explorer`` and ``synchronizer``: what samples, and how it has its weights."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, Final
+
+from roll.config.dialects.engines import dtype_row, option_rows, size_row
+from roll.config.dialects.rows import (
+    GENERATION_STRATEGIES,
+    Impossible,
+    Look,
+    Row,
+    Sets,
+    Unused,
+    agreeing,
+    choices,
+    no_effect,
+    whole,
+)
+from roll.config.dialects.trinity.rewards import workflow
+from roll.config.dialects.trinity.sections import (
+    ALGO,
+    DATA,
+    ROLLOUT,
+    SAMPLING,
+    VLLM,
+    distils,
+    engine,
+    first_of,
+    only_sampling,
+    samples,
+)
+from roll.config.errors import FixableError
+
+_STYLES: Final = ("fixed", "dynamic_by_explorer", "dynamic_by_trainer", "explorer_driven", "trainer_driven")
+_METHODS: Final = {"nccl": "auto", "checkpoint": "checkpoint", "memory": "auto"}
+_RUNNERS: Final = "episodes are scheduled by `max_running_requests` and the env managers"
+
+
+def _with_engine(rows: tuple[Row, ...]) -> tuple[Row, ...]:
+    """Return rows of engine options that name the engine too, where nothing else does."""
+    return tuple(_named(row) for row in rows)
+
+
+def _named(row: Row) -> Row:
+    inner = row.convert
+    assert inner is not None
+
+    def convert(value: Any, look: Look) -> Any:
+        if not samples(look):
+            return Unused("nothing is sampled")
+        outcome = inner(value, look)
+        fills = {} if look(f"{ROLLOUT}.engine_type") is not None else VLLM
+        if isinstance(outcome, Sets):
+            return Sets(outcome.values, {**outcome.fills, **fills}, outcome.note)
+        return outcome if isinstance(outcome, Unused) else Sets(dict.fromkeys(row.targets, outcome), fills)
+
+    return Row(row.key, row.native, row.note, convert)
+
+
+def _at_once(value: Any, look: Look) -> Any:
+    if not samples(look):
+        return Unused("nothing is sampled")
+    return whole(value, "the number") * look.responses(f"{ALGO}.repeat_times")
+
+
+def _as_the_model(name: str) -> Callable[[Any, Look], bool]:
+    return lambda value, look: bool(value == look(f"model.{name}"))
+
+
+def _spare(value: Any, look: Look) -> Any:
+    if value in (0, 0.0):
+        return Unused()
+    return Impossible("tasks that take long are not given up", "group_size_redundancy with straggler_timeout")
+
+
+def _auxiliary(value: Any, look: Look) -> Any:
+    """Convert the models beside the policy: a teacher, or a judge behind a server."""
+    if not value:
+        return Unused()
+    first = first_of(value)
+    if not first:
+        raise FixableError("must be a list of sections.", "write [{model_path: some/model}].")
+    path = first.get("model_path")
+    if distils(look):
+        return Sets({"teacher.model_args.model_name_or_path": path}) if path else Unused("it names no model")
+    if workflow(look) in ("rubric_judge_workflow", "math_ruler_workflow"):
+        return Sets({}, note="the judge is a server: start its model there, or name another base_url")
+    reason = "a model beside the policy is asked by nothing but a judge"
+    return Impossible(reason, "the verifier llm_judge, with the base_url of its server")
+
+
+def _only_one(value: Any, look: Look) -> Any:
+    return Unused() if value == 1 else Impossible("an engine divides its matrices", "raise tensor_parallel_size")
+
+
+def _offset(value: Any, look: Look) -> Any:
+    return Sets({"async_generation_ratio": float(value)}) if value else Unused()
+
+
+def _style(value: Any, look: Look) -> Any:
+    if value not in _STYLES:
+        raise FixableError("there is no such style.", f"use {', '.join(_STYLES)}.")
+    if value == "fixed" or not samples(look):
+        return Unused()
+    if look("buffer.trainer_input.experience_buffer.replay_buffer.enable") is True:
+        return Unused("a run that replays samples in step with training")
+    note = "who samples runs ahead of who trains, by a step at most; other limits are other values of the key"
+    return Sets(fills={"async_generation_ratio": 1.0}, note=note)
+
+
+def _method(value: Any, look: Look) -> Any:
+    if value not in _METHODS:
+        raise FixableError("there is no such method.", f"use {', '.join(_METHODS)}.")
+    if not samples(look):
+        return Unused("nothing is sampled")
+    if look("mode") in ("explore", "train"):
+        return Unused("two programs hand weights over by checkpoints: experience.follow")
+    if value == "checkpoint":
+        return Unused("weights are handed over by the strategy")
+    return Sets({"weight_sync.method": _METHODS[value]})
+
+
+_METHOD: Final = "weight_sync.method"
+
+EXPLORER_ROWS: Final = (
+    Row("explorer.eval_interval", "eval_steps"),
+    Row("explorer.eval_on_startup", "eval_at_start"),
+    Row(
+        f"{ROLLOUT}.engine_type",
+        "actor_infer.strategy_args.strategy_name",
+        "`vllm_async` is `vllm`",
+        choices(GENERATION_STRATEGIES),
+    ),
+    *_with_engine(
+        (
+            size_row(f"{ROLLOUT}.tensor_parallel_size", engine),
+            *option_rows(
+                ROLLOUT,
+                engine,
+                "gpu_memory_utilization",
+                "enforce_eager",
+                "enable_prefix_caching",
+                "enable_chunked_prefill",
+                "max_model_len",
+            ),
+            dtype_row(f"{ROLLOUT}.dtype", engine),
+        )
+    ),
+    agreeing(
+        f"{ROLLOUT}.engine_num",
+        "actor_infer.device_mapping",
+        "cluster.gpu_per_node counts the devices",
+        lambda value, look: look("cluster.gpu_per_node") is not None,
+    ),
+    Row(f"{ROLLOUT}.seed", "seed", "noise follows from that of the run"),
+    Row(f"{ROLLOUT}.enable_thinking", f"{DATA}.enable_thinking"),
+    Row(f"{ROLLOUT}.chat_template", f"{DATA}.template"),
+    *(Row(f"{ROLLOUT}.{name}", f"{SAMPLING}.{name}") for name in ("repetition_penalty",)),
+    *(
+        agreeing(
+            f"{ROLLOUT}.{name}",
+            native,
+            f"model.{name} says it",
+            lambda value, look, name=name: value == look(f"model.{name}"),
+        )
+        for name, native in (
+            ("max_prompt_tokens", "prompt_length"),
+            ("max_response_tokens", "response_length"),
+            ("min_response_tokens", SAMPLING),
+            ("temperature", f"{SAMPLING}.temperature"),
+        )
+    ),
+    *(
+        Row(f"{ROLLOUT}.{name}", note="1 only", convert=_only_one, agrees="actor_infer.num_gpus_per_worker")
+        for name in ("data_parallel_size", "pipeline_parallel_size")
+    ),
+    *no_effect("every trajectory is kept whole", f"{ROLLOUT}.enable_history"),
+    *no_effect(
+        "a workflow asks the engine itself, and not over a port",
+        *(
+            f"{ROLLOUT}.{name}"
+            for name in ("enable_openai_api", "enable_log_requests", "base_port", "api_key", "external_model_config")
+        ),
+    ),
+    *no_effect(
+        "calls of tools are read as the chat template writes them",
+        *(f"{ROLLOUT}.{name}" for name in ("enable_auto_tool_choice", "tool_call_parser", "reasoning_parser")),
+    ),
+    *no_effect(
+        "the engine decides it",
+        *(
+            f"{ROLLOUT}.{name}"
+            for name in (
+                "use_v1",
+                "trust_remote_code",
+                "name",
+                "model_path",
+                "extra_engine_args",
+                "enable_expert_parallel",
+                "enable_prompt_truncation",
+                "enable_multimodal",
+                "weight_sync_buffer_size",
+                "nnodes",
+                "bundle_indices",
+            )
+        ),
+    ),
+    Row(f"{ROLLOUT}.ignore_eos", note="A response ends at its stop token.", only=(False,), agrees=SAMPLING),
+    Row("explorer.runner_per_model", "max_running_requests", "times `repeat_times`", _at_once),
+    Row("explorer.max_timeout", "generation_timeout", "", only_sampling),
+    *no_effect(
+        _RUNNERS,
+        *(
+            f"explorer.{name}"
+            for name in (
+                "name",
+                "runner_num",
+                "max_retry_times",
+                "max_repeat_times_per_runner",
+                "env_vars",
+                "runner_state_report_interval",
+                "runner_prepare_concurrency",
+                "runner_prepare_max_retries",
+                "concurrent_mode",
+                "max_inflight_batches",
+                "dynamic_timeout",
+                "over_rollout.wait_after_min",
+                "over_rollout.return_partial_tasks",
+            )
+        ),
+    ),
+    *no_effect(
+        "policies are served by roll serve",
+        *(
+            f"explorer.{name}"
+            for name in (
+                "proxy_port",
+                "listen_address",
+                "service_status_check_interval",
+                "min_running_model_num",
+                "db_url",
+            )
+        ),
+    ),
+    *no_effect("mode: bench evaluates every checkpoint", "explorer.bench_on_latest_checkpoint"),
+    Row("explorer.over_rollout.ratio", note="0 only", convert=_spare, agrees="group_size_redundancy"),
+    Row("explorer.auxiliary_models", note="a teacher, or a judge", convert=_auxiliary),
+    Row("synchronizer.sync_interval", "actor_infer.model_update_frequency", "", only_sampling),
+    Row("synchronizer.sync_offset", "async_generation_ratio", "steps ahead", _offset),
+    Row("synchronizer.sync_style", "async_generation_ratio", "1 of all but `fixed`", _style),
+    Row("synchronizer.sync_method", _METHOD, "`nccl`, `memory`", _method),
+    Row("synchronizer.sync_timeout", "weight_sync.timeout", "", only_sampling),
+    *no_effect(
+        "trainer and explorer hand over at the same steps",
+        "synchronizer.explorer_sync_interval",
+        "synchronizer.trainer_sync_interval",
+        "synchronizer.wait_for_checkpoint",
+        "synchronizer.group_name",
+    ),
+)
+"""The keys of what samples."""
