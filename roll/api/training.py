@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from roll.config import ConfigError, Problem, RunConfig, load
 from roll.config.kinds import kind_for, runner
-from roll.config.process import prepare_process
+from roll.config.process import collector_waits, prepare_process
 from roll.runs.stored import StoredRun
 from roll.tracking.notebook import in_notebook
 
@@ -60,7 +60,10 @@ def train(
     if checked.progress == "auto" and in_notebook():
         checked = _changed(checked, progress="notebook")
     prepare_process(checked.system_envs)
-    runner(kind_for(checked).run)(checked)
+    with collector_waits() as imported:
+        run = runner(kind_for(checked).run)
+        imported()
+        run(checked)
     return StoredRun.open(checked.output_dir)
 
 

@@ -21,7 +21,7 @@ from roll.config.leaving import EXIT_CONFIG, EXIT_INTERRUPTED, EXIT_RUN, EXIT_UN
 from roll.config.loading import check, kind_of
 from roll.config.moving import move_outputs
 from roll.config.multirun import FINISHED, Job, Jobs
-from roll.config.process import prepare_process
+from roll.config.process import collector_waits, prepare_process
 from roll.config.run import RunConfig
 
 Config = TypeVar("Config", bound=RunConfig)
@@ -73,7 +73,12 @@ def launch(
         primary = command.primary_file()
         work = _Work(program, primary, [*(started or [sys.argv[0]]), *words], started)
         main = hydra.main(version_base="1.3", config_path=str(command.config_path), config_name=None)(work.run_job)
-        with _argv([sys.argv[0], *command.for_hydra(primary)]), work.composing, warnings.catch_warnings():
+        with (
+            collector_waits() as work.imported,
+            _argv([sys.argv[0], *command.for_hydra(primary)]),
+            work.composing,
+            warnings.catch_warnings(),
+        ):
             # A file without _self_ overrides its defaults, which is what the guide's own files rely on.
             warnings.filterwarnings("ignore", message=".*Defaults list is missing `_self_`.*")
             try:
@@ -169,6 +174,8 @@ class _Work:
         self._started = started
         self.composing = _Composing(source)
         self.jobs = Jobs()
+        self.imported: Callable[[], None] = lambda: None
+        """Is called when all that a run imports before it starts is there."""
 
     def run_job(self, composed: DictConfig) -> None:
         """Run what was composed. A job of a multirun that fails does not keep the others from running."""
@@ -192,7 +199,9 @@ class _Work:
                 for item in caught:
                     _report(item)
                 prepare_process(config.system_envs)
-                job.result = runner(kind.run)(config)
+                run = runner(kind.run)
+                self.imported()
+                job.result = run(config)
                 job.state = FINISHED
             except (ConfigError, RunError) as error:
                 code, job.state = (EXIT_CONFIG, "refused") if isinstance(error, ConfigError) else (EXIT_RUN, "failed")

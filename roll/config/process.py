@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import gc
 import os
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 
 _DEFAULTS = {
     # How long an idle OpenMP thread spins before it sleeps. The library's own default is so long that on a machine
@@ -30,6 +31,32 @@ def prepare_process(system_envs: Mapping[str, str] | None = None) -> None:
     for name, value in _DEFAULTS.items():
         os.environ.setdefault(name, value)
     os.environ.update(system_envs or {})
+
+
+@contextmanager
+def collector_waits() -> Iterator[Callable[[], None]]:
+    """Keep the garbage collector from looking while much is imported, all of which stays.
+
+    While the half million objects of PyTorch and transformers came to be it would look a thousand times at them: a
+    sixth of the time of the import.
+
+    Yields:
+        What lets it look again, at what is made from then on. At the end it looks at everything, as before.
+    """
+    looked = gc.isenabled()
+    gc.disable()
+
+    def go_on() -> None:
+        gc.freeze()
+        if looked:
+            gc.enable()
+
+    try:
+        yield go_on
+    finally:
+        gc.unfreeze()
+        if looked:
+            gc.enable()
 
 
 def settle_collector() -> Callable[[], None]:

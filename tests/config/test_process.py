@@ -2,7 +2,9 @@ from __future__ import annotations
 
 import gc
 
-from roll.config.process import settle_collector
+import pytest
+
+from roll.config.process import collector_waits, settle_collector
 
 
 def test_what_settling_the_garbage_collector_changes_can_be_undone() -> None:
@@ -13,3 +15,15 @@ def test_what_settling_the_garbage_collector_changes_can_be_undone() -> None:
     finally:
         undo()
     assert (gc.get_threshold(), gc.get_freeze_count()) == (before[0], 0)
+
+
+def test_the_collector_waits_for_imports_and_then_looks_at_what_is_new_alone() -> None:
+    frozen = gc.get_freeze_count()
+    with collector_waits() as imported:
+        assert not gc.isenabled()
+        imported()
+        assert gc.isenabled() and gc.get_freeze_count() > frozen
+    assert gc.isenabled() and gc.get_freeze_count() == 0
+    with pytest.raises(ValueError), collector_waits():
+        raise ValueError
+    assert gc.isenabled()
