@@ -1,8 +1,8 @@
-"""Draw the dashboard of a finished run, from its ``metrics.jsonl``, as an SVG picture.
+"""Draw the dashboard of a finished run as an SVG picture.
 
 Example::
 
-    python scripts/dashboard_picture.py output/sokoban/logs/metrics.jsonl docs/images/dashboard.svg --at-step 40
+    python scripts/dashboard_picture.py output/sokoban docs/images/dashboard.svg --at-step 24 --size 120x46
 """
 
 from __future__ import annotations
@@ -16,6 +16,8 @@ from typing import Any
 from rich.console import Console
 from rich.terminal_theme import TerminalTheme
 
+from roll.pipelines.reporting.sample import sample_of
+from roll.runs.stored import StoredRun
 from roll.tracking.dashboard_state import RunState
 from roll.tracking.dashboard_view import draw
 from roll.tracking.local import read_metrics
@@ -34,7 +36,7 @@ _THEME = TerminalTheme(
 def main() -> None:
     """Parse the command line and write the picture."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("metrics", type=Path, help="metrics.jsonl of a run")
+    parser.add_argument("run", type=Path, help="folder of a run, or its metrics.jsonl: then no episode is shown")
     parser.add_argument("picture", type=Path, help="SVG file to write")
     parser.add_argument("--title", default="sokoban")
     parser.add_argument("--summary", default="", help="a few words on model, algorithm and batch")
@@ -43,8 +45,12 @@ def main() -> None:
     parser.add_argument("--size", default="100x26", help="columns x rows (default: %(default)s)")
     arguments = parser.parse_args()
     width, height = (int(number) for number in arguments.size.split("x"))
-    records = read_metrics(arguments.metrics)
+    run = arguments.run if arguments.run.is_dir() else None
+    records = read_metrics(arguments.run if run is None else run / "logs" / "metrics.jsonl")
     state, now = state_at(records, arguments.at_step, arguments.total_steps)
+    if run is not None:
+        first = StoredRun.open(run).episodes(state.step, "train")[0]
+        state.sample, state.review = (f"step {state.step}", sample_of(first)), f"roll view output/{run.name}"
     state.title, state.config_summary = arguments.title, arguments.summary
     console = Console(file=io.StringIO(), record=True, width=width, height=height, force_terminal=True)
     for line in draw(state, width, height, now):

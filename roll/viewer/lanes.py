@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final
 
@@ -18,9 +18,12 @@ _WORDS: Final = {
 """Phases in the order in which a turn has them, and what people read."""
 
 
-def phase_words(name: str) -> str:
-    """Return what people read for a phase."""
-    return _WORDS.get(name, name)
+def phases(seconds: Mapping[str, float]) -> list[tuple[str, str, float]]:
+    """Return kind, words and seconds of each phase, in the order in which a turn has them."""
+    return [
+        (name if name in _WORDS else "other", _WORDS.get(name, name), seconds[name])
+        for name in sorted(seconds, key=_order)
+    ]
 
 
 WIDTH: Final = 1000.0
@@ -76,14 +79,13 @@ def make_lane(turns: Sequence[Turn]) -> Lane | None:
     totals: dict[str, float] = {}
     for number, turn in enumerate(turns, start=1):
         begin, end_of_generating = at, at
-        for name in sorted(turn.seconds, key=_order):
-            width = WIDTH * turn.seconds[name] / seconds
-            kind = name if name in _WORDS else "other"
-            hint = f"turn {number}, {phase_words(name)}: {turn.seconds[name]:.3g} s"
-            spans.append(Span(kind, round(at, 2), round(width, 2), hint))
+        for name in turn.seconds:
             totals[name] = totals.get(name, 0.0) + turn.seconds[name]
+        for kind, words, taken in phases(turn.seconds):
+            width = WIDTH * taken / seconds
+            spans.append(Span(kind, round(at, 2), round(width, 2), f"turn {number}, {words}: {taken:.3g} s"))
             at += width
-            end_of_generating = at if name == "generate" else end_of_generating
+            end_of_generating = at if kind == "generate" else end_of_generating
         if turn.seconds:
             begins.append((round(begin, 2), number))
         old, new = turn.policy_version
@@ -95,9 +97,7 @@ def make_lane(turns: Sequence[Turn]) -> Lane | None:
             hint = f"weights {old} to {new} while turn {number} was generated; the moment was not recorded"
             updates.append(Update(round(begin, 2), width, hint))
     missing = tuple(number for number, turn in enumerate(turns, start=1) if not turn.seconds)
-    named = sorted(totals, key=_order)
-    words = tuple((name if name in _WORDS else "other", phase_words(name), totals[name]) for name in named)
-    return Lane(tuple(spans), tuple(begins), tuple(updates), words, seconds, missing)
+    return Lane(tuple(spans), tuple(begins), tuple(updates), tuple(phases(totals)), seconds, missing)
 
 
 def _order(name: str) -> int:

@@ -13,7 +13,7 @@ import jinja2
 from markupsafe import Markup
 
 from roll.viewer.episodes import Row
-from roll.viewer.lanes import phase_words
+from roll.viewer.lanes import phases
 from roll.viewer.parts import visible
 
 
@@ -82,7 +82,7 @@ def templates() -> jinja2.Environment:
         trim_blocks=True,
         lstrip_blocks=True,
     )
-    environment.filters |= {"visible": _visible, "pairs": _pairs, "duration": duration, "phase": phase_words}
+    environment.filters |= {"visible": _visible, "pairs": _pairs, "duration": duration, "phases": phases}
     return environment
 
 
