@@ -80,7 +80,8 @@ def short_names(keys: Sequence[str]) -> dict[str, str]:
     for key in keys:
         parts = key.split(".")
         ends = (".".join(parts[-count:]) for count in range(1, len(parts) + 1))
-        short[key] = next(end for end in ends if sum(other == end or other.endswith(f".{end}") for other in keys) == 1)
+        alone = (end for end in ends if sum(other == end or other.endswith(f".{end}") for other in keys) == 1)
+        short[key] = next(alone, key)  # whole, where all of it ends another key
     return short
 
 

@@ -116,6 +116,13 @@ def test_a_folder_without_runs_and_one_that_is_not_there(tmp_path: Path, capsys:
 def test_names_are_as_short_as_they_can_be() -> None:
     short = short_names(["a.rate", "b.rate", "seed", "c.size"])
     assert list(short.values()) == ["a.rate", "b.rate", "seed", "size"]
+    # A key at the top level may end another one, whole.
+    assert short_names(["max_steps", "custom_envs.Lake.max_steps", "b.size", "size"]) == {
+        "max_steps": "max_steps",
+        "custom_envs.Lake.max_steps": "Lake.max_steps",
+        "b.size": "b.size",
+        "size": "size",
+    }
 
 
 def test_a_sparkline_shows_lowest_and_highest_and_fits_its_width() -> None:
