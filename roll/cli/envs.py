@@ -69,6 +69,20 @@ def play(
     play_env(_target(name, module), seed, sys.stdin, sys.stdout)
 
 
+@app.command(epilog=examples("roll envs serve SimpleSokoban", "roll envs serve my_module:MyEnv --port 9000"))
+def serve(
+    name: Name,
+    module: Modules = None,
+    host: Annotated[str, typer.Option(help="Address to listen at; 0.0.0.0 for other machines too.")] = "127.0.0.1",
+    port: Annotated[int, typer.Option(help="Port to listen at.")] = 8000,
+    sessions: Annotated[int, typer.Option(min=1, help="Most clients at a time; each has an environment.")] = 256,
+) -> None:
+    """Serve it to the clients of OpenEnv, until Ctrl-C: GenericEnvClient(base_url="http://127.0.0.1:8000")."""
+    from roll.cli.envs_serve import serve as serve_env
+
+    serve_env(_target(name, module), host, port, sessions)
+
+
 @app.command(epilog=examples("roll envs check SimpleSokoban", "roll envs check my_module:MyEnv --json"))
 def check(name: Name, module: Modules = None, as_json: AsJson = False) -> None:
     """Check in some seconds that it keeps the rules. Exit code 0: it does, 3: it does not, 2: there is none."""

@@ -103,6 +103,7 @@ def shown(target: Target, seed: int) -> dict[str, Any]:
         "instruction": instruction,
     }
     actions = list(getattr(env, "actions", None) or ())
+    toolbox = getattr(env, "toolbox", None)
     write = getattr(env, "response_with", None)
     return {
         "environment": target.name,
@@ -117,6 +118,8 @@ def shown(target: Target, seed: int) -> dict[str, Any]:
         "max_tokens_per_step": response_length,
         "reward_without_action": sum(env.idle().values()) + env.format_penalty if isinstance(env, TextEnv) else None,
         "options": dict(tag.env_config) if tag else {},
+        "tools": [schema["function"] for schema in toolbox.schemas] if toolbox is not None else [],
+        "told_of_tools": toolbox.description() if toolbox is not None else "",
         "seed": seed,
     }
 
@@ -142,6 +145,11 @@ def shown_text(facts: Mapping[str, Any]) -> str:
         f"… and in its first turn with seed {facts['seed']} (user):",
         textwrap.indent(facts["user"], "  "),
     ]
+    if facts["tools"]:
+        names = ", ".join(tool["name"] for tool in facts["tools"])
+        lines.insert(3, f"  tools    {names}")
+        told = "What it is told of tools where its chat template does not say it:"
+        lines += ["", told, textwrap.indent(facts["told_of_tools"], "  ")]
     if facts["example_response"]:
         lines += ["", "A response with an action in it:", f"  {facts['example_response']}"]
     return "\n".join(lines) + "\n"

@@ -17,6 +17,7 @@ _TYPES = {
     "gymnasium_text": "roll.envs.adapters.gymnasium_text:GymnasiumTextEnv",
     "reasoning_gym": "roll.envs.adapters.reasoning_gym:ReasoningGymEnv",
     "textarena": "roll.envs.adapters.textarena_games:TextArenaEnv",
+    "openenv": "roll.envs.adapters.openenv_servers:OpenEnvEnv",
     "minigrid": "roll.envs.adapters.minigrid_text:MiniGridEnv",
 }
 
