@@ -14,9 +14,11 @@ _TYPES = {
     "sokoban": "roll.envs.sokoban:SokobanEnv",
     "frozen_lake": "roll.envs.frozen_lake:FrozenLakeEnv",
     "problems": "roll.envs.problems:ProblemsEnv",
+    "graded_problems": "roll.envs.graded:GradedProblemsEnv",
     "gymnasium_text": "roll.envs.adapters.gymnasium_text:GymnasiumTextEnv",
     "reasoning_gym": "roll.envs.adapters.reasoning_gym:ReasoningGymEnv",
     "textarena": "roll.envs.adapters.textarena_games:TextArenaEnv",
+    "open_adventure": "roll.envs.adapters.open_adventure:OpenAdventureEnv",
     "openenv": "roll.envs.adapters.openenv_servers:OpenEnvEnv",
     "minigrid": "roll.envs.adapters.minigrid_text:MiniGridEnv",
 }
@@ -63,6 +65,13 @@ _TAGS = (
         max_tokens_per_step=256,
         agent_template=_THINK_TEMPLATE,
     ),
+    Tag(
+        "MultipleChoice",
+        "graded_problems",
+        {"file_name": "examples/data/multiple_choice_train.jsonl", "verifier": "multiple_choice"},
+        max_steps=1,
+        max_tokens_per_step=64,
+    ),
     Tag("Taxi", "gymnasium_text", {"game": "Taxi", "reward_scale": 0.05}, max_steps=30, max_tokens_per_step=64),
     Tag("Blackjack", "gymnasium_text", {"game": "Blackjack"}, max_steps=10, max_tokens_per_step=64),
     Tag(
@@ -91,6 +100,7 @@ _TAGS = (
         max_tokens_per_step=64,
     ),
     Tag("Mastermind", "textarena", {"game": "Mastermind-v0", "worst": 0.0}, max_steps=20, max_tokens_per_step=256),
+    Tag("ColossalCave", "open_adventure", max_steps=300, max_tokens_per_step=64),
     Tag("BabyAIGoTo", "minigrid", {"game": "BabyAI-GoToLocal-v0"}, max_steps=30, max_tokens_per_step=128),
     Tag("BabyAIPickUp", "minigrid", {"game": "BabyAI-PickupLoc-v0"}, max_steps=30, max_tokens_per_step=128),
     Tag("MiniGridEmpty", "minigrid", {"game": "MiniGrid-Empty-Random-5x5-v0"}, max_steps=20, max_tokens_per_step=128),

@@ -1,3 +1,4 @@
+import os
 import subprocess
 import sys
 import textwrap
@@ -257,3 +258,51 @@ def test_gymnasium_finds_the_environments_after_import():
     script = "import gymnasium; print(gymnasium.make('roll.envs:roll/Sokoban-v0').reset(seed=0)[0][:6])"
     result = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True)
     assert result.stdout.strip() == "######"
+
+
+@pytest.mark.exhaustive
+@pytest.mark.processes
+def test_an_environment_of_a_wheel_is_found_and_made(tmp_path):
+    """Built by setuptools and installed by pip, as a package that somebody else publishes."""
+    package = tmp_path / "source"
+    package.mkdir()
+    (package / "caves.py").write_text(
+        textwrap.dedent("""
+            from roll.envs import Outcome, TextEnv
+            class Cave(TextEnv):
+                def __init__(self, depth=3):
+                    super().__init__(action_pattern="")
+                    self.depth = depth
+                def start(self):
+                    return f"{self.depth} floors"
+                def act(self, action):
+                    return Outcome("up", {}, terminated=True)
+        """)
+    )
+    (package / "pyproject.toml").write_text(
+        textwrap.dedent("""
+            [build-system]
+            requires = ["setuptools"]
+            build-backend = "setuptools.build_meta"
+            [project]
+            name = "caves"
+            version = "1.0"
+            [project.entry-points."roll.envs"]
+            cave = "caves:Cave"
+            [tool.setuptools]
+            py-modules = ["caves"]
+        """)
+    )
+    pip = [sys.executable, "-m", "pip", "--quiet", "--disable-pip-version-check"]
+    wheels, installed = tmp_path / "wheels", tmp_path / "installed"
+    for words in (
+        ["wheel", "--no-deps", "--no-build-isolation", "--wheel-dir", str(wheels), str(package)],
+        ["install", "--no-deps", "--no-index", "--target", str(installed), "--find-links", str(wheels), "caves"],
+    ):
+        subprocess.run([*pip, *words], check=True, capture_output=True, timeout=300)
+    code = "import roll.envs; print('cave' in roll.envs.list_tags(), roll.envs.make('cave', depth=7).reset(seed=1)[0])"
+    path = os.pathsep.join([str(installed), *sys.path])
+    done = subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, text=True, env={**os.environ, "PYTHONPATH": path}
+    )
+    assert done.stdout.strip() == "True 7 floors", done.stderr

@@ -12,7 +12,7 @@ from reward_support import asked, verdict
 
 from roll.data.puzzles import Puzzles
 from roll.rewards.plain_expressions import is_plain
-from roll.rewards.puzzles import EVALUATING, graded, score_answer
+from roll.rewards.puzzles import EVALUATING, PAYS_FOR_RUBBISH, graded, puzzles, score_answer
 from roll.rewards.registry import make_verifier
 from tests.rings import exhaustive_but
 
@@ -40,7 +40,7 @@ def marks_of(path: Path) -> list[str]:
 
 
 @pytest.mark.parametrize(
-    "dataset", exhaustive_but(sorted(DATASETS.keys() - MADE_OF_OTHERS - SLOW), *sorted(EVALUATING))
+    "dataset", exhaustive_but(sorted(DATASETS.keys() - MADE_OF_OTHERS - SLOW - PAYS_FOR_RUBBISH), *sorted(EVALUATING))
 )
 def test_no_answer_is_run_by_a_scorer(dataset: str, tmp_path: Path) -> None:
     data = create_dataset(dataset, size=1, seed=0)
@@ -48,6 +48,19 @@ def test_no_answer_is_run_by_a_scorer(dataset: str, tmp_path: Path) -> None:
         score, _ = score_answer(dataset, data, answer, data[0])
         assert not (tmp_path / "run").exists(), answer
         assert dataset not in EVALUATING or score < 1.0
+
+
+@pytest.mark.parametrize(
+    "dataset",
+    exhaustive_but(sorted(DATASETS.keys() - MADE_OF_OTHERS - SLOW), *sorted(PAYS_FOR_RUBBISH), "countdown"),
+)
+def test_rubbish_is_paid_by_those_alone_that_are_refused(dataset: str) -> None:
+    data = create_dataset(dataset, size=3, seed=5)
+    paid = [score_answer(dataset, data, said, data[row])[0] for row in range(3) for said in ("rubbish", "?", "")]
+    assert (max(paid) >= 0.5) == (dataset in PAYS_FOR_RUBBISH)
+    if dataset in PAYS_FOR_RUBBISH:
+        with pytest.raises(ValueError, match="full marks to answers that are none"):
+            puzzles(dataset, "{}")
 
 
 @pytest.mark.parametrize("dataset", sorted(EVALUATING))
