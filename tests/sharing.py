@@ -16,8 +16,7 @@ GROUPS: dict[str, tuple[str, ...]] = {
     "runs on engines, machines and ranks": (
         "tests/e2e/test_ray*",
         "tests/e2e/test_real*",
-        "tests/e2e/test_sft*",
-        "tests/e2e/test_train*",
+        "tests/e2e/test_*strategies*",
         "tests/e2e/test_vllm*",
     ),
     "runs": ("tests/e2e/*",),

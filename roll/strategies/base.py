@@ -27,6 +27,10 @@ EXTREMES: Final = ("_max", "_min")
 Prediction = Literal["log_probs", "values"]
 """What a model says of tokens: a policy log-probs, a critic values."""
 
+Classifier = Literal["token", "sequence"]
+"""What a model that predicts values is in ``transformers``: a classifier of tokens, whose head has a bias, or of whole
+sequences, whose head has none. Both have one label."""
+
 
 @dataclass(slots=True)
 class WeightUpdate:

@@ -7,7 +7,7 @@ from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, Any
 
 from roll.generation import Activity
-from roll.strategies.base import Prediction
+from roll.strategies.base import Classifier, Prediction
 
 if TYPE_CHECKING:
     from transformers import PreTrainedModel
@@ -119,6 +119,8 @@ class TrainerJob:
         strategy_config: The options.
         path: Key path of the options, for errors.
         seed: Of the run.
+        classifier: What a model that predicts values is in ``transformers``.
+        pad_token_id: Returns the token that fills up sequences.
     """
 
     predicts: Prediction
@@ -129,6 +131,8 @@ class TrainerJob:
     strategy_config: Mapping[str, Any] | None = None
     path: str = "strategy_config"
     seed: int = 0
+    classifier: Classifier = "token"
+    pad_token_id: Callable[[], int | None] = lambda: None
 
     def adapted(self, model: PreTrainedModel) -> PreTrainedModel:
         """Return a model as it is trained: with adapters, where the role has some."""

@@ -13,6 +13,7 @@ from roll.config import ConfigError, Problem, SamplingConfig, require_available
 from roll.config.trainer_keys import TrainerKeys
 from roll.config.worker import TrainWorkerConfig, WorkerConfig
 from roll.generation import Activity
+from roll.models.loading import load_tokenizer
 from roll.models.lora import add_adapters
 from roll.strategies import STRATEGIES, EngineJob, ScoreOptions, ScorerJob, TrainerJob
 from roll.strategies.base import GenerationStrategy, Prediction, ScoreStrategy, TrainStrategy
@@ -28,11 +29,18 @@ def train_strategy(config: TrainerKeys, role: str) -> TrainStrategy:
         ConfigError: If the model cannot be loaded or the trainer cannot be had.
     """
     worker: TrainWorkerConfig = getattr(config, role)
-    name, given, path = _chosen(worker, role)
+    name = worker.strategy_args.strategy_name
     require_available(name, role=role)
     _prepare(name)
+    return build_trainer(name, trainer_job(config, role))
+
+
+def trainer_job(config: TrainerKeys, role: str) -> TrainerJob:
+    """Return what the trainer of a trained role (``actor_train``, ``critic``) is made of."""
+    worker: TrainWorkerConfig = getattr(config, role)
+    _, given, path = _chosen(worker, role)
     predicts: Prediction = "log_probs" if config.head(role) == "language" else "values"
-    job = TrainerJob(
+    return TrainerJob(
         predicts=predicts,
         options=train_options(config, worker),
         folder=partial(model_folder, config, role),
@@ -41,8 +49,9 @@ def train_strategy(config: TrainerKeys, role: str) -> TrainStrategy:
         strategy_config=given,
         path=path,
         seed=config.seed,
+        classifier="sequence" if config.head(role) == "score" else "token",
+        pad_token_id=partial(_pad_token, config, role),
     )
-    return build_trainer(name, job)
 
 
 def train_options(config: TrainerKeys, worker: TrainWorkerConfig) -> TrainOptions:
@@ -79,9 +88,15 @@ def frozen_scorer(config: TrainerKeys, role: str) -> ScoreStrategy:
     Raises:
         ConfigError: If the model cannot be loaded or the scorer cannot be had.
     """
-    worker = config.role(role)
-    name, given, path = _chosen(worker, role)
+    name = config.role(role).strategy_args.strategy_name
     _prepare(name)
+    return build_scorer(name, scorer_job(config, role))
+
+
+def scorer_job(config: TrainerKeys, role: str) -> ScorerJob:
+    """Return what the scorer of a frozen role is made of."""
+    worker = config.role(role)
+    _, given, path = _chosen(worker, role)
     budget = config.actor_train.training_args.max_tokens_per_microbatch
     options = ScoreOptions(
         temperature=config.training_temperature,
@@ -91,7 +106,7 @@ def frozen_scorer(config: TrainerKeys, role: str) -> ScoreStrategy:
         use_sequence_packing=worker.packs,
         log_prob_chunk_size=worker.log_prob_chunk_size,
     )
-    job = ScorerJob(
+    return ScorerJob(
         options=options,
         folder=partial(model_folder, config, role),
         load=partial(_frozen, config, role),
@@ -99,7 +114,6 @@ def frozen_scorer(config: TrainerKeys, role: str) -> ScoreStrategy:
         path=path,
         seed=config.seed,
     )
-    return build_scorer(name, job)
 
 
 def generation_strategy(
@@ -139,6 +153,12 @@ def generation_strategy(
 def _frozen(config: TrainerKeys, role: str) -> PreTrainedModel:
     """Load the model of a role as it is before training, without gradients."""
     return load_role_model(config, role).requires_grad_(False)
+
+
+def _pad_token(config: TrainerKeys, role: str) -> int | None:
+    """Return the token that fills up the sequences of a role's model."""
+    found: int | None = load_tokenizer(config.model_path(role)).pad_token_id
+    return found
 
 
 def _decode(config: SamplingConfig) -> Callable[[list[int]], str] | None:

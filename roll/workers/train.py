@@ -24,6 +24,7 @@ from roll.strategies.base import (
     HasModel,
     HasOptimizer,
     Loss,
+    ScoreStrategy,
     SharesRows,
     TrainStrategy,
 )
@@ -89,8 +90,8 @@ class TrainWorker:
             raise TypeError(f"{type(self._strategy).__name__} cannot begin with the optimiser of another run")
         try:
             self._strategy.load_optimizer(checkpoint.expanduser().absolute())
-        except FileNotFoundError as error:
-            fix = "name the folder of a checkpoint, step=NNNNNN, that the same strategy wrote."
+        except (FileNotFoundError, ValueError) as error:
+            fix = "name the folder of a checkpoint, step=NNNNNN, that the same strategy wrote on as many ranks."
             raise ConfigError([Problem("optimizer_from", f"{error}", fix, str(checkpoint))]) from error
 
     @property
@@ -222,7 +223,11 @@ class ScoreWorker:
         join_ranks(config)
         self._config = config
         self._role = role
-        self._scorer = frozen_scorer(config, role)
+        self._scorer = self.make_scorer(config, role)
+
+    def make_scorer(self, config: TrainerKeys, role: str) -> ScoreStrategy:
+        """Return what scores; for subclasses (``worker_cls``) that make it in another way."""
+        return frozen_scorer(config, role)
 
     def data_place(self) -> DataPlace:
         """Return which part of a batch this rank works on."""

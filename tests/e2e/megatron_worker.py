@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import sys
-from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -12,8 +11,7 @@ import torch
 sys.path.append(str(Path(__file__).resolve().parents[1] / "integration"))
 
 from roll.config import RLConfig  # noqa: E402
-from roll.models.finding import resolve_pretrain  # noqa: E402
-from roll.workers.factory import _add_adapters, train_options  # noqa: E402
+from roll.workers.factory import trainer_job  # noqa: E402
 from roll.workers.train import TrainWorker  # noqa: E402
 
 
@@ -27,13 +25,16 @@ class MegatronOnProcessors(TrainWorker):
         from roll.strategies.training.megatron.train import MegatronTrainStrategy
 
         pretend_cuda()
-        worker = getattr(config, role)
+        job = trainer_job(config, role)
         return MegatronTrainStrategy(
-            resolve_pretrain(config.model_path(role)),
-            train_options(config, worker),
-            megatron=MegatronOptions.from_mapping(worker.strategy_args.strategy_config, role),
+            job.folder(),
+            job.options,
+            predicts=job.predicts,
+            megatron=MegatronOptions.from_mapping(job.strategy_config, job.path),
             layer_spec=cpu_layers,
             device=torch.device("cpu"),
-            seed=config.seed,
-            adapt=None if worker.model_args.lora_rank is None else partial(_add_adapters, config, role),
+            seed=job.seed,
+            adapt=job.adapt,
+            classifier=job.classifier,
+            pad_token_id=job.pad_token_id() if job.predicts == "values" else None,
         )

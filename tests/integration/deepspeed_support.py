@@ -237,6 +237,15 @@ def resume(case: ZeroCase, directory: Path, batches: list[TensorDict]) -> Outcom
     return result
 
 
+def take_over(case: ZeroCase, directory: Path, batches: list[TensorDict]) -> Outcome:
+    """Begin with the optimiser of a checkpoint, and go on."""
+    trainer = case.trainer()
+    trainer.load_optimizer(directory)
+    result = outcome(trainer, case, take_steps(trainer, case, batches))
+    trainer.close()
+    return result
+
+
 def loading_error(case: ZeroCase, directory: Path) -> str:
     trainer = case.trainer()
     try:

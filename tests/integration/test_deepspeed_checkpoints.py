@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
 import pytest
-from deepspeed_support import ZeroCase, loading_error, preset, resume, save_and_go_on, train
+from deepspeed_support import ZeroCase, loading_error, preset, resume, save_and_go_on, take_over, train
 from rank_pool import RankPool
 from test_deepspeed_ranks import SETTINGS, zero
 from transformers import AutoModelForCausalLM, AutoModelForTokenClassification
@@ -26,6 +27,24 @@ def test_a_resumed_run_equals_one_that_never_stopped(two: RankPool, setting: str
         np.testing.assert_array_equal(after.outputs, whole.outputs)
         for name, value in whole.parameters.items():
             np.testing.assert_array_equal(after.parameters[name], value, err_msg=name)
+
+
+@pytest.mark.parametrize("setting", exhaustive_but(SETTINGS, "zero 3"))
+def test_another_run_begins_with_its_optimiser_and_has_a_schedule_of_its_own(
+    two: RankPool, setting: str, tmp_path: Path
+) -> None:
+    """With the same schedule it does what the first one would have done."""
+    case = ZeroCase(shares=(5, 3), config=SETTINGS[setting], train={"lr_scheduler_type": "constant"})
+    batches = [case.batch(seed) for seed in range(5)]
+    straight = two.run(save_and_go_on, case, tmp_path, batches)
+    for whole, after in zip(straight, two.run(take_over, case, tmp_path, batches[3:]), strict=True):
+        assert after.steps == whole.steps
+        for name, value in whole.parameters.items():
+            np.testing.assert_array_equal(after.parameters[name], value, err_msg=name)
+
+    warming = {"lr_scheduler_type": "linear", "warmup_steps": 4, "learning_rate": 8e-4}
+    for after in two.run(take_over, replace(case, train=warming), tmp_path, batches[3:]):
+        assert [step["learning_rate"] for step in after.steps] == [0.0, 2e-4]
 
 
 @pytest.mark.exhaustive

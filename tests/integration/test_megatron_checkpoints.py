@@ -68,6 +68,23 @@ def test_six_steps_equal_three_a_checkpoint_and_three_more(name: str, tmp_path: 
         np.testing.assert_array_equal(after.outputs, whole.outputs)
 
 
+@pytest.mark.parametrize("name", exhaustive_but(SAME, "critic"))
+def test_another_run_begins_with_its_optimiser_and_has_a_schedule_of_its_own(name: str, tmp_path: Path) -> None:
+    """With the same schedule it does what the first one would have done."""
+    case = replace(SAME[name], dropout=0.0, train={**SAME[name].train, "lr_scheduler_type": "constant"})
+    batches = [case.batch(seed) for seed in range(5)]
+    straight = ranks(2).run("train", case, batches)
+    ranks(2).run("train_and_save", case, batches[:3], tmp_path)
+    for whole, after in zip(straight, ranks(2).run("take_over", case, tmp_path, batches[3:]), strict=True):
+        assert after.steps == whole.steps[3:]
+        assert_same(after, whole, 0)
+
+    warming = {"lr_scheduler_type": "linear", "warmup_steps": 4, "learning_rate": 8e-4}
+    other = replace(case, train={**case.train, **warming})
+    for after in ranks(2).run("take_over", other, tmp_path, batches[3:]):
+        assert [step["learning_rate"] for step in after.steps] == [0.0, 2e-4]
+
+
 @pytest.mark.exhaustive
 @pytest.mark.parametrize("name", exhaustive_but(OTHER, "tensor to data"))
 def test_another_division_of_ranks_continues(name: str, tmp_path: Path) -> None:

@@ -2,14 +2,60 @@
 
 from __future__ import annotations
 
+import copy
+from typing import Final
+
 import torch
 from torch import Tensor, nn
-from transformers import PreTrainedModel
+from transformers import (
+    MODEL_FOR_SEQUENCE_CLASSIFICATION_MAPPING,
+    MODEL_FOR_TOKEN_CLASSIFICATION_MAPPING,
+    PretrainedConfig,
+    PreTrainedModel,
+)
 
+from roll.strategies.base import Classifier
 from roll.strategies.training.packing import flat_hidden
 from roll.strategies.training.ulysses import SequenceRanks
 
 HEADS = ("score", "classifier")
+
+_CLASSES: Final = {
+    "token": MODEL_FOR_TOKEN_CLASSIFICATION_MAPPING,
+    "sequence": MODEL_FOR_SEQUENCE_CLASSIFICATION_MAPPING,
+}
+
+
+def classifier_class(config: PretrainedConfig, kind: Classifier) -> type[PreTrainedModel]:
+    """Return the class of ``transformers`` for a classifier with the backbone of ``config``.
+
+    Raises:
+        ValueError: There is none for this architecture.
+    """
+    found = _CLASSES[kind].get(type(config), None)
+    if found is None:
+        raise ValueError(f"transformers has no {kind} classifier for {config.model_type}.")
+    model: type[PreTrainedModel] = found
+    return model
+
+
+def classifier_config(config: PretrainedConfig, kind: Classifier, pad_token_id: int | None = None) -> PretrainedConfig:
+    """Return a copy of a configuration that says that its model is a classifier with one label, without dropout.
+
+    Args:
+        config: Of the backbone.
+        kind: The classifier.
+        pad_token_id: Set where the configuration has none: ``transformers`` finds the end of a sequence by it.
+
+    Raises:
+        ValueError: There is none for this architecture.
+    """
+    described = copy.deepcopy(config)
+    described.architectures = [classifier_class(config, kind).__name__]
+    described.num_labels, described.classifier_dropout = 1, 0.0
+    if described.pad_token_id is None:
+        described.pad_token_id = pad_token_id
+    return described
 
 
 def value_head(model: PreTrainedModel) -> nn.Linear:

@@ -19,6 +19,8 @@ from tensordict import TensorDict
 from megatron_support.cpu import cpu_layers, hidden_norm_layers, normed_layers
 from megatron_support.lora_runs import LoraOutcome, steps_and_files, train_as_configured
 from megatron_support.scenarios import Case, Outcome
+from roll.algorithms.distillation import Divergence
+from roll.strategies.training.distilled import DistillationLoss
 from roll.strategies.training.megatron import scorer
 from roll.strategies.training.megatron.options import MegatronOptions
 from roll.strategies.training.megatron.parallel import close_parallel
@@ -187,6 +189,21 @@ def divergence(case: Case, reference: Case, batch: TensorDict) -> Outcome:
             return Outcome([], found.numpy().copy(), {}, case.own_rows(strategy.data_rank, strategy.data_size))
     finally:
         close_parallel()
+
+
+def distil(case: Case, heads: list[torch.nn.Linear], choice: Divergence, batches: list[TensorDict]) -> Outcome:
+    """Take steps towards teachers whose states, or likeliest tokens, the batches have."""
+    with trainer(case) as strategy:
+        strategy.measure_from(*heads, divergence=choice)
+        steps = [strategy.train_step(share(strategy, case, batch), DistillationLoss()) for batch in batches]
+        return outcome(strategy, case, steps)
+
+
+def take_over(case: Case, directory: Path, batches: list[TensorDict]) -> Outcome:
+    """Begin with the optimiser of a checkpoint, from other weights, and go on."""
+    with trainer(case, seed=99) as strategy:
+        strategy.load_optimizer(directory)
+        return outcome(strategy, case, take_steps(strategy, case, batches))
 
 
 def places(case: Case) -> tuple[int, int, bool]:

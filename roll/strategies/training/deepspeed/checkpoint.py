@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 import torch
 import torch.distributed as dist
 from torch.optim.lr_scheduler import LRScheduler
+
+from roll.strategies.training.random_state import random_state, restore_random_state
 
 FOLDER = "deepspeed_state"
 """The tag of DeepSpeed's checkpoint: the folder that it writes to."""
@@ -21,7 +22,7 @@ def save(directory: Path, engine: Any, scheduler: LRScheduler, stage: int) -> No
         "ranks": dist.get_world_size(),
         "stage": stage,
         "scheduler": scheduler.state_dict(),
-        "random": _random_state(engine.device),
+        "random": random_state(engine.device),
     }
     torch.save(own, directory / FOLDER / _rank_file(dist.get_rank()))
     dist.barrier()
@@ -51,22 +52,8 @@ def load(directory: Path, engine: Any, scheduler: LRScheduler, stage: int) -> No
     engine.load_checkpoint(str(directory), tag=FOLDER, load_lr_scheduler_states=False)
     own = torch.load(folder / _rank_file(dist.get_rank()), map_location="cpu", weights_only=True)
     scheduler.load_state_dict(own["scheduler"])
-    _restore_random_state(own["random"], engine.device)
+    restore_random_state(own["random"], engine.device)
 
 
 def _rank_file(rank: int) -> str:
     return f"roll_rank_{rank:05d}.pt"
-
-
-def _random_state(device: torch.device | str) -> dict[str, Any]:
-    """Return the state of torch's generators that a forward pass on ``device`` may draw from."""
-    state = {"cpu": torch.get_rng_state()}
-    if torch.device(device).type == "cuda":
-        state["cuda"] = torch.cuda.get_rng_state(device)
-    return state
-
-
-def _restore_random_state(state: Mapping[str, torch.Tensor], device: torch.device | str) -> None:
-    torch.set_rng_state(state["cpu"])
-    if torch.device(device).type == "cuda" and "cuda" in state:
-        torch.cuda.set_rng_state(state["cuda"], device)

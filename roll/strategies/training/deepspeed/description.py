@@ -23,6 +23,7 @@ DEEPSPEED_TRAIN: Final = _describe(
     trainer="roll.strategies.training.deepspeed.build:trainer",
     scorer="roll.strategies.training.pytorch.build:scorer",
     trains_critics=True,
+    takes_optimizer_state=True,
     saves_reward_models=True,
     adapts=True,
     distils=True,

@@ -27,6 +27,7 @@ from roll.strategies.training.deepspeed.scorer import EngineScorer
 from roll.strategies.training.deepspeed.weights import exact, save_whole, stream_weights
 from roll.strategies.training.ranks import Ranks
 from roll.strategies.training.schedules import make_schedule
+from roll.strategies.training.taking_over import own_schedule
 from roll.strategies.training.trainer import ScoringTrainer, accumulate, contributing
 
 
@@ -146,6 +147,16 @@ class DeepSpeedTrainStrategy(ScoringTrainer):
         """
         self._must_be_here()
         checkpoint.load(directory, self.engine, self.scheduler, self.zero.stage)
+
+    def load_optimizer(self, directory: Path) -> None:
+        """Load weights and moments of a checkpoint; schedule, options and random state stay those of this run.
+
+        Raises:
+            FileNotFoundError: If ``directory`` holds no training state of this strategy.
+            ValueError: It was written by another number of ranks, or under another stage.
+        """
+        with own_schedule(self.optimizer, self.scheduler, self.device):
+            self.load_checkpoint(directory)
 
     def save_hf(self, directory: Path) -> None:
         """Write weights, adapters merged, and config in Hugging Face format; the first rank writes.

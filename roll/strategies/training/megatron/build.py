@@ -17,7 +17,14 @@ def trainer(job: TrainerJob) -> TrainStrategy:
     """
     megatron = MegatronOptions.from_mapping(job.strategy_config, job.path)
     return MegatronTrainStrategy(
-        job.folder(), job.options, predicts=job.predicts, megatron=megatron, seed=job.seed, adapt=job.adapt
+        job.folder(),
+        job.options,
+        predicts=job.predicts,
+        megatron=megatron,
+        seed=job.seed,
+        adapt=job.adapt,
+        classifier=job.classifier,
+        pad_token_id=job.pad_token_id() if job.predicts == "values" else None,
     )
 
 

@@ -58,9 +58,23 @@ def save(
 
 
 def load(
-    directory: Path, stages: Sequence[Stage], stepper: Stepper, options: MegatronOptions, device: torch.device
+    directory: Path,
+    stages: Sequence[Stage],
+    stepper: Stepper,
+    options: MegatronOptions,
+    device: torch.device,
+    *,
+    moments_only: bool = False,
 ) -> None:
     """Restore what :func:`save` wrote.
+
+    Args:
+        directory: A checkpoint.
+        stages: Of this rank.
+        stepper: The optimiser and its schedule.
+        options: How the model is spread over ranks.
+        device: Where this rank computes.
+        moments_only: Leave the schedule and the random state as they are.
 
     Raises:
         FileNotFoundError: If ``directory`` holds no training state.
@@ -82,8 +96,9 @@ def load(
     for number, part in enumerate(stepper.parts):
         _load_moments(part, state["moments"][number], trainer["steps"])
     stepper.steps = trainer["steps"]
-    stepper.schedule.load_state_dict(trainer["schedule"])
-    if trainer["division"] == division(options):
+    if not moments_only:
+        stepper.schedule.load_state_dict(trainer["schedule"])
+    if trainer["division"] == division(options) and not moments_only:
         _restore_random_state(torch.load(folder / _rank_file(dist.get_rank()), weights_only=True), device)
     dist.barrier()
 

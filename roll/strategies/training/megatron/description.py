@@ -24,7 +24,10 @@ MEGATRON_TRAIN: Final = _describe(
     name="megatron_train",
     trainer="roll.strategies.training.megatron.build:trainer",
     trains_critics=True,
+    takes_optimizer_state=True,
+    saves_reward_models=True,
     adapts=True,
+    distils=True,
 )
 
 MEGATRON_INFER: Final = _describe(name="megatron_infer")

@@ -11,9 +11,9 @@ from typing import Any
 import torch
 import torch.distributed as dist
 from torch import Tensor, nn
-from transformers import AutoModelForCausalLM, AutoModelForTokenClassification, PretrainedConfig, PreTrainedModel
+from transformers import AutoModelForCausalLM, PretrainedConfig, PreTrainedModel
 
-from roll.strategies.base import Prediction
+from roll.strategies.base import Classifier, Prediction
 from roll.strategies.training.adapters import ADAPTER, adapted_layers, write_adapters
 from roll.strategies.training.megatron.core import mpu
 from roll.strategies.training.megatron.hf_names import Attention, Cut, Gated, Source
@@ -21,24 +21,25 @@ from roll.strategies.training.megatron.lora_layers import Factors, LayerAdapters
 from roll.strategies.training.megatron.model import Stage
 from roll.strategies.training.megatron.parallel import gather
 from roll.strategies.training.megatron.weights import WeightMap, all_parts, broadcast, whole_model_names
+from roll.strategies.training.values import classifier_class, classifier_config
 
 Adapt = Callable[[PreTrainedModel], object]
 """Gives a Hugging Face model its adapters, in place (:func:`roll.models.lora.add_adapters`)."""
 
 
-def hollow_model(config: PretrainedConfig, predicts: Prediction) -> PreTrainedModel:
+def hollow_model(config: PretrainedConfig, predicts: Prediction, classifier: Classifier) -> PreTrainedModel:
     """Return the Hugging Face model of a configuration with weights that take no memory, all 0.
 
     Unlike on the meta device, adapters that are added to it are drawn, and have the numbers that they would have
     beside real weights.
     """
-    config = copy.deepcopy(config)
-    kind: Any = AutoModelForCausalLM
-    if predicts == "values":
-        kind = AutoModelForTokenClassification
-        config.num_labels, config.classifier_dropout = 1, 0.0
     with torch.device("meta"):
-        model: PreTrainedModel = kind.from_config(config, dtype=torch.float32)
+        model: PreTrainedModel
+        if predicts == "values":
+            config = classifier_config(config, classifier)
+            model = classifier_class(config, classifier)._from_config(config, dtype=torch.float32)
+        else:
+            model = AutoModelForCausalLM.from_config(copy.deepcopy(config), dtype=torch.float32)
     for module in model.modules():
         for name, parameter in module.named_parameters(recurse=False):
             zeros = torch.zeros((), dtype=parameter.dtype).expand(parameter.shape)
@@ -47,7 +48,11 @@ def hollow_model(config: PretrainedConfig, predicts: Prediction) -> PreTrainedMo
 
 
 def adapted_model(
-    model: PreTrainedModel | str | Path, config: PretrainedConfig, predicts: Prediction, adapt: Adapt | None
+    model: PreTrainedModel | str | Path,
+    config: PretrainedConfig,
+    predicts: Prediction,
+    adapt: Adapt | None,
+    classifier: Classifier = "token",
 ) -> PreTrainedModel | None:
     """Return a Hugging Face model with the adapters that are wanted, or ``None`` where none are.
 
@@ -56,6 +61,7 @@ def adapted_model(
         config: Of the model.
         predicts: What it is used for.
         adapt: Adds adapters.
+        classifier: What a model that predicts values is.
 
     Raises:
         ValueError: Adapters are to be added to a model that has some.
@@ -65,7 +71,7 @@ def adapted_model(
         return model if isinstance(model, PreTrainedModel) and has_some else None
     if has_some:
         raise ValueError(f"{type(model).__name__} has LoRA adapters already. Leave adapt out to train these.")
-    hollow = hollow_model(config, predicts)
+    hollow = hollow_model(config, predicts, classifier)
     adapt(hollow)
     return hollow if adapted_layers(hollow) else None
 

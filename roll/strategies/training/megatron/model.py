@@ -10,7 +10,8 @@ import torch
 from torch import Tensor, nn
 from transformers import PretrainedConfig
 
-from roll.strategies.base import Prediction
+from roll.strategies.base import Classifier, Prediction
+from roll.strategies.training.comparing import Reference
 from roll.strategies.training.log_probs import MAX_LOGITS, TokenOutputs, in_chunks
 from roll.strategies.training.megatron.architecture import inverse_frequencies, padded_vocabulary
 from roll.strategies.training.megatron.core import (
@@ -42,12 +43,18 @@ def transformer_engine_spec(config: TransformerConfig, virtual_stage: int | None
 
 
 class ValueHead(nn.Module):
-    """From hidden states to one number, in fp32, whole on every rank of the last stage."""
+    """From hidden states to one number, in fp32, whole on every rank of the last stage.
 
-    def __init__(self, hidden_size: int, device: torch.device) -> None:
+    Args:
+        hidden_size: Width of the states.
+        device: Where it is.
+        bias: Whether it has one.
+    """
+
+    def __init__(self, hidden_size: int, device: torch.device, *, bias: bool) -> None:
         super().__init__()
         self.weight = nn.Parameter(torch.zeros(1, hidden_size, device=device))
-        self.bias = nn.Parameter(torch.zeros(1, device=device))
+        self.bias = nn.Parameter(torch.zeros(1, device=device)) if bias else None
 
     def forward(self, states: Tensor) -> Tensor:
         """Return the values ``[n]`` of states ``[n, hidden]``."""
@@ -67,6 +74,7 @@ class Stage(GPTModel):
         layers: Any,
         *,
         predicts: Prediction,
+        classifier: Classifier,
         virtual_stage: int | None,
         device: torch.device,
     ) -> None:
@@ -88,7 +96,7 @@ class Stage(GPTModel):
         self.predicts = predicts
         self.vocabulary = hf_config.vocab_size
         if last and predicts == "values":
-            self.output_layer = ValueHead(config.hidden_size, device)
+            self.output_layer = ValueHead(config.hidden_size, device, bias=classifier == "token")
         elif last:
             # The states it is given here are whole on every rank, see `states_at`.
             head: Any = self.output_layer
@@ -103,8 +111,7 @@ class Stage(GPTModel):
         temperature: float = 1.0,
         with_entropy: bool = False,
         chunk_size: int | None = None,
-        ref_states: Tensor | None = None,
-        ref_weight: Tensor | None = None,
+        reference: Reference | None = None,
     ) -> TokenOutputs:
         """Say what the model predicts after some tokens; of a critic, values.
 
@@ -117,8 +124,8 @@ class Stage(GPTModel):
             temperature: Logits are divided by it.
             with_entropy: Also return entropies.
             chunk_size: Most tokens whose logits are held at once; ``None`` chooses by vocabulary.
-            ref_states: ``[n, hidden]``, of a reference: also return divergences from it.
-            ref_weight: This rank's part of the reference's head, ``[own part of the vocabulary, hidden]``.
+            reference: Also return divergences from it; its columns are ``[n, ...]``, and its ``measure`` takes
+                log-probs of this rank's part of the vocabulary.
 
         Returns:
             ``[n]`` each.
@@ -129,12 +136,14 @@ class Stage(GPTModel):
         weight = self.shared_embedding_or_output_weight() if self.share_embeddings_and_output_weights else None
         first, width = self.own_vocabulary()
 
-        def score_chunk(some: Tensor, wanted: Tensor, reference: Tensor) -> TokenOutputs:
+        def score_chunk(some: Tensor, wanted: Tensor, *compared: Tensor) -> TokenOutputs:
             logits, _ = self.output_layer(some.unsqueeze(1), weight=weight)
-            ref_logits = None
-            if ref_weight is not None:
-                with torch.no_grad():
-                    ref_logits = nn.functional.linear(reference.to(ref_weight.dtype), ref_weight)
+
+            def measure(log_probs: Tensor) -> Tensor:
+                assert reference is not None
+                found: Tensor = reference.measure(log_probs, *compared)
+                return found
+
             return score_tokens(
                 logits.squeeze(1)[:, :width],
                 wanted,
@@ -142,12 +151,12 @@ class Stage(GPTModel):
                 group=mpu.get_tensor_model_parallel_group(),
                 temperature=temperature,
                 with_entropy=with_entropy,
-                ref_logits=ref_logits,
+                measure=None if reference is None else measure,
             )
 
         if chunk_size is None:
             chunk_size = max(1, MAX_LOGITS // max(width, 1))
-        return in_chunks(score_chunk, chunk_size, before, targets, before[:, :0] if ref_states is None else ref_states)
+        return in_chunks(score_chunk, chunk_size, before, targets, *(() if reference is None else reference.columns))
 
     def states_at(self, states: Tensor, sources: Tensor) -> Tensor:
         """Return the states of some tokens, ``[n, hidden]``, from those of the last stage."""
@@ -172,6 +181,7 @@ def build_stages(
     layer_spec: LayerSpec,
     *,
     predicts: Prediction,
+    classifier: Classifier,
     device: torch.device,
 ) -> list[Stage]:
     """Make the stages of this rank: one, or several with an interleaved schedule. Their weights are not set."""
@@ -183,6 +193,7 @@ def build_stages(
             hf_config,
             layer_spec(config, number),
             predicts=predicts,
+            classifier=classifier,
             virtual_stage=number,
             device=device,
         ).to(device)

@@ -14,10 +14,12 @@ from torch import Tensor, nn
 from transformers import PreTrainedModel
 
 from roll.algorithms.distillation import REVERSE_KL, Divergence
-from roll.strategies.base import Prediction
+from roll.strategies.base import Classifier, Prediction
 from roll.strategies.parking import Parking
+from roll.strategies.training.comparing import Reference, compared_columns
 from roll.strategies.training.log_probs import TokenOutputs
 from roll.strategies.training.megatron.architecture import transformer_config
+from roll.strategies.training.megatron.comparing import SplitComparison
 from roll.strategies.training.megatron.core import (
     get_forward_backward_func,
     mpu,
@@ -30,6 +32,7 @@ from roll.strategies.training.megatron.options import MegatronOptions
 from roll.strategies.training.megatron.parallel import Place, default_device, open_parallel
 from roll.strategies.training.megatron.passes import Pass, PassPlanner
 from roll.strategies.training.megatron.weights import WeightMap
+from roll.strategies.training.values import classifier_config
 
 Outputs = Callable[[Pass, Stage, Tensor], tuple[Tensor, Any]]
 """From a micro-batch and the states of the last stage to what the backward pass starts from, and what to keep."""
@@ -62,6 +65,8 @@ class MegatronScorer:
         recompute: Recompute every layer in the backward pass, unless ``megatron`` says what to recompute.
         adapt: Gives a Hugging Face model LoRA adapters, in place (:func:`roll.models.lora.add_adapters`); is given one
             whose weights are all 0. ``None`` leaves it at the adapters that a loaded ``model`` has.
+        classifier: What a model that predicts ``values`` is saved as.
+        pad_token_id: What fills up sequences, where a classifier of them has to know it.
 
     Attributes:
         adapters: The LoRA adapters; ``None`` where there are none.
@@ -90,6 +95,8 @@ class MegatronScorer:
         seed: int = 0,
         recompute: bool = False,
         adapt: Adapt | None = None,
+        classifier: Classifier = "token",
+        pad_token_id: int | None = None,
     ) -> None:
         self.megatron = megatron or MegatronOptions()
         self.device = device if device is not None else default_device()
@@ -112,6 +119,7 @@ class MegatronScorer:
             weights.config,
             layer_spec or transformer_engine_spec,
             predicts=predicts,
+            classifier=classifier,
             device=self.device,
         )
         if use_sequence_packing and not can_pack(self.stages):
@@ -126,10 +134,13 @@ class MegatronScorer:
             )
         self.weights = WeightMap(self.stages, weights.config)
         self.weights.load(weights)
-        adapted = adapted_model(model, weights.config, predicts, adapt)
+        adapted = adapted_model(model, weights.config, predicts, adapt, classifier)
+        self._saved_as = weights.config
+        if predicts == "values":
+            self._saved_as = classifier_config(weights.config, classifier, pad_token_id)
         self.adapters = None if adapted is None else Adapters(adapted, self.stages, self.weights)
         self.chunks: list[Any] = list(self.stages)
-        self._reference: Tensor | None = None
+        self._comparison = self._make_comparison()
         self._parking = Parking()
         self._handed_over = False
 
@@ -176,32 +187,17 @@ class MegatronScorer:
         return self._compute(batch, lambda one, outputs: outputs.log_probs)
 
     def compute_divergence(self, batch: TensorDict) -> Tensor:
-        """Return ``sum_v pi * (log pi - log pi_ref)`` at each token of the mask, ``[batch, sequence]``, 0 elsewhere.
+        """Return the divergence from frozen models at each token of the mask, ``[batch, sequence]``, 0 elsewhere.
 
-        Reads ``ref_states`` of the batch, after :meth:`measure_from`.
+        Reads the columns of :mod:`roll.strategies.training.comparing`, after :meth:`measure_from`.
         """
         self._must_predict("log_probs")
         return self._compute(batch, lambda one, outputs: one.micro["divergence"])
 
     def measure_from(self, *heads: nn.Module, divergence: Divergence = REVERSE_KL) -> None:
-        """Let batches with ``ref_states`` have a ``divergence`` from the reference that has this head.
-
-        Args:
-            heads: One linear layer from hidden states to the whole vocabulary, without bias.
-            divergence: ``REVERSE_KL``: what the ranks that share the vocabulary add up.
-
-        Raises:
-            ValueError: The head has a bias, there are several, or the divergence is another one.
-        """
-        if len(heads) != 1 or divergence != REVERSE_KL:
-            raise ValueError("megatron_train measures the reverse KL from one frozen model over the whole vocabulary.")
-        head = heads[0]
-        if getattr(head, "bias", None) is not None:
-            raise ValueError("kl_penalty=full: megatron_train cannot measure from a reference whose head has a bias.")
-        last = self.stages[-1]
-        if last.post_process:
-            first, width = last.own_vocabulary()
-            self._reference = head.weight.detach()[first : first + width].to(self.device)  # type: ignore[operator]
+        """Let batches say what their ``divergence`` is measured from (:mod:`roll.strategies.training.comparing`)."""
+        if self._comparison is not None:
+            self._comparison.measure_from(*heads, divergence=divergence)
 
     @torch.no_grad()
     def compute_states(self, batch: TensorDict) -> Tensor:
@@ -217,7 +213,7 @@ class MegatronScorer:
     def score(self, one: Pass, stage: Stage, output: Tensor, *, with_entropy: bool = False) -> TokenOutputs:
         """Return the predictions for a micro-batch, ``[batch, sequence]`` each, equal on all ranks that share rows.
 
-        Gradients are recorded if they are enabled. Where there are ``ref_states``, ``divergence`` of the micro-batch
+        Gradients are recorded if they are enabled. Where the micro-batch says what to compare with, its ``divergence``
         becomes that of these predictions.
 
         Args:
@@ -226,8 +222,6 @@ class MegatronScorer:
             output: Its states.
             with_entropy: Also return entropies, of a policy.
         """
-        reference = one.micro.get("ref_states", None)
-        ref_states = None if reference is None else reference.flatten(0, 1)[one.inputs.cells]
         outputs = stage.score(
             output,
             one.inputs.sources,
@@ -235,14 +229,37 @@ class MegatronScorer:
             temperature=self.temperature,
             with_entropy=with_entropy,
             chunk_size=self.chunk_size,
-            ref_states=ref_states,
-            ref_weight=None if reference is None else self._reference,
+            reference=self._reference(one),
         )
         placed = [None if column is None else self._placed(column, one) for column in outputs]
         if placed[2] is not None:
             one.micro["divergence"] = placed[2]
         assert placed[0] is not None
         return TokenOutputs(placed[0], placed[1], placed[2])
+
+    def _make_comparison(self) -> SplitComparison | None:
+        """Return what compares with frozen models, on ranks that have a head over the vocabulary."""
+        last = self.stages[-1]
+        if self.predicts != "log_probs" or not last.post_process:
+            return None
+        first, width = last.own_vocabulary()
+        return SplitComparison(
+            self.temperature,
+            first=first,
+            width=width,
+            vocabulary=last.vocabulary,
+            group=mpu.get_tensor_model_parallel_group(),
+            device=self.device,
+        )
+
+    def _reference(self, one: Pass) -> Reference | None:
+        """Return what a micro-batch is compared with at its tokens, ``[n, ...]`` each."""
+        if self._comparison is None:
+            return None
+        found = self._comparison.reference(compared_columns(one.micro))
+        if found is None:
+            return None
+        return Reference(tuple(column.flatten(0, 1)[one.inputs.cells] for column in found.columns), found.measure)
 
     def passes(self, batch: TensorDict, *, scoring: bool = False) -> list[Pass]:
         """Split a batch into micro-batches, as many on every rank.
@@ -318,7 +335,7 @@ class MegatronScorer:
             writer = HfWriter(directory)
             writer.write(stream)
             writer.close()
-            config = type(self.hf_config).from_dict(self.hf_config.to_dict())
+            config = type(self._saved_as).from_dict(self._saved_as.to_dict())
             config.dtype = torch_dtype_name(self.config.params_dtype)
             config.save_pretrained(directory)
             if self._generation_config is not None:

@@ -13,7 +13,7 @@ from tensordict import TensorDict
 from torch import Tensor
 from transformers import PreTrainedModel
 
-from roll.strategies.base import BatchTotals, Loss, Prediction
+from roll.strategies.base import BatchTotals, Classifier, Loss, Prediction
 from roll.strategies.jobs import TrainOptions
 from roll.strategies.parking import Parking
 from roll.strategies.training.megatron import checkpoint
@@ -46,6 +46,8 @@ class MegatronTrainStrategy(ScoringTrainer):
         adapt: Gives a Hugging Face model LoRA adapters, in place (:func:`roll.models.lora.add_adapters`); is given one
             whose weights are all 0. Then only adapters are trained, and of a critic the value head. The same goes for
             a loaded ``model`` that has adapters.
+        classifier: What a model that predicts ``values`` is saved as.
+        pad_token_id: What fills up sequences, where a classifier of them has to know it.
 
     Raises:
         RuntimeError: There is no process group, no CUDA device where one is needed, or the process divides its ranks
@@ -64,6 +66,8 @@ class MegatronTrainStrategy(ScoringTrainer):
         device: torch.device | None = None,
         seed: int = 0,
         adapt: Adapt | None = None,
+        classifier: Classifier = "token",
+        pad_token_id: int | None = None,
     ) -> None:
         self.options = options
         self._scorer = MegatronScorer(
@@ -75,6 +79,8 @@ class MegatronTrainStrategy(ScoringTrainer):
             seed=seed,
             recompute=options.gradient_checkpointing,
             adapt=adapt,
+            classifier=classifier,
+            pad_token_id=pad_token_id,
             **options.for_scoring(),
         )
         self.device = self._scorer.device
@@ -154,6 +160,17 @@ class MegatronTrainStrategy(ScoringTrainer):
         # What was dispatched before must not arrive in the weights that are loaded.
         self.stepper.finish_gathering()
         checkpoint.load(directory, self.stages, self.stepper, self._scorer.megatron, self.device)
+
+    def load_optimizer(self, directory: Path) -> None:
+        """Load weights and moments of a checkpoint; schedule, options and random state stay those of this run.
+
+        Raises:
+            FileNotFoundError: If ``directory`` holds no training state.
+            ValueError: If it was written with another value of ``use_distributed_optimizer``.
+        """
+        self._must_be_here()
+        self.stepper.finish_gathering()
+        checkpoint.load(directory, self.stages, self.stepper, self._scorer.megatron, self.device, moments_only=True)
 
     def save_hf(self, directory: Path) -> None:
         """Write weights, adapters merged, and config in Hugging Face format; of several ranks the first one writes."""

@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import torch
 import torch.distributed as dist
 from torch import Tensor
 
 from roll.strategies.training.log_probs import TokenOutputs
-from roll.strategies.training.megatron.core import reduce_from_tensor_model_parallel_region
+from roll.strategies.training.megatron.core import (
+    copy_to_tensor_model_parallel_region,
+    reduce_from_tensor_model_parallel_region,
+)
 
 
 def score_tokens(
@@ -18,7 +23,7 @@ def score_tokens(
     group: dist.ProcessGroup,
     temperature: float = 1.0,
     with_entropy: bool = False,
-    ref_logits: Tensor | None = None,
+    measure: Callable[[Tensor], Tensor] | None = None,
 ) -> TokenOutputs:
     """Return log-probs of the targets, and entropies and divergences if asked, ``[n]`` each, equal on all ranks.
 
@@ -32,7 +37,7 @@ def score_tokens(
         group: The tensor-parallel ranks.
         temperature: Logits are divided by it.
         with_entropy: Also return entropies (nats).
-        ref_logits: The same of a reference, without a gradient: also return ``sum_v p_v (log p_v - log q_v)``.
+        measure: From :func:`own_log_probs`, ``[n, own part]``, to divergences ``[n]``.
     """
     shifted, total = _normalise(logits, temperature, group)
     width = shifted.shape[1]
@@ -43,22 +48,28 @@ def score_tokens(
     else:
         chosen = shifted.sum(1)
     parts = [chosen]
-    weights = shifted.exp() if with_entropy or ref_logits is not None else None
     if with_entropy:
-        assert weights is not None
-        parts.append((weights * shifted).sum(1))
-    if ref_logits is not None:
-        assert weights is not None
-        with torch.no_grad():
-            ref_shifted, ref_total = _normalise(ref_logits, temperature, group)
-        parts.append((weights * (shifted - ref_shifted)).sum(1))
+        parts.append((shifted.exp() * shifted).sum(1))
     sums = reduce_from_tensor_model_parallel_region(torch.stack(parts), group=group)
     log_total = total.log()
     entropy = log_total - sums[1] / total if with_entropy else None
-    divergence = None
-    if ref_logits is not None:
-        divergence = sums[-1] / total - log_total + ref_total.log()
+    divergence = None if measure is None else measure(_log_probs(shifted, total, group))
     return TokenOutputs(sums[0] - log_total, entropy, divergence)
+
+
+def own_log_probs(logits: Tensor, temperature: float, group: dist.ProcessGroup) -> Tensor:
+    """Return log-probs ``[n, own part]`` of logits of which every rank has a part, without padding columns.
+
+    What ranks make of their parts must be added up over them
+    (:func:`megatron.core.tensor_parallel.reduce_from_tensor_model_parallel_region`): gradients are right then.
+    """
+    return _log_probs(*_normalise(logits, temperature, group), group)
+
+
+def _log_probs(shifted: Tensor, total: Tensor, group: dist.ProcessGroup) -> Tensor:
+    # Every rank uses it for another part, so its gradient is the sum of theirs.
+    log_total: Tensor = copy_to_tensor_model_parallel_region(total.log(), group=group)
+    return shifted - log_total.unsqueeze(1)
 
 
 def _normalise(logits: Tensor, temperature: float, group: dist.ProcessGroup) -> tuple[Tensor, Tensor]:

@@ -4,9 +4,7 @@ from __future__ import annotations
 
 import copy
 import warnings
-from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
 
 import torch
 import torch.distributed.checkpoint as dcp
@@ -17,6 +15,7 @@ from torch.optim.lr_scheduler import LRScheduler
 from transformers import PreTrainedModel
 
 from roll.strategies.training.adapters import ADAPTER, adapted_layers
+from roll.strategies.training.random_state import random_state, restore_random_state
 from roll.strategies.training.ranks import Ranks
 
 CHECKPOINT_FILE = "train_state.pt"
@@ -41,7 +40,7 @@ def save_file(
         "model": model.state_dict(),
         "optimizer": optimizer.state_dict(),
         "scheduler": scheduler.state_dict(),
-        "random": _random_state(device),
+        "random": random_state(device),
     }
     torch.save(state, directory / CHECKPOINT_FILE)
     _describe(directory, model)
@@ -65,7 +64,7 @@ def save_shards(
         "stepped": bool(moments),
         "groups": [{key: value for key, value in group.items() if key != "params"} for group in optimizer.param_groups],
         "scheduler": scheduler.state_dict(),
-        "random": _random_state(device),
+        "random": random_state(device),
     }
     torch.save(rank_state, folder / _rank_file(ranks.rank))
     if ranks.rank == 0:
@@ -97,28 +96,6 @@ def load(
         raise FileNotFoundError(f"{directory} holds no {CHECKPOINT_FILE}; it is not a checkpoint of fsdp_train.")
 
 
-def load_moments(
-    directory: Path,
-    model: PreTrainedModel,
-    optimizer: Optimizer,
-    scheduler: LRScheduler,
-    device: torch.device,
-    ranks: Ranks,
-) -> None:
-    """Restore only weights and what the optimiser keeps for each parameter, for a run with a schedule of its own.
-
-    Raises:
-        FileNotFoundError: If ``directory`` holds no training state.
-    """
-    options = [{key: value for key, value in group.items() if key != "params"} for group in optimizer.param_groups]
-    schedule, random = copy.deepcopy(scheduler.state_dict()), _random_state(device)
-    load(directory, model, optimizer, scheduler, device, ranks)
-    scheduler.load_state_dict(schedule)
-    for group, own in zip(optimizer.param_groups, options, strict=True):
-        group.update(own)
-    _restore_random_state(random, device)
-
-
 def _describe(directory: Path, model: PreTrainedModel) -> None:
     """Write the model's configuration, so that its weights can be used without the run that trained them."""
     config = copy.deepcopy(model.config)
@@ -144,7 +121,7 @@ def _load_file(
     if ranks.size == 1:
         model.load_state_dict(state["model"])
         optimizer.load_state_dict(state["optimizer"])
-        _restore_random_state(state["random"], device)
+        restore_random_state(state["random"], device)
         return
     with torch.no_grad():
         for name, tensor in model.state_dict(keep_vars=True).items():
@@ -185,7 +162,7 @@ def _load_shards(
     scheduler.load_state_dict(common["scheduler"])
     if common["ranks"] == ranks.size:
         own = torch.load(folder / _rank_file(ranks.rank), map_location="cpu", weights_only=True)
-        _restore_random_state(own["random"], device)
+        restore_random_state(own["random"], device)
 
 
 def _weights(model: PreTrainedModel) -> dict[str, Tensor]:
@@ -215,17 +192,3 @@ def _like(target: Tensor, whole: Tensor) -> Tensor:
 
 def _rank_file(rank: int) -> str:
     return f"rank_{rank:05d}.pt"
-
-
-def _random_state(device: torch.device) -> dict[str, Any]:
-    """Return the state of torch's generators that a forward pass on ``device`` may draw from."""
-    state = {"cpu": torch.get_rng_state()}
-    if device.type == "cuda":
-        state["cuda"] = torch.cuda.get_rng_state(device)
-    return state
-
-
-def _restore_random_state(state: Mapping[str, Tensor], device: torch.device) -> None:
-    torch.set_rng_state(state["cpu"])
-    if device.type == "cuda" and "cuda" in state:
-        torch.cuda.set_rng_state(state["cuda"], device)

@@ -21,6 +21,7 @@ from roll.strategies.training.pytorch.options import FsdpOptions
 from roll.strategies.training.pytorch.scoring import Scorer
 from roll.strategies.training.ranks import Ranks
 from roll.strategies.training.schedules import make_schedule
+from roll.strategies.training.taking_over import own_schedule
 from roll.strategies.training.trainer import ScoringTrainer, accumulate, contributing
 
 __all__ = ["CHECKPOINT_FILE", "FsdpTrainStrategy"]
@@ -161,7 +162,8 @@ class FsdpTrainStrategy(ScoringTrainer):
             FileNotFoundError: If ``directory`` holds no training state.
         """
         self._must_be_here()
-        checkpoint.load_moments(directory, self.model, self.optimizer, self.scheduler, self.device, self._ranks)
+        with own_schedule(self.optimizer, self.scheduler, self.device):
+            self.load_checkpoint(directory)
 
     def save_hf(self, directory: Path) -> None:
         """Write weights, adapters merged, and config in Hugging Face format; of several ranks the first one writes."""
