@@ -28,6 +28,11 @@ class StageKeys(ConfigModel):
         description="Whose weights the stage starts from: those of the stage before (`previous`), of an earlier one by "
         "its name, or `pretrain`. The first stage starts from `pretrain`.",
     )
+    best_by: str | None = Field(
+        None,
+        description="Start from the best checkpoint of that stage, not from its newest: the one after whose step this "
+        "metric was best (`val/success`; of a loss the least), of those that are kept.",
+    )
     optimizer: bool = Field(
         False,
         description="Whether the stage begins with the optimiser of that stage too; schedule and learning rate are its "

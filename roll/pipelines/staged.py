@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from roll.common.registry import names_of_configurations_end
-from roll.config import ConfigError, Problem, RunConfig
+from roll.config import ConfigError, Problem, RunConfig, RunError
 from roll.config.kinds import PIPELINES, STAGES, runner
 from roll.config.staged import StagedConfig
 from roll.config.written import differences, to_mapping
@@ -22,6 +22,7 @@ from roll.pipelines.run.folders import folders, make_room, move_aside, own_folde
 from roll.pipelines.run.record import RunRecord
 from roll.pipelines.run.storage import refusals_end_the_run
 from roll.pipelines.run.terminal import introduce, say
+from roll.runs.curves import Curve
 from roll.runs.layout import CHECKPOINT_STATE, EVALUATION, list_checkpoints
 from roll.runs.outcome import State, forget_outcome, outcome_recorded, read_outcome
 from roll.runs.stored import StoredRun
@@ -155,19 +156,24 @@ class _StagedRun:
             "progress": whole.progress,
             "resume_from_checkpoint": bool(whole.resume_from_checkpoint),
         }
-        policy = self._policy(whole.origin_of(name))
+        policy = self._policy(whole.origin_of(name), whole.stages[name].best_by)
         if policy is not None:
             changes["pretrain"] = str(policy.absolute())
             if whole.stages[name].optimizer:
                 changes["optimizer_from"] = policy.absolute().parent
         return config.model_copy(update=changes).from_origins(config.origins)
 
-    def _policy(self, name: str | None) -> Path | None:
-        """Return the weights that a stage ended with: its newest, or if it trains nothing those that it began with."""
+    def _policy(self, name: str | None, best_by: str | None) -> Path | None:
+        """Return the weights of a stage: its newest or its best, or if it trains nothing those that it began with.
+
+        Raises:
+            RunError: No checkpoint was evaluated by that metric.
+        """
         while name is not None:
-            checkpoints = list_checkpoints(self._config.stages[name].config.checkpoint_path)
-            if checkpoints and (checkpoints[-1][1] / HF).is_dir():
-                return checkpoints[-1][1] / HF
+            config = self._config.stages[name].config
+            checkpoints = {step: path / HF for step, path in list_checkpoints(config.checkpoint_path)}
+            if checkpoints and checkpoints[max(checkpoints)].is_dir():
+                return checkpoints[max(checkpoints) if best_by is None else _best(config, best_by, checkpoints)]
             name = self._config.origin_of(name)
         return None
 
@@ -194,6 +200,24 @@ class _StagedRun:
         partial = path.with_name(f".{path.name}.partial")
         partial.write_text("".join(f"{json.dumps(row)}\n" for row in rows), encoding="utf-8")
         os.replace(partial, path)
+
+
+def _best(config: RunConfig, metric: str, checkpoints: Mapping[int, Path]) -> int:
+    """Return the step of the best of the checkpoints of a run.
+
+    Raises:
+        RunError: None was evaluated by that metric.
+    """
+    run = StoredRun.open(config.output_dir)
+    curve = run.curve(metric) if metric in run.metric_names else Curve(metric, (), ())
+    best = curve.only(checkpoints).best
+    if best is None:
+        kept = ", ".join(map(str, sorted(checkpoints)))
+        raise RunError(
+            f"best_by: {config.output_dir} has no {metric} after the steps of its checkpoints ({kept}). Let eval_steps "
+            "and save_steps be the same, or remove best_by."
+        )
+    return best[0]
 
 
 def _placeless(keys: Mapping[str, Any]) -> dict[str, Any]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Container, Iterator
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
@@ -46,6 +46,11 @@ class Curve:
         """The first step with the best value, and that value: the largest, of a loss the least. ``None`` of none."""
         sign = -1 if self.name.rpartition("/")[2] in _LOSSES else 1
         return max(self, key=lambda pair: sign * pair[1], default=None)
+
+    def only(self, steps: Container[int]) -> Curve:
+        """Return the same at some of the steps."""
+        pairs = [pair for pair in self if pair[0] in steps]
+        return Curve(self.name, tuple(step for step, _ in pairs), tuple(value for _, value in pairs))
 
     @property
     def last(self) -> float | None:

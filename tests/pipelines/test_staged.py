@@ -15,7 +15,7 @@ import torch
 from safetensors.torch import load_file
 
 import roll
-from roll.config import ConfigError, load
+from roll.config import ConfigError, RunError, load
 from roll.config.staged import StagedConfig
 from roll.pipelines.dpo import DPOPipeline
 from roll.pipelines.sft import SFTPipeline
@@ -196,6 +196,13 @@ def test_a_new_run_moves_all_stages_of_the_earlier_one_aside(data: Path, tmp_pat
             "stages.dpo.optimizer",
             "no optimiser has seen",
         ),
+        ({"stages__sft__best_by": "val/loss"}, "stages.sft.best_by", "no stage before it has checkpoints"),
+        (
+            {"stages__dpo__best_by": "val/loss", "stages__sft__save_steps": 1},
+            "stages.dpo.best_by",
+            "keeps the newest 2 of its 3 checkpoints",
+        ),
+        ({"stages__dpo__best_by": "val/loss", "eval_steps": 0}, "stages.dpo.best_by", "sft is never evaluated"),
         ({"stages__dpo__evaluation": {"config": "nothing"}}, "stages.dpo.evaluation", "no such configuration"),
     ],
 )
@@ -207,6 +214,25 @@ def test_all_stages_are_checked_before_the_first_begins(
     with pytest.raises(ConfigError, match=said) as error:
         run_stages(config(data, out, **filled))
     assert any(problem.path.startswith(path) for problem in error.value.problems) and not out.exists()
+
+
+def test_a_stage_may_start_from_the_best_checkpoint_of_the_one_before(data: Path, tmp_path: Path) -> None:
+    """Steps that are far too large after the first: the newest checkpoint is the worst."""
+    every = {"stages__sft__save_steps": 1, "stages__sft__eval_steps": 1, "stages__sft__checkpoint_config__keep": 3}
+    rate = {"stages__sft__actor_train__training_args__learning_rate": 0.3, "stages__dpo__eval_steps": 0}
+    best = {"stages__dpo__best_by": "val/loss", "stages__dpo__max_steps": 1}
+    run_stages(config(data, tmp_path / "run", **every, **rate, **best))
+
+    losses = dict(StoredRun.open(tmp_path / "run/sft").curve("val/loss"))
+    step = min((step for step in losses if step), key=losses.__getitem__)
+    assert step < 3
+    start = StoredRun.open(tmp_path / "run/dpo").config["pretrain"]
+    assert start == str(tmp_path / f"run/sft/checkpoints/step={step:06d}/hf")
+
+
+def test_a_metric_that_no_checkpoint_has_is_told(data: Path, tmp_path: Path) -> None:
+    with pytest.raises(RunError, match=r"has no val/success after the steps of its checkpoints \(3\)"):
+        run_stages(config(data, tmp_path, max_steps=3, stages__dpo__best_by="val/success", save_steps=0))
 
 
 @pytest.mark.exhaustive

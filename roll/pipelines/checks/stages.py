@@ -39,6 +39,8 @@ def _start_problems(config: StagedConfig) -> Iterator[Problem]:
         if origin is not None and policy is None:
             fix = "add start_from: pretrain to the stage."
             yield Problem(f"{STAGES}.{name}.start_from", f"{stage.config.pipeline} has no policy to start from.", fix)
+        if stage.best_by is not None:
+            yield from _best_problems(config, name, origin)
         if stage.optimizer:
             yield from _optimizer_problems(config, name, origin)
         own = None if policy is None else policy.model_args.model_name_or_path
@@ -49,6 +51,25 @@ def _start_problems(config: StagedConfig) -> Iterator[Problem]:
         if policy is not None and trained not in (None, "language", stage.config.policy_head):
             fix = "name the stage whose policy goes on, or pretrain; reward_pretrain takes a reward model."
             yield Problem(f"{STAGES}.{name}.start_from", f"{origin} trains a reward model, not a policy.", fix, origin)
+
+
+def _best_problems(config: StagedConfig, name: str, origin: str | None) -> Iterator[Problem]:
+    """Yield why a stage cannot start from the best checkpoint of another."""
+    path, metric = f"{STAGES}.{name}.best_by", config.stages[name].best_by
+    while origin is not None and not config.stages[origin].config.trains:
+        origin = config.origin_of(origin)
+    if origin is None:
+        yield Problem(path, "no stage before it has checkpoints.", "leave it out.", metric)
+        return
+    before = config.stages[origin].config
+    if not before.eval_steps:
+        fix = f"set {STAGES}.{origin}.eval_steps, or leave best_by out."
+        yield Problem(path, f"{origin} is never evaluated.", fix, metric)
+    last = -(-before.max_steps // before.save_steps) if before.save_steps else 1
+    keep = before.checkpoint_config.keep
+    if last > keep:
+        fix = f"set {STAGES}.{origin}.checkpoint_config.keep={last}, or a larger save_steps."
+        yield Problem(path, f"{origin} keeps the newest {keep} of its {last} checkpoints.", fix, metric)
 
 
 def _optimizer_problems(config: StagedConfig, name: str, origin: str | None) -> Iterator[Problem]:
