@@ -18,6 +18,7 @@ ARGUMENTS = {
     "algorithms": "--shapes 1",
     "async_rollout": "agentic --steps 9",
     "branch_values": "run --episodes 2 --n 2",
+    "dpo_vs_trl": "mixed --steps 2 --rounds 1 --peer-rows 32",
     "engine_overhead": "--groups 1 --episodes 8 --rounds 1 --slots 8",
     "env_speed": "--rounds 1",
     "frozen_lake_optimum": "",
@@ -36,9 +37,9 @@ ARGUMENTS = {
     "weight_sync": "--rounds 1 --vocabulary 64",
 }
 QUICK = {"env_speed", "frozen_lake_optimum", "waiting_envs"}
-NOT_PROGRAMS = {"curves", "recitation", "virtual_time"}
+NOT_PROGRAMS = {"contest", "curves", "recitation", "virtual_time"}
 NEEDS = {"engine_overhead": "vllm", "env_speed": "gym_sokoban", "ray_overhead": "ray"}
-NEEDS |= dict.fromkeys(("rlvr_vs_trl", "sft_vs_trl"), "trl")
+NEEDS |= dict.fromkeys(("dpo_vs_trl", "rlvr_vs_trl", "sft_vs_trl"), "trl")
 
 
 def test_every_benchmark_is_tried_here() -> None:

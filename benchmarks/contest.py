@@ -1,0 +1,220 @@
+"""A trainer of ours and one of TRL's in turn: the model, the clock, rounds in processes of their own, the table."""
+
+from __future__ import annotations
+
+import argparse
+import io
+import multiprocessing
+import os
+import resource
+import statistics
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import redirect_stdout
+from dataclasses import astuple, dataclass
+from multiprocessing.connection import Connection
+from typing import Any
+
+import numpy as np
+import torch
+from transformers import Qwen3Config, Qwen3ForCausalLM, TrainerCallback
+
+ROWS, VOCABULARY, RATE = 32, 4096, 1e-4
+DEADLINE = 1800.0
+WANTED = {"uniform": 1.1, "mixed": 2.0}
+
+
+@dataclass(frozen=True)
+class Side:
+    """A contestant: ``ours``, or ``TRL`` with so many rows per micro-batch, padded or end to end."""
+
+    name: str
+    rows: int = 0
+    tokens: int = 0
+    flat: bool = False
+
+    def __str__(self) -> str:
+        size = f"{self.rows} rows" if self.rows else f"{self.tokens} tokens"
+        return f"{self.name}, {size} per micro-batch{', flat' if self.flat else ''}"
+
+
+@dataclass(frozen=True)
+class Round:
+    """What a contestant did in a round: clock and processor seconds of a step, losses, peak memory in MiB."""
+
+    wall: float
+    cpu: float
+    losses: tuple[float, ...]
+    memory: float
+
+
+def model() -> Qwen3ForCausalLM:
+    torch.manual_seed(0)
+    sizes = dict(hidden_size=192, num_hidden_layers=4, intermediate_size=576, vocab_size=VOCABULARY, head_dim=48)
+    heads = dict(num_attention_heads=4, num_key_value_heads=2)
+    config = Qwen3Config(**sizes, **heads, max_position_embeddings=1024, tie_word_embeddings=True)
+    config._attn_implementation = "sdpa"
+    return Qwen3ForCausalLM(config)
+
+
+def lengths_of(case: str, count: int, noise: np.random.Generator) -> np.ndarray:
+    """Return so many lengths: all 128, or 8 to 512, log-normal."""
+    if case == "uniform":
+        return np.full(count, 128)
+    return np.clip(np.exp(noise.normal(4.2, 0.9, count)), 8, 512).astype(int)
+
+
+class Clock:
+    """Times steps; the first of a round is warm-up."""
+
+    def __init__(self) -> None:
+        self.stamps: list[tuple[float, float]] = []
+        self.losses: list[float] = []
+
+    def tick(self) -> None:
+        """Note the time."""
+        self.stamps.append((time.perf_counter(), time.process_time()))
+
+    def round(self, before: float) -> Round:
+        """Return what happened, in a process that had ``before`` MiB."""
+        (wall, cpu), (last_wall, last_cpu) = self.stamps[1], self.stamps[-1]
+        steps = len(self.stamps) - 2
+        return Round((last_wall - wall) / steps, (last_cpu - cpu) / steps, tuple(self.losses), peak() - before)
+
+
+def peak() -> float:
+    """Return the most MiB that this process has had."""
+    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
+
+
+class Watch(TrainerCallback):
+    """Lets a clock know of the steps of a trainer of TRL."""
+
+    def __init__(self, clock: Clock) -> None:
+        self._clock = clock
+
+    def on_train_begin(self, *_: Any, **__: Any) -> None:
+        """Begin."""
+        self._clock.tick()
+
+    def on_step_end(self, *_: Any, **__: Any) -> None:
+        """Note a step."""
+        self._clock.tick()
+
+    def on_log(self, *_: Any, logs: dict[str, float], **__: Any) -> None:
+        """Note a loss."""
+        if "loss" in logs:
+            self._clock.losses.append(logs["loss"])
+
+
+def trl_arguments(kind: Any, rows: int, steps: int, **more: Any) -> Any:
+    """Return the arguments of a trainer of TRL (``SFTConfig``, ``DPOConfig``) with so many rows per micro-batch."""
+    return kind(
+        output_dir=f"{tempfile.gettempdir()}/roll-contest",  # where nothing is written
+        max_steps=steps,
+        per_device_train_batch_size=rows,
+        gradient_accumulation_steps=ROWS // rows,
+        learning_rate=RATE,
+        lr_scheduler_type="constant",
+        weight_decay=0.0,
+        max_grad_norm=1.0,
+        max_length=None,
+        gradient_checkpointing=False,
+        report_to="none",
+        save_strategy="no",
+        logging_steps=1,
+        disable_tqdm=True,
+        use_cpu=True,
+        bf16=False,
+        train_sampling_strategy="sequential",
+        **more,
+    )
+
+
+Work = Callable[["Side", str, int], "Round"]
+"""Lets a side take the steps of a round of a case."""
+
+
+def serve(pipe: Connection, work: Work, side: Side, case: str, steps: int) -> None:
+    """Work through rounds until nobody asks for more."""
+    os.environ["TRANSFORMERS_VERBOSITY"] = "error"
+    while pipe.recv():
+        with redirect_stdout(io.StringIO()):  # TRL prints every step
+            found = work(side, case, steps)
+        pipe.send(astuple(found))
+
+
+def rounds(case: str, sides: Mapping[Side, Work], steps: int, number: int) -> dict[Side, list[Round]]:
+    """Let the contestants take rounds in turn."""
+    context = multiprocessing.get_context("spawn")
+    pipes: dict[Side, Connection] = {}
+    for side, work in sides.items():
+        pipes[side], other = context.Pipe()
+        context.Process(target=serve, args=(other, work, side, case, steps), daemon=True).start()
+        other.close()
+    found: dict[Side, list[Round]] = {side: [] for side in sides}
+    for turn in range(number):
+        for side in list(sides) if turn % 2 == 0 else list(sides)[::-1]:
+            pipes[side].send(True)
+            if not pipes[side].poll(DEADLINE):
+                raise TimeoutError(f"{side} did not answer within {DEADLINE:.0f} s")
+            found[side].append(Round(*pipes[side].recv()))
+    for pipe in pipes.values():
+        pipe.send(False)
+    return found
+
+
+def report(case: str, found: Mapping[Side, Sequence[Round]], lengths: Sequence[int], steps: int) -> Iterator[str]:
+    """Yield the table of a case; ``lengths`` are those of the sequences of all steps but the first."""
+    tokens = sum(lengths) / (steps - 1)
+    yield f"\n{case}: {ROWS} rows per step, {tokens:.0f} tokens (sequences of {min(lengths)} to {max(lengths)})"
+    yield f"{'':36}{'tokens/s':>10}{'per CPU s':>11}{'memory MiB':>12}{'last loss':>11}"
+    for side, done in found.items():
+        wall, cpu = (statistics.median(getattr(one, name) for one in done) for name in ("wall", "cpu"))
+        figures = f"{tokens / wall:>10.0f}{tokens / cpu:>11.0f}{done[0].memory:>12.0f}{done[0].losses[-1]:>11.4f}"
+        yield f"{side!s:36}{figures}"
+    us = next(done for side, done in found.items() if side.name == "ours")
+    best = min((side for side in found if side.name != "ours"), key=lambda side: cpu_of(found[side]))
+    pairs = list(zip(us, found[best], strict=True))
+    for name, attribute in (("by the clock", "wall"), ("by the processor", "cpu")):
+        ratios = sorted(getattr(them, attribute) / getattr(one, attribute) for one, them in pairs)
+        shown = f"{ratios[0]:.2f} to {ratios[-1]:.2f}"
+        yield f"ratio {name}, TRL at its best: {statistics.median(ratios):.2f} ({shown}); wanted {WANTED[case]}"
+
+
+def cpu_of(done: Sequence[Round]) -> float:
+    """Return the processor seconds of the median round."""
+    return statistics.median(one.cpu for one in done)
+
+
+def compete(
+    description: str | None, ours: Work, theirs: Work, lengths: Callable[[str, int], list[int]], *, padding_free: bool
+) -> None:
+    """Read the command line, let both sides take rounds, and print the tables.
+
+    Args:
+        description: What the program says of itself.
+        ours: Our side.
+        theirs: TRL's.
+        lengths: From a case and a number of steps to the lengths of all sequences but those of the first step.
+        padding_free: Whether TRL's trainer can lay rows end to end.
+    """
+    parser = argparse.ArgumentParser(description=description, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("cases", nargs="*", default=list(WANTED))
+    parser.add_argument("--steps", type=int, default=6, help="of a round, the first is warm-up")
+    parser.add_argument("--rounds", type=int, default=5)
+    parser.add_argument("--tokens", type=int, default=2048, help="of our micro-batches")
+    parser.add_argument("--peer-rows", type=int, nargs="+", default=[4, 8, 16], help="of TRL's micro-batches")
+    if padding_free:
+        parser.add_argument("--padding-free", action="store_true", help="try TRL's padding_free too")
+    arguments = parser.parse_args()
+    kinds = (False, True) if getattr(arguments, "padding_free", False) else (False,)
+    sides: dict[Side, Work] = {Side("ours", tokens=arguments.tokens): ours}
+    sides |= {Side("TRL", rows, flat=flat): theirs for rows in arguments.peer_rows for flat in kinds}
+    for case in arguments.cases:
+        found = rounds(case, sides, arguments.steps, arguments.rounds)
+        for line in report(case, found, lengths(case, arguments.steps), arguments.steps):
+            sys.stdout.write(f"{line}\n")
+        sys.stdout.flush()

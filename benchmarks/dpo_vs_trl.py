@@ -1,0 +1,134 @@
+"""Tokens per second of learning from preferences against TRL's ``DPOTrainer``: same model, pairs and updates.
+
+    OMP_NUM_THREADS=1 python benchmarks/dpo_vs_trl.py [uniform] [mixed] [--steps 6] [--rounds 5]
+
+Needs ``trl>=1.16,<2``. The model of ``sft_vs_trl.py``; pairs of random tokens behind a prompt of a quarter of
+the length. ``uniform``: every sequence has 128 tokens. ``mixed``: 8 to 512 tokens, log-normal, chosen and rejected
+answers each for itself. A step is 32 pairs, 64 sequences, and one optimiser step of AdamW on the sigmoid loss; the
+reference is a copy of the model and scores every step anew, on both sides. All see the same pairs in the same order.
+
+Ours puts both answers of pairs end to end, at most ``--tokens`` tokens in a micro-batch. TRL pads the sequences of
+``--peer-rows`` pairs to the longest; its ``padding_free`` does not work with preferences in this version. Contestants
+are processes that take rounds in turn, as there.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from roll.config.process import prepare_process
+
+prepare_process()  # the same OpenMP settings for both sides, before torch is imported
+
+import numpy as np  # noqa: E402
+import torch  # noqa: E402
+from contest import (  # noqa: E402
+    RATE,
+    ROWS,
+    VOCABULARY,
+    Clock,
+    Round,
+    Side,
+    Watch,
+    compete,
+    lengths_of,
+    model,
+    peak,
+    trl_arguments,
+)
+
+BETA = 0.1
+
+
+def pairs_of(case: str, steps: int) -> list[dict[str, list[int]]]:
+    """Return the pairs of all steps of a round, the same for every contestant."""
+    noise = np.random.default_rng(7)
+    count = ROWS * steps
+    one, other = lengths_of(case, count, noise), lengths_of(case, count, noise)
+
+    def drawn(length: int) -> list[int]:
+        tokens: list[int] = noise.integers(5, VOCABULARY, length).tolist()
+        return tokens
+
+    asked = np.minimum(one, other) // 4
+    return [
+        {"prompt_ids": drawn(prompt), "chosen_ids": drawn(a - prompt), "rejected_ids": drawn(b - prompt)}
+        for prompt, a, b in zip(asked.tolist(), one.tolist(), other.tolist(), strict=True)
+    ]
+
+
+def ours(side: Side, case: str, steps: int) -> Round:
+    """Take the steps with ``fsdp_train``."""
+    from roll.pipelines.sampling.demonstrations import to_batch
+    from roll.strategies.jobs import TrainOptions
+    from roll.strategies.training.micro_batches import PAIR
+    from roll.strategies.training.preference import CHOSEN, REF_SUMS, PreferenceLoss, answer_sums
+    from roll.strategies.training.pytorch.scoring import Scorer
+    from roll.strategies.training.pytorch.train import FsdpTrainStrategy
+
+    options = TrainOptions(
+        learning_rate=RATE,
+        weight_decay=0.0,
+        max_grad_norm=1.0,
+        lr_scheduler_type="constant",
+        total_steps=steps,
+        max_tokens_per_microbatch=side.tokens,
+        use_sequence_packing=True,
+    )
+    trainer = FsdpTrainStrategy(model(), options)
+    reference = Scorer(model().requires_grad_(False), **options.for_scoring())
+    loss, clock, before = PreferenceLoss(kind="sigmoid", beta=BETA), Clock(), peak()
+    pairs = pairs_of(case, steps)
+    clock.tick()
+    for step in range(steps):
+        rows = []
+        for pair in pairs[step * ROWS : (step + 1) * ROWS]:
+            for answer in (pair["chosen_ids"], pair["rejected_ids"]):
+                ids = np.array(pair["prompt_ids"] + answer, np.int32)
+                rows.append((ids, np.arange(len(ids)) >= len(pair["prompt_ids"])))
+        batch = to_batch(rows, 0)
+        batch[CHOSEN], batch[PAIR] = torch.tensor([True, False] * ROWS), torch.arange(ROWS).repeat_interleave(2)
+        batch[REF_SUMS] = answer_sums(reference.compute_log_probs(batch), batch)
+        clock.losses.append(trainer.train_step(batch, loss)["loss"])
+        clock.tick()
+    return clock.round(before)
+
+
+def theirs(side: Side, case: str, steps: int) -> Round:
+    """Take the steps with TRL."""
+    from datasets import Dataset
+    from trl import DPOConfig, DPOTrainer
+
+    from roll.models.loading import load_tokenizer
+
+    class OfTokens(DPOTrainer):
+        """Takes rows that are tokens already."""
+
+        def _prepare_dataset(self, dataset: Any, *_: Any, **__: Any) -> Any:
+            return dataset
+
+    clock = Clock()
+    trainer = OfTokens(
+        model=model(),
+        ref_model=model(),
+        args=trl_arguments(DPOConfig, side.rows, steps, beta=BETA),
+        train_dataset=Dataset.from_list(pairs_of(case, steps)),
+        processing_class=load_tokenizer("toy"),
+        callbacks=[Watch(clock)],
+    )
+    before = peak()
+    trainer.train()
+    return clock.round(before)
+
+
+def lengths(case: str, steps: int) -> list[int]:
+    """Return the lengths of the sequences of all pairs but those of the first step."""
+    return [
+        len(pair["prompt_ids"]) + len(pair[answer])
+        for pair in pairs_of(case, steps)[ROWS:]
+        for answer in ("chosen_ids", "rejected_ids")
+    ]
+
+
+if __name__ == "__main__":
+    compete(__doc__, ours, theirs, lengths, padding_free=False)
