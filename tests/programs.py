@@ -61,7 +61,8 @@ class WarmProgram:
 def _server(environment: tuple[tuple[str, str], ...]) -> socket.socket:
     """A warm process, which ends with this one."""
     ours, theirs = socket.socketpair()
-    variables = {name: value for name, value in os.environ.items() if name != "PYTHONPATH"} | dict(environment)
+    # The code beside these tests, whichever copy of it is installed.
+    variables = {**os.environ, **dict(environment), "PYTHONPATH": str(ROOT)}
     with theirs:
         subprocess.Popen(
             [sys.executable, str(ROOT / "tests" / "warm_server.py"), str(theirs.fileno())],

@@ -5,7 +5,8 @@ Imports neither torch nor ray nor transformers; Hydra itself is imported by :fun
 
 from roll.config.agentic import AgenticConfig
 from roll.config.batch_plan import BatchPlan
-from roll.config.distill import DistillConfig
+from roll.config.distill import DistillConfig, PromptDistillConfig
+from roll.config.distill_rows import RowDistillConfig
 from roll.config.dpo import DPOConfig
 from roll.config.env_manager import CustomEnvConfig, EnvManagerConfig, RewardNormalization, Timeouts
 from roll.config.errors import ConfigError, ConfigWarning, Problem, RunError
@@ -39,9 +40,11 @@ __all__ = [
     "PlayingConfig",
     "RLConfig",
     "Problem",
+    "PromptDistillConfig",
     "RLVRConfig",
     "RewardModelConfig",
     "RewardNormalization",
+    "RowDistillConfig",
     "RunConfig",
     "RunError",
     "SFTConfig",

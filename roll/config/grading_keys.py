@@ -117,3 +117,8 @@ class GradedKeys(SamplingConfig):
         description="Rewards of a group as a whole, with their weights, `{distinct: 0.1}`: each sees all members of a "
         "training group, and gives every member a number that is added to its score.",
     )
+
+    @property
+    def graded_domains(self) -> list[str]:
+        """The domains that are graded; one without a name where there must be rewards and none says which."""
+        return list(self.rewards) or ([""] if self.needs_rewards else [])

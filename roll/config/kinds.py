@@ -11,7 +11,8 @@ from omegaconf import DictConfig, ListConfig
 
 from roll.common.registry import Registry, UnknownNameError
 from roll.config.agentic import AgenticConfig
-from roll.config.distill import DistillConfig
+from roll.config.distill import DistillConfig, PromptDistillConfig
+from roll.config.distill_rows import RowDistillConfig
 from roll.config.dpo import DPOConfig
 from roll.config.errors import ConfigError, Problem
 from roll.config.evaluation import EvaluationConfig
@@ -160,6 +161,10 @@ register_pipeline("sft", config=SFTConfig, run="roll.pipelines.sft:SFTPipeline.s
 register_pipeline("dpo", config=DPOConfig, run="roll.pipelines.dpo:DPOPipeline.start")
 register_pipeline("reward_model", config=RewardModelConfig, run="roll.pipelines.reward_model:RewardModelPipeline.start")
 register_pipeline("distill", config=DistillConfig, run="roll.pipelines.distill:DistillPipeline.start")
+register_pipeline(
+    "distill_prompts", config=PromptDistillConfig, run="roll.pipelines.distill:PromptDistillPipeline.start"
+)
+register_pipeline("distill_rows", config=RowDistillConfig, run="roll.pipelines.distill_rows:RowDistillPipeline.start")
 register_pipeline("sample", config=SampleConfig, run="roll.pipelines.sample:SamplePipeline.start")
 register_pipeline(
     STAGED,

@@ -33,9 +33,9 @@ Config = TypeVar("Config", bound=RunConfig)
 _MARKS: Final = {
     "sft_train": "sft",
     "chosen_key": "dpo",
-    "student": "distill",
-    "student_train": "distill",
-    "kd_objective": "distill",
+    "student": "distill_rows",
+    "student_train": "distill_prompts",
+    "kd_objective": "distill_rows",
 }
 """Keys that only one kind of run has, where a file does not name its kind."""
 

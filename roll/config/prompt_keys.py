@@ -13,6 +13,9 @@ from roll.config.worker import DataArgs, GeneratingArgs, NonNegative, Seconds
 PROMPTS = "prompts"
 """Name of the source of prompts, beside those of environment tags."""
 
+ANY_TAG = "*"
+"""Stands among the tags of a domain for all that no other domain names."""
+
 
 class ValidationConfig(ConfigModel):
     """Evaluation on prompts."""

@@ -61,8 +61,9 @@ class RunConfig(ConfigModel):
     # The run
     pipeline: str | None = Field(
         None,
-        description="Kind of run: `agentic`, `rlvr`, `sft`, `dpo`, `reward_model`, `distill`, `sample`, `evaluation`, "
-        "or one of your own. null: what the program runs. Beside `stages`: that of stages that do not say theirs.",
+        description="Kind of run: `agentic`, `rlvr`, `sft`, `dpo`, `reward_model`, `distill`, `distill_prompts`, "
+        "`distill_rows`, `sample`, `evaluation`, or one of your own. null: what the program runs. Beside `stages`: "
+        "that of stages that do not say theirs.",
     )
     pipeline_modules: NameList = Field(
         default_factory=list, description="Python modules to import that register kinds of run of your own."

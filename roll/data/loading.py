@@ -12,6 +12,7 @@ from typing import Any
 import numpy as np
 
 from roll.config.errors import FixableError
+from roll.config.prompt_keys import ANY_TAG
 from roll.config.worker import DataArgs
 from roll.data.custom import CustomRows, open_custom
 from roll.data.dataset import PromptDataset
@@ -40,7 +41,7 @@ def load_prompts(
 
     Args:
         args: The ``data_args`` section.
-        domains: The tags of the rows that belong to each domain.
+        domains: The tags of the rows that belong to each domain; ``*`` are all that no other domain names.
         encode: Conversation to tokens, generation prompt included (``ChatRenderer.initial_ids``).
         encode_text: Plain text to tokens; used to cut prompts.
         decode: Tokens to text; used to cut prompts.
@@ -166,6 +167,8 @@ class _Check:
         written = canonical(row)
         parsed = reader.read(row)
         domain = self._tag_domains.get(parsed.tag)
+        if domain is None and ANY_TAG in self._tag_domains:
+            domain = self._tag_domains[parsed.tag] = self._tag_domains[ANY_TAG]
         if domain is None:
             self._unknown_place = self._unknown_place or f"{rows.name}, {rows.unit} {rows.place(place[1])}"
             self._unknown[parsed.tag] += 1
@@ -198,7 +201,8 @@ class _Check:
             found = ", ".join(f"{tag!r} ({count} rows)" for tag, count in self._unknown.most_common(8))
             raise DataError(
                 f"tags that belong to no domain, first in {self._unknown_place}: {found}.",
-                f"add them to `tag_included` of a domain in `rewards`. Known: {', '.join(self._tag_domains)}.",
+                "add them to `tag_included` of a domain in `rewards`, or of one of `teachers`. Known: "
+                f"{', '.join(self._tag_domains)}.",
             )
         if self._overlong:
             raise DataError(

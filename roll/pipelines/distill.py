@@ -5,27 +5,27 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
-from roll.config import DistillConfig
-from roll.pipelines.checks.distill import check_distill
+from roll.config import DistillConfig, PromptDistillConfig
+from roll.config.taught import TaughtConfig
+from roll.pipelines.answering import AnsweringRun
+from roll.pipelines.checks.distill import check_distill, check_distill_prompts
 from roll.pipelines.learning.batches import TrainingBatch
 from roll.pipelines.learning.distiller import Distiller
 from roll.pipelines.learning.taught_rows import KEY, TaughtRows
 from roll.pipelines.playing import PlayingRun
 from roll.pipelines.run.interrupts import to_its_end
+from roll.pipelines.sampled import SampledRun
 from roll.workers.loading import Text
 
+Config = TypeVar("Config", bound=TaughtConfig)
 
-class DistillPipeline(PlayingRun[DistillConfig]):
+
+class TaughtRun(SampledRun[Config]):
     """Brings the distributions of a student to those of its teachers, on what the student samples or a file has."""
 
     stored: TaughtRows | None = None
-
-    @classmethod
-    def check(cls, config: DistillConfig) -> list[str]:
-        """Check what loading cannot; return what has no effect."""
-        return check_distill(config)
 
     def read_data(self, text: Text) -> None:
         """Read what teachers said, if files have that, before a model loads."""
@@ -47,11 +47,11 @@ class DistillPipeline(PlayingRun[DistillConfig]):
         self.core.weight_check.require()
 
     def state(self) -> dict[str, Any]:
-        """Return what was played, and which rows of files there are, as JSON."""
+        """Return what was sampled, and which rows of files there are, as JSON."""
         stored = {} if self.stored is None else {KEY: self.stored.state()}
         return {**super().state(), **stored}
 
-    def load_state(self, state: dict[str, Any]) -> None:
+    async def restore(self, folder: Path, state: dict[str, Any]) -> None:
         """Go on where a checkpoint ended.
 
         Raises:
@@ -59,7 +59,7 @@ class DistillPipeline(PlayingRun[DistillConfig]):
         """
         if self.stored is not None and KEY in state:
             self.stored.check_state(state[KEY])
-        super().load_state(state)
+        await super().restore(folder, state)
 
     def headline(self) -> str:
         """Return student, divergence, teachers and batch in a few words."""
@@ -75,3 +75,21 @@ class DistillPipeline(PlayingRun[DistillConfig]):
         yield from super().remarks()
         if self.stored is not None:
             yield f"  teacher   {len(self.stored.rows):,} rows, {self.stored.rows[0].teacher_ids.shape[1]} tokens named"
+
+
+class DistillPipeline(TaughtRun[DistillConfig], PlayingRun[DistillConfig]):
+    """The student plays, and may answer prompts beside that."""
+
+    @classmethod
+    def check(cls, config: DistillConfig) -> list[str]:
+        """Check what loading cannot; return what has no effect."""
+        return check_distill(config)
+
+
+class PromptDistillPipeline(TaughtRun[PromptDistillConfig], AnsweringRun[PromptDistillConfig]):
+    """The student answers prompts."""
+
+    @classmethod
+    def check(cls, config: PromptDistillConfig) -> list[str]:
+        """Check what loading cannot; return what has no effect."""
+        return check_distill_prompts(config)

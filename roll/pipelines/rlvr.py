@@ -2,22 +2,12 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 from roll.config import RLVRConfig
-from roll.distributed import Cluster
+from roll.pipelines.answering import AnsweringRun
 from roll.pipelines.checks.rlvr import check_rlvr
 from roll.pipelines.learning.learner import Learner
-from roll.pipelines.reporting.domain_metrics import evaluation_metrics
 from roll.pipelines.rl import RLPipeline
-from roll.pipelines.roles.core import build_core
-from roll.pipelines.sampling.grading import start_graders
-from roll.pipelines.sampling.prompt_data import load_data
-from roll.pipelines.sampling.prompts import PROMPTS, Prompts
-from roll.pipelines.sampling.stream import load_state
-from roll.schedulers.group_stream import StepGroups
 from roll.tracking import RunSummary
-from roll.workers.loading import load_text
 
 
 def run_rlvr(config: RLVRConfig) -> RunSummary:
@@ -25,60 +15,18 @@ def run_rlvr(config: RLVRConfig) -> RunSummary:
     return RlvrPipeline.start(config)
 
 
-class RlvrPipeline(RLPipeline[RLVRConfig]):
-    """Answers prompts of a data set, in groups of responses to the same prompt."""
-
-    prompts: Prompts
+class RlvrPipeline(AnsweringRun[RLVRConfig], RLPipeline[RLVRConfig]):
+    """Learns from the grades of responses."""
 
     @classmethod
     def check(cls, config: RLVRConfig) -> list[str]:
         """Check what loading cannot; return what has no effect."""
         return check_rlvr(config)
 
-    async def assemble(self, cluster: Cluster) -> None:
-        """Read the prompts; start models, engines and graders."""
-        config = self.config
-        text = load_text(config)
-        data = load_data(config, text)
-        self.introduce_data(data)
-        self.read_data(text)
-        self.core = await build_core(config, text, cluster)
-        self.learner = Learner(config, self.core, self.progress, experts=self.experts, answers=self.answers)
-        graders = await start_graders(config, self.core)
-        self.prompts = Prompts(config, self.core, data, graders, config.rollout_batch_size)
-        self.give_groups([self.prompts.source()])
+    def make_learner(self) -> Learner:
+        """Return what turns grades into advantages, and these into new weights."""
+        return Learner(self.config, self.core, self.progress, experts=self.experts, answers=self.answers)
 
     def domains(self) -> dict[str, str]:
         """Return the domain of each tag of prompts."""
         return {tag: name for name, reward in self.config.rewards.items() for tag in reward.tags(name)}
-
-    def sampled(self, rollout: StepGroups) -> dict[str, float]:
-        """Return how many prompts were used up, and what each domain earned."""
-        if self.config.learns_from_store:
-            return {}
-        return self.prompts.sampled(rollout, self.stream.position(PROMPTS))
-
-    async def evaluate(self, step: int) -> None:
-        """Answer every validation prompt."""
-        if self.config.validation is None:
-            return
-        with self.progress.stage("eval"):
-            groups = await self.prompts.evaluate(self.progress)
-        self.report_evaluation(groups, step, evaluation_metrics(groups))
-
-    def state(self) -> dict[str, Any]:
-        """Return the position in the data, and which data they are, as JSON."""
-        sampling = self.stream.state_dict()
-        answered = {} if self.config.learns_from_store else self.prompts.state(sampling)
-        return {**super().state(), "sampling": sampling, **answered}
-
-    def load_state(self, state: dict[str, Any]) -> None:
-        """Go on behind the last prompt that was trained on.
-
-        Raises:
-            ConfigError: If the data are not those of the checkpoint.
-        """
-        position = self.prompts.data.resume_position(state["data"]) if "data" in state else 0
-        # Earlier versions wrote the position only, and "ahead" where they sampled ahead.
-        ahead = {PROMPTS: state["ahead"]} if "ahead" in state else None
-        load_state(self.stream, state.get("sampling", ahead), position)

@@ -142,7 +142,8 @@ class SampledRun(Run[Config]):
             learned = await to_its_end(asyncio.create_task(self.update(batch, step)))
             self.keep(batch, step)
         described = prefixed(rollout_metrics(new.groups), "rollout")
-        named = {"reward/mean": described.get("rollout/reward", 0.0)}
+        learns_from_scores = any(t.score is not None for group in new.groups for t in group.trajectories)
+        named = {"reward/mean": described.get("rollout/reward", 0.0)} if learns_from_scores else {}
         success = success_in_environments(new.groups)
         if success is not None:
             named["env/success"] = success

@@ -3,16 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from functools import partial
 
 import numpy as np
 from tensordict import TensorDict
 
 from roll.config import SFTConfig
 from roll.config.worker import DataArgs
-from roll.data.supervised import DemonstrationTable, load_demonstrations
+from roll.data.supervised import DemonstrationTable
 from roll.pipelines.rows import RowsRun
-from roll.pipelines.sampling.demonstrations import encode, in_batches, rows_batch
+from roll.pipelines.sampling.demonstrations import in_batches, read_demonstrations, rows_batch
 from roll.strategies.training.supervised import SupervisedLoss
 
 
@@ -21,7 +20,7 @@ class SFTPipeline(RowsRun[SFTConfig, DemonstrationTable]):
 
     def read(self, data: DataArgs) -> DemonstrationTable:
         """Return the demonstrations."""
-        return load_demonstrations(data, self.config, self.config.sequence_length, partial(encode, self.text))
+        return read_demonstrations(self.config, self.text, data)
 
     def loss(self) -> SupervisedLoss:
         """Return what is minimised."""

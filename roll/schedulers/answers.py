@@ -52,7 +52,7 @@ class PromptPlay:
         generate: Samples one completion.
         sampling: How tokens are drawn.
         decoder: Tokens to text.
-        graders: What grades the responses of each domain.
+        graders: What grades the responses of each domain; those of other domains have no score.
         limits: How long responses may get.
         run_seed: Keys the sampling noise, with the group's name and the number of the response.
         activity: Told while responses are graded, where what is sampled next depends on the grades.
@@ -115,7 +115,12 @@ class PromptPlay:
         self, prompt: Prompt, group_id: str, episode: int, completion: Completion, response: str, seconds: float
     ) -> Trajectory:
         begun = time.perf_counter()
-        grade = await self._graders[prompt.domain].grade(
+        grader = self._graders.get(prompt.domain)
+        if grader is None:
+            trajectory = _trajectory(prompt, group_id, episode, completion, response, None)
+            trajectory.turns[0].seconds.update(generate=seconds)
+            return trajectory
+        grade = await grader.grade(
             RewardRequest(
                 messages=prompt.messages,
                 response=response,
@@ -159,15 +164,15 @@ def _task(prompt: Prompt, group_id: str, size: int, number: int) -> Task[Prompt]
 
 
 def _trajectory(
-    prompt: Prompt, group_id: str, episode: int, completion: Completion, response: str, grade: Grade
+    prompt: Prompt, group_id: str, episode: int, completion: Completion, response: str, grade: Grade | None
 ) -> Trajectory:
-    """Return a graded response as an episode of one turn."""
+    """Return a response as an episode of one turn; without a grade it has no score, and broke nothing."""
     status = Status.COMPLETED if completion.finish_reason == "stop" else Status.TRUNCATED_LENGTH
     if completion.finish_reason == "abort":
         status = Status.ABORTED
-    elif grade.score is None:
+    elif grade is not None and grade.score is None:
         status = Status.ERROR_REWARD
-    problem = completion.problem or (grade.error if grade.score is None else "")
+    problem = completion.problem or (grade.error if grade is not None and grade.score is None else "")
     turn = Turn(
         prompt_ids=list(prompt.prompt_ids),
         completion_ids=list(completion.token_ids),
@@ -176,9 +181,9 @@ def _trajectory(
         observation=prompt.messages[-1]["content"],
         response=response,
         action="",
-        reward=grade.score or 0.0,
-        reward_parts=dict(grade.parts),
-        metrics=dict(grade.metrics),
+        reward=0.0 if grade is None else grade.score or 0.0,
+        reward_parts={} if grade is None else dict(grade.parts),
+        metrics={} if grade is None else dict(grade.metrics),
     )
     return Trajectory(
         tag=prompt.tag,
@@ -188,10 +193,10 @@ def _trajectory(
         initial_hash=prompt.key,
         turns=[turn],
         status=status,
-        score=grade.score,
+        score=None if grade is None else grade.score,
         error=f"{prompt.key}: {problem}" if problem else None,
         final_observation="" if prompt.ground_truth is None else f"right answer: {prompt.ground_truth}",
-        metrics={**grade.raw, **grade.metrics, "success": float(grade.correct)},
+        metrics={} if grade is None else {**grade.raw, **grade.metrics, "success": float(grade.correct)},
         messages=[dict(message) for message in prompt.messages],
     )
 

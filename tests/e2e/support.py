@@ -44,7 +44,8 @@ UNREPRODUCIBLE = ("time/", "throughput/", "weight_sync/", "generation/")
 
 def environment(**variables: str) -> dict[str, str]:
     """The environment of a run: one thread, no network, modules of this folder importable."""
-    return {**os.environ, "OMP_NUM_THREADS": "1", "HF_HUB_OFFLINE": "1", "PYTHONPATH": str(HERE), **variables}
+    path = f"{HERE}{os.pathsep}{ROOT}"
+    return {**os.environ, "OMP_NUM_THREADS": "1", "HF_HUB_OFFLINE": "1", "PYTHONPATH": path, **variables}
 
 
 def command(*arguments: str, config: str = "sokoban", **changes: Any) -> list[str]:

@@ -31,7 +31,7 @@ def plain(tmp_path_factory: pytest.TempPathFactory) -> Callable[[bool], Path]:
 
 @pytest.mark.exhaustive
 @pytest.mark.parametrize("lora", [False, True], ids=["all weights", "adapters"])
-@pytest.mark.parametrize("way", WAYS)
+@pytest.mark.parametrize("way", [way for way in WAYS if way != "deepspeed zero 1 on two ranks"])
 def test_every_strategy_imitates_as_one_process_does(
     plain: Callable[[bool], Path], tmp_path: Path, way: str, lora: bool
 ) -> None:

@@ -43,7 +43,7 @@ class Way:
 
 
 WAYS: Mapping[str, Way] = {
-    "deepspeed zero 1": Way(
+    "deepspeed zero 1 on two ranks": Way(
         ["actor_train/strategy=deepspeed_zero2", "actor_train.strategy_args.strategy_config.zero_optimization.stage=1"],
         TWO,
         2,

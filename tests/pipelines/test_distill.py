@@ -130,9 +130,6 @@ def test_what_teaches_nobody_is_refused(tmp_path: Path) -> None:
     assert "no training step samples tag 'FrozenLake'" in said and "nobody teaches SimpleSokoban" in said
     two = {"a": {**other, "tag_included": ["SimpleSokoban"]}, "b": {**other, "tag_included": ["SimpleSokoban"]}}
     assert "has 2 teachers" in mistakes(tmp_path, teachers=two)
-    assert "cannot be compared with teachers" in mistakes(
-        tmp_path, actor_train__strategy_args__strategy_name="megatron_train"
-    )
 
 
 def test_the_penalty_of_reinforcement_learning_is_the_same_pull(whole: Path, tmp_path: Path) -> None:

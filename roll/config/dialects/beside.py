@@ -39,7 +39,7 @@ class LookBeside(Look):
     """What a conversion may know, where the ``*`` of paths are the names that its own key has there."""
 
     def __init__(self, look: Look, names: Sequence[str]) -> None:
-        self.agentic = look.agentic
+        self.agentic, self.demonstrates = look.agentic, look.demonstrates
         self.names = tuple(names)
         self._look = look
 

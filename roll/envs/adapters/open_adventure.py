@@ -95,8 +95,8 @@ class OpenAdventureEnv(TextEnv):
     def describe(self) -> str:
         """Return what the game is about, and how it is spoken to."""
         return (
-            "You explore Colossal Cave: find treasures and bring them to the building where you begin. A command has one "
-            "or two words, such as: in, north, take lamp, light lamp, unlock grate, inventory, look. The first five "
+            "You explore Colossal Cave: find treasures and bring them to the building where you begin. A command has "
+            "one or two words, such as: in, north, take lamp, light lamp, unlock grate, inventory, look. The first five "
             "letters of a word count."
         )
 

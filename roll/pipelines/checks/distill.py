@@ -1,9 +1,10 @@
-"""Checks of a distillation that need environments, before any model loads."""
+"""Checks of a distillation, before any model loads."""
 
 from __future__ import annotations
 
-from roll.config import ConfigError, DistillConfig, require_runnable
+from roll.config import ConfigError, DistillConfig, PromptDistillConfig, require_runnable
 from roll.pipelines.checks.agentic import playing_problems
+from roll.pipelines.checks.rlvr import answering_problems
 from roll.pipelines.run.checks import module_problems
 
 
@@ -19,6 +20,23 @@ def check_distill(config: DistillConfig) -> list[str]:
     require_runnable(config)
     problems = list(module_problems(config, ("env_modules", "reward_modules", "tracker_modules")))
     problems = problems or list(playing_problems(config))
+    if problems:
+        raise ConfigError(problems)
+    return []
+
+
+def check_distill_prompts(config: PromptDistillConfig) -> list[str]:
+    """Check what :func:`roll.config.load` cannot. Imports the modules that it names.
+
+    Returns:
+        What has no effect, one sentence each: nothing so far.
+
+    Raises:
+        ConfigError: Lists every problem.
+    """
+    require_runnable(config)
+    problems = list(module_problems(config, ("reward_modules", "tracker_modules")))
+    problems = problems or list(answering_problems(config))
     if problems:
         raise ConfigError(problems)
     return []

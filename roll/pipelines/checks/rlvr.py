@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from pathlib import Path
 
 from roll.config import ConfigError, EvaluationConfig, Problem, RLVRConfig, require_runnable
+from roll.config.answering import AnsweringConfig
 from roll.config.errors import Absent
 from roll.pipelines.checks.algorithms import algorithm_problems
 from roll.pipelines.checks.common import (
@@ -30,20 +32,22 @@ def check_rlvr(config: RLVRConfig) -> list[str]:
     """
     require_runnable(config)
     problems = list(module_problems(config, ("algorithm_modules", "reward_modules", "tracker_modules")))
-    problems = problems or [
-        *algorithm_problems(config),
-        *strategy_problems(config),
-        *trained_text_problems(config),
-        *sampling_problems(config),
-        *worker_problems(config),
-        *tracker_problems(config),
-        *template_problems(config),
-        *grading_problems(config),
-        *tool_problems(config),
-    ]
+    problems = problems or [*algorithm_problems(config), *answering_problems(config)]
     if problems:
         raise ConfigError(problems)
     return list(keys_without_effect(config))
+
+
+def answering_problems(config: AnsweringConfig) -> Iterator[Problem]:
+    """Yield what is wrong with the roles and graders of a run over prompts, whatever it learns from its responses."""
+    yield from strategy_problems(config)
+    yield from trained_text_problems(config)
+    yield from sampling_problems(config)
+    yield from worker_problems(config)
+    yield from tracker_problems(config)
+    yield from template_problems(config)
+    yield from grading_problems(config)
+    yield from tool_problems(config)
 
 
 def check_evaluation(config: EvaluationConfig) -> list[str]:

@@ -10,7 +10,7 @@ import torch
 from tensordict import TensorDict
 from torch import Tensor
 
-from roll.config import DistillConfig
+from roll.config.taught import TaughtConfig
 from roll.pipelines.learning.batches import TrainingBatch, mini_batches, training_batch
 from roll.pipelines.learning.objective import merge_metrics
 from roll.pipelines.learning.taught_rows import taught_rows
@@ -33,7 +33,7 @@ class Distiller:
         progress: Told which stage runs.
     """
 
-    def __init__(self, config: DistillConfig, core: Core, progress: Progress) -> None:
+    def __init__(self, config: TaughtConfig, core: Core, progress: Progress) -> None:
         self.config = config
         self.core = core
         self.progress = progress
@@ -50,7 +50,7 @@ class Distiller:
         """
         batch = training_batch(
             groups,
-            self.config.train_env_manager.sample_mode,
+            self.config.sample_mode,
             max_length=self.config.sequence_length,
             pad_token_id=int(self.core.tokenizer.pad_token_id or 0),
         )

@@ -12,7 +12,8 @@ from tensordict import TensorDict
 from torch import Tensor
 from torch.nn.utils.rnn import pad_sequence
 
-from roll.config import ConfigError, DistillConfig, Problem
+from roll.config import ConfigError, Problem
+from roll.config.taught import TaughtConfig
 from roll.data.errors import DataError
 from roll.data.order import RowOrder
 from roll.strategies.training.comparing import BUCKETS, IDS
@@ -34,7 +35,7 @@ class TaughtRows:
         ConfigError: A file is not there, or a row cannot be used.
     """
 
-    def __init__(self, config: DistillConfig, text: Text) -> None:
+    def __init__(self, config: TaughtConfig, text: Text) -> None:
         try:
             rows, digest = read_taught(
                 [Path(name) for name in config.teacher_data],

@@ -65,9 +65,11 @@ def domain_metrics(groups: Sequence[TrajectoryGroup]) -> dict[str, float]:
             continue
         metrics[f"{domain}/share"] = len(members) / sum(map(len, by_domain.values()))
         if members:
+            graded = [(t.score, t.success) for t in members if t.score is not None]
+            if graded:
+                metrics[f"{domain}/score"] = fmean(score for score, _ in graded)
+                metrics[f"{domain}/correct"] = fmean(success for _, success in graded)
             metrics |= {
-                f"{domain}/score": fmean(t.score or 0.0 for t in members),
-                f"{domain}/correct": fmean(t.success for t in members),
                 f"{domain}/response_tokens": fmean(t.completion_tokens for t in members),
                 f"{domain}/truncated": fmean(t.status is Status.TRUNCATED_LENGTH for t in members),
             }

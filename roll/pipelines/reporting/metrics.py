@@ -18,11 +18,11 @@ def rollout_metrics(groups: Sequence[TrajectoryGroup]) -> dict[str, float]:
     """Describe the trajectories of one rollout.
 
     Returns:
-        ``success``, ``reward`` (mean episode score), ``reward_std``, ``turns``, ``response_tokens`` and
-        ``prompt_tokens`` per episode, ``zero_variance_groups`` (share of groups whose scores are all equal),
-        ``status/<status>`` (share of episodes), ``errors`` and ``retries`` (counts), ``env/<metric>`` and
-        ``verifier/<metric>`` for what environments and verifiers report, and success and reward per tag when there are
-        several tags.
+        ``success``, ``reward`` (mean episode score) and ``reward_std`` where there are scores; ``turns``,
+        ``response_tokens`` and ``prompt_tokens`` per episode, ``zero_variance_groups`` (share of groups whose scores
+        are all equal), ``status/<status>`` (share of episodes), ``errors`` and ``retries`` (counts), ``env/<metric>``
+        and ``verifier/<metric>`` for what environments and verifiers report, and success and reward per tag when there
+        are several tags.
     """
     everything = [trajectory for group in groups for trajectory in group.trajectories]
     scored = [trajectory for trajectory in everything if not trajectory.status.is_error]
@@ -34,13 +34,16 @@ def rollout_metrics(groups: Sequence[TrajectoryGroup]) -> dict[str, float]:
     if not scored:
         return metrics
     metrics |= {**_averages(scored), **_reported(groups)}
-    groups_with_scores = [[t.score or 0.0 for t in g.trajectories if not t.status.is_error] for g in groups]
+    groups_with_scores = [
+        [t.score for t in g.trajectories if not t.status.is_error and t.score is not None] for g in groups
+    ]
     comparable = [scores for scores in groups_with_scores if len(scores) > 1]
     if comparable:
         metrics["zero_variance_groups"] = fmean(max(scores) == min(scores) for scores in comparable)
     by_tag: dict[str, list[Trajectory]] = defaultdict(list)
     for trajectory in scored:
-        by_tag[trajectory.tag].append(trajectory)
+        if trajectory.score is not None:
+            by_tag[trajectory.tag].append(trajectory)
     if len(by_tag) > 1:
         for tag, members in by_tag.items():
             metrics[f"{tag}/success"] = fmean(t.success for t in members)
@@ -49,11 +52,18 @@ def rollout_metrics(groups: Sequence[TrajectoryGroup]) -> dict[str, float]:
 
 
 def _averages(trajectories: Sequence[Trajectory]) -> dict[str, float]:
-    scores = [t.score or 0.0 for t in trajectories]
+    scores = [t.score for t in trajectories if t.score is not None]
+    graded = (
+        {}
+        if not scores
+        else {
+            "success": fmean(t.success for t in trajectories if t.score is not None),
+            "reward": fmean(scores),
+            "reward_std": pstdev(scores),
+        }
+    )
     return {
-        "success": fmean(t.success for t in trajectories),
-        "reward": fmean(scores),
-        "reward_std": pstdev(scores),
+        **graded,
         "turns": fmean(len(t.turns) for t in trajectories),
         "response_tokens": fmean(t.completion_tokens for t in trajectories),
         "prompt_tokens": fmean(t.total_tokens - t.completion_tokens for t in trajectories),

@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Iterable, Sequence
+from functools import partial
 
 import numpy as np
 import torch
 from tensordict import TensorDict
 
-from roll.data.supervised import DemonstrationTable
+from roll.config import SFTConfig
+from roll.config.worker import DataArgs
+from roll.data.supervised import DemonstrationTable, load_demonstrations
 from roll.data.supervised_rows import Conversation, Demonstration, PlainText
 from roll.data.supervised_rows import Tokens as Tokenized
 from roll.rendering import ChatRenderer, ConversationError
@@ -18,6 +21,15 @@ from roll.workers.loading import Text
 
 Tokens = tuple[np.ndarray, np.ndarray]
 """Token ids and which of them are imitated, each ``[tokens]``."""
+
+
+def read_demonstrations(config: SFTConfig, text: Text, data: DataArgs) -> DemonstrationTable:
+    """Read the files of a section.
+
+    Raises:
+        DataError: If they cannot be used.
+    """
+    return load_demonstrations(data, config, config.sequence_length, partial(encode, text))
 
 
 def encode(text: Text, row: Demonstration) -> list[TokenSequence]:

@@ -47,7 +47,7 @@ async def start_graders(config: GradedKeys, sampler: Sampler) -> dict[str, Grade
     limit = ConcurrencyLimit(config.max_concurrent_rewards) if local else None
     text = sampler if local else None
     graders: dict[str, Grader] = {}
-    for domain in config.rewards or [""]:
+    for domain in config.graded_domains:
         arguments = (config, domain, sampler.registered, sampler.engines.engines, text, limit)
         role = f"rewards.{domain}"
         group = await sampler.cluster.start(role, WorkerSpec(cls=worker_class(config, role), args=arguments))

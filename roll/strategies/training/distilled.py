@@ -10,6 +10,9 @@ from torch import Tensor
 from roll.algorithms.aggregation import aggregate, count_sequences, count_tokens
 from roll.strategies.base import BatchTotals
 
+IMITATED = "imitated"
+"""Column ``[batch, sequence]`` bool: tokens whose likelihood is raised too, beside what a teacher says of them."""
+
 
 @dataclass(frozen=True, slots=True)
 class DistillationLoss:
@@ -63,3 +66,41 @@ class DistillationLoss:
             f"distill/{name}": aggregate(each.detach(), mask, "token-mean", total_tokens=totals.measured_tokens)
             for name, each in means.items()
         }
+
+
+@dataclass(frozen=True, slots=True)
+class TaughtImitationLoss:
+    """Divergence from a teacher at the tokens of ``response_mask``, and imitation of those of ``imitated``.
+
+    ``weight`` times the mean divergence plus ``1 - weight`` times the mean negative log-likelihood. Reads
+    ``divergence``, which the forward pass computes, and the column ``imitated``, a part of the mask.
+
+    Attributes:
+        weight: Above 0, at most 1.
+
+    Source: Hinton et al. 2015, Distilling the Knowledge in a Neural Network, of whole answers token by token.
+    """
+
+    weight: float = 1.0
+
+    @property
+    def needs_entropy(self) -> bool:
+        """No."""
+        return False
+
+    def totals(self, batch: TensorDict) -> BatchTotals:
+        """Count the tokens that are compared, sequences, and (as what metrics divide by) imitated tokens."""
+        mask = batch["response_mask"]
+        return BatchTotals(count_tokens(mask), count_sequences(mask), measured_tokens=count_tokens(batch[IMITATED]))
+
+    def contributing_rows(self, batch: TensorDict) -> None:
+        """All rows have a gradient."""
+
+    def __call__(
+        self, log_probs: Tensor, entropy: Tensor | None, batch: TensorDict, totals: BatchTotals
+    ) -> tuple[Tensor, dict[str, Tensor]]:
+        """Return this micro-batch's share of the loss, a scalar, of ``log_probs`` ``[batch, sequence]``."""
+        divergence = (batch["divergence"] * batch["response_mask"]).sum() / max(totals.tokens, 1)
+        nll = -(log_probs * batch[IMITATED]).sum() / max(totals.measured_tokens, 1)
+        metrics = {"distill/divergence": divergence.detach(), "nll": nll.detach()}
+        return self.weight * divergence + (1 - self.weight) * nll, metrics
