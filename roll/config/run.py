@@ -13,7 +13,9 @@ from roll.config.base import OUTPUT, ConfigModel, EnvironmentVariables, NameList
 from roll.config.env_manager import EnvManagerConfig
 from roll.config.errors import FixableError, Problem, choose_from
 from roll.config.origins import Origins
+from roll.config.profiling import ProfileConfig, profile_problems
 from roll.config.ranges import read_range
+from roll.config.tracing import TracingConfig
 from roll.config.trackers import TRACKERS
 from roll.config.user_modules import imported
 from roll.config.worker import NonNegative, Positive, TrainWorkerConfig, WorkerConfig
@@ -91,6 +93,14 @@ class RunConfig(ConfigModel):
     tracker_kwargs: dict[str, Any] = Field(default_factory=dict, description="Options handed to the tracker.")
     tracker_modules: NameList = Field(
         default_factory=list, description="Python modules to import that register trackers of your own."
+    )
+    tracing: TracingConfig | None = Field(
+        None,
+        description="What happened to each episode when, as traces: `file`, or the address of a collector. null: none.",
+    )
+    profile: ProfileConfig | None = Field(
+        None,
+        description="PyTorch's profiler: traces of what workers compute, in `output_dir`/profile. null: none.",
     )
     strategy_modules: Annotated[NameList, AfterValidator(imported)] = Field(
         default_factory=list, description="Python modules to import that register engines and trainers of your own."
@@ -208,6 +218,8 @@ class RunConfig(ConfigModel):
                 read_range(value)
             except FixableError as error:
                 yield Problem(f"tune.{key}", error.message, error.fix, value)
+        roles = (*self.worker_roles(), *self.environment_roles())
+        yield from profile_problems(self.profile, {name for name, _ in roles})
 
     def cautions(self) -> Iterator[str]:
         """Yield what has no effect or probably not the one that was meant."""

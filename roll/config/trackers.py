@@ -15,6 +15,7 @@ TRACKERS: Final[Registry[Any]] = Registry(
         "wandb": "roll.tracking.services:WandbTracker",
         "mlflow": "roll.tracking.services:MlflowTracker",
         "swanlab": "roll.tracking.services:SwanlabTracker",
+        "prometheus": "roll.tracking.prometheus:PrometheusTracker",
     },
     advice="To add your own, decorate it with @register_tracker({name!r}) and name its module in tracker_modules.",
 )

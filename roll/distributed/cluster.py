@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Protocol
 
 from roll.config import RunConfig, RunError
+from roll.distributed.call_watch import CallWatch
 from roll.distributed.local import LocalGroup
 from roll.distributed.placement import ClusterPlan, plan_placement, startable
 from roll.distributed.worker_group import WorkerGroup, WorkerSpec
@@ -19,6 +20,16 @@ class Cluster(Protocol):
     @property
     def plan(self) -> ClusterPlan:
         """Where every worker lives."""
+        ...
+
+    @property
+    def watch(self) -> CallWatch:
+        """What notices calls to workers that take too long."""
+        ...
+
+    @property
+    def groups(self) -> Mapping[str, WorkerGroup]:
+        """The workers that were started, by role."""
         ...
 
     async def start(self, role: str, spec: WorkerSpec) -> WorkerGroup:
@@ -54,11 +65,21 @@ class LocalCluster:
         self._threads = threads
         self._rpc_timeout = rpc_timeout
         self._groups: dict[str, LocalGroup] = {}
+        self.watch = CallWatch()
+
+    @property
+    def groups(self) -> Mapping[str, WorkerGroup]:
+        """The workers that were started, by role."""
+        return self._groups
 
     async def start(self, role: str, spec: WorkerSpec) -> LocalGroup:
         """Make the workers of a role of the plan."""
         group = LocalGroup(
-            startable(self.plan, role, self._groups), spec, rpc_timeout=self._rpc_timeout, threads=self._threads
+            startable(self.plan, role, self._groups),
+            spec,
+            rpc_timeout=self._rpc_timeout,
+            threads=self._threads,
+            watch=self.watch,
         )
         self._groups[role] = group
         return group

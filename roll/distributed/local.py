@@ -7,8 +7,10 @@ import inspect
 from collections.abc import Sequence
 from typing import Any
 
+from roll.distributed.call_watch import CallWatch
 from roll.distributed.context import WorkerContext, entered
 from roll.distributed.placement import RolePlan
+from roll.distributed.profiling import profiled_here
 from roll.distributed.worker_group import WorkerCalls, WorkerSpec, gather_by
 
 
@@ -23,16 +25,26 @@ class LocalGroup:
         spec: How a worker is made.
         rpc_timeout: Seconds that a call may take.
         threads: Run methods that are no coroutines in threads, so that the event loop goes on meanwhile.
+        watch: Told of every call.
 
     Raises:
         Exception: What the constructor of a worker raised, with a note that says which.
     """
 
-    def __init__(self, plan: RolePlan, spec: WorkerSpec, *, rpc_timeout: float, threads: bool = False) -> None:
+    def __init__(
+        self,
+        plan: RolePlan,
+        spec: WorkerSpec,
+        *,
+        rpc_timeout: float,
+        threads: bool = False,
+        watch: CallWatch | None = None,
+    ) -> None:
         self.role = plan.role
         self._spec = spec
         self._rpc_timeout = rpc_timeout
         self._threads = threads
+        self._watch = watch or CallWatch()
         self._contexts = [
             WorkerContext(
                 plan.role,
@@ -97,12 +109,13 @@ class LocalGroup:
     ) -> list[Any]:
         who = [f"rank {rank} (this process)" for rank in ranks]
         limit = self._rpc_timeout if timeout is None else timeout
-        return await gather_by(running, role=self.role, who=who, what=method, timeout=limit)
+        with self._watch.call(self.role, who, method):
+            return await gather_by(running, role=self.role, who=who, what=method, timeout=limit)
 
     async def _call(self, rank: int, method: str, args: tuple[Any, ...]) -> Any:
         with entered(self._contexts[rank]):
             try:
-                function = getattr(self._workers[rank], method)
+                function = profiled_here(method) or getattr(self._workers[rank], method)
                 if self._threads and not inspect.iscoroutinefunction(function):
                     return await asyncio.to_thread(function, *args)
                 result = function(*args)

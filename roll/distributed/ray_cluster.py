@@ -14,6 +14,7 @@ from ray.util.placement_group import PlacementGroup, placement_group, remove_pla
 from ray.util.scheduling_strategies import PlacementGroupSchedulingStrategy
 
 from roll.config import RunConfig, RunError
+from roll.distributed.call_watch import CallWatch
 from roll.distributed.placement import (
     ClusterPlan,
     ClusterResources,
@@ -23,7 +24,7 @@ from roll.distributed.placement import (
     startable,
 )
 from roll.distributed.ray_group import RayGroup, Site
-from roll.distributed.worker_group import WorkerSpec
+from roll.distributed.worker_group import WorkerGroup, WorkerSpec
 
 ADDRESS_VARIABLE = "RAY_ADDRESS"
 """Environment variable with the address of a running cluster; without it, Ray is started on this machine."""
@@ -40,6 +41,12 @@ class RayCluster:
         self._rpc_timeout = rpc_timeout
         self._owns_ray = owns_ray
         self._groups: dict[str, RayGroup] = {}
+        self.watch = CallWatch()
+
+    @property
+    def groups(self) -> Mapping[str, WorkerGroup]:
+        """The workers that were started, by role."""
+        return self._groups
 
     @classmethod
     async def connect(cls, config: RunConfig) -> RayCluster:
@@ -75,7 +82,7 @@ class RayCluster:
     async def start(self, role: str, spec: WorkerSpec) -> RayGroup:
         """Start the workers of a role of the plan; see :meth:`roll.distributed.ray_group.RayGroup.start`."""
         plan = startable(self.plan, role, self._groups)
-        group = await RayGroup.start(plan, spec, self._site, rpc_timeout=self._rpc_timeout)
+        group = await RayGroup.start(plan, spec, self._site, rpc_timeout=self._rpc_timeout, watch=self.watch)
         self._groups[role] = group
         return group
 

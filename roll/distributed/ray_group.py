@@ -7,6 +7,7 @@ import math
 import time
 import uuid
 from collections.abc import Mapping, Sequence
+from contextlib import nullcontext
 from dataclasses import dataclass
 from typing import Any
 
@@ -16,6 +17,7 @@ from ray.exceptions import RayActorError, RayError, RayTaskError
 from ray.util.placement_group import PlacementGroup
 from ray.util.scheduling_strategies import PlacementGroupSchedulingStrategy
 
+from roll.distributed.call_watch import CallWatch
 from roll.distributed.context import WorkerContext
 from roll.distributed.errors import WorkerCallError, WorkerDiedError, WorkerTimeoutError
 from roll.distributed.local import require_one_per_worker
@@ -74,9 +76,10 @@ class RayCalls:
         self._posts: dict[int, Post] = {}
         self._homes: dict[int, Home] = {}
         self._given_up: set[int] = set()
+        self._watch: CallWatch | None = None
 
     def __getstate__(self) -> dict[str, Any]:
-        return {**self.__dict__, "_actors": {}, "_posts": {}}
+        return {**self.__dict__, "_actors": {}, "_posts": {}, "_watch": None}
 
     async def all(self, method: str, *args: Any, timeout: float | None = None) -> list[Any]:
         """Call ``method`` of every worker with the same arguments; results in order of rank."""
@@ -108,13 +111,11 @@ class RayCalls:
             raise WorkerTimeoutError(self.role, [self.describe(rank)], method, limit) from error
 
     async def _gather(self, method: str, packed: Sequence[Any], ranks: list[int], timeout: float | None) -> list[Any]:
-        return await gather_by(
-            [self._call(rank, method, own) for rank, own in zip(ranks, packed, strict=True)],
-            role=self.role,
-            who=[self.describe(rank) for rank in ranks],
-            what=method,
-            timeout=self._rpc_timeout if timeout is None else timeout,
-        )
+        who = [self.describe(rank) for rank in ranks]
+        calls = [self._call(rank, method, own) for rank, own in zip(ranks, packed, strict=True)]
+        limit = self._rpc_timeout if timeout is None else timeout
+        with nullcontext() if self._watch is None else self._watch.call(self.role, who, method):
+            return await gather_by(calls, role=self.role, who=who, what=method, timeout=limit)
 
     async def _call(self, rank: int, method: str, packed: Any) -> Any:
         actor, described = self._actor(rank), self.describe(rank)
@@ -207,7 +208,9 @@ class RayGroup(RayCalls):
         self._closed = False
 
     @classmethod
-    async def start(cls, plan: RolePlan, spec: WorkerSpec, site: Site, *, rpc_timeout: float) -> RayGroup:
+    async def start(
+        cls, plan: RolePlan, spec: WorkerSpec, site: Site, *, rpc_timeout: float, watch: CallWatch | None = None
+    ) -> RayGroup:
         """Start all workers of a role, at the same time.
 
         Raises:
@@ -216,6 +219,7 @@ class RayGroup(RayCalls):
             Exception: What a constructor raised, with a note that says which.
         """
         group = cls(plan, spec, site, rpc_timeout)
+        group._watch = watch
         try:
             await group._make(range(plan.size))
         except BaseException:

@@ -22,6 +22,7 @@ from ray import cloudpickle
 from roll.config.process import settle_collector
 from roll.distributed.context import WorkerContext, entered
 from roll.distributed.errors import WorkerCallError, WorkerError
+from roll.distributed.profiling import profiled_here
 from roll.distributed.ray_post import Answer, Letter, Mailroom
 from roll.distributed.transport import Packed, pack, unpack
 
@@ -138,7 +139,7 @@ class _Host:
     def _function(self, method: str) -> Any:
         if self._worker is None:
             raise WorkerError(f"{self._context.role} rank {self._context.rank} is still being made.")
-        return getattr(self._worker, method)
+        return profiled_here(method) or getattr(self._worker, method)
 
 
 class Host(_Host):

@@ -122,7 +122,7 @@ class _Episode:
         self._manager = manager
         self._spec = spec
         self._session = EnvSession(make_env, spec.seed, spec.episode)
-        self._trajectory = Trajectory(spec.tag, spec.group_id, spec.episode, spec.seed)
+        self._trajectory = Trajectory(spec.tag, spec.group_id, spec.episode, spec.seed, began=time.time())
         self._messages: list[dict[str, str]] = []
         self._instruction = ""
         self._renderer = manager.renderer
@@ -180,7 +180,7 @@ class _Episode:
         if not self._fits():
             await self._stop_for_length(index)
             return
-        began = time.perf_counter()
+        began, began_at = time.perf_counter(), time.time()
         completion = await self._generate(index)
         if completion is None:
             return
@@ -196,7 +196,15 @@ class _Episode:
         taken, queued = called
         stepped = time.perf_counter()
         turn = self._record(completion, taken)
-        turn.seconds = {"generate": generated - began, "env": stepped - generated - queued, "queue": queued}
+        turn.began = began_at
+        stepping = "tool" if _is_of_tools(taken) else "env"
+        waited = completion.waited
+        turn.seconds = {"wait": waited} if waited else {}
+        turn.seconds |= {
+            "generate": generated - began - waited,
+            stepping: stepped - generated - queued,
+            "queue": queued,
+        }
         if taken.terminated:
             self._trajectory.status = Status.COMPLETED
         elif taken.truncated or last:

@@ -1,42 +1,54 @@
-"""Which groups there are, where they are, and who was given which: the SQLite index of an experience store."""
+"""Which groups there are, where they are, and who was given which: the index of an experience store."""
 
 from __future__ import annotations
 
-import sqlite3
-import threading
-from collections.abc import Iterable, Iterator, Sequence
-from contextlib import contextmanager
-from dataclasses import astuple
+import math
+from collections.abc import Iterable, Sequence
 from typing import Any, Final
 
 from roll.experience.base import Reader, StoreCounts
 from roll.experience.choosing import choose
+from roll.experience.database import Database
 from roll.experience.entries import Entry, Indexed, Segment
 from roll.experience.priorities import Known
 
 _STANDING: Final = """
-    select groups.number, policy_version, count(step) as used, policy_version >= :oldest as young,
-        coalesce(max(step) < :cool, 1) as cool,
+    select groups.number as number, policy_version, count(step) as used,
+        case when policy_version >= :oldest then 1 else 0 end as young,
+        case when max(step) >= :cool then 0 else 1 end as cool,
         coalesce(mean_score, 0.0) as mean, coalesce(score_spread, 0.0) as spread, coalesce(success_rate, 0.0) as success
     from groups left join leases on leases.number = groups.number and leases.reader = :reader
-    group by groups.number
+    group by groups.number, policy_version, mean_score, score_spread, success_rate
 """
 _CANDIDATES: Final = f"""
-    select number, policy_version, used, mean, spread, success from ({_STANDING})
-    where used < :uses and young and cool
+    select number, policy_version, used, mean, spread, success from ({_STANDING}) as standing
+    where used < :uses and young = 1 and cool = 1
 """
 _COUNTS: Final = f"""
-    select count(*), coalesce(sum(left and young and cool), 0), coalesce(sum(not used and young), 0),
-        coalesce(sum(left and not young), 0)
-    from (select *, used < :uses as left from ({_STANDING}))
+    select count(*), coalesce(sum(case when used < :uses and young = 1 and cool = 1 then 1 else 0 end), 0),
+        coalesce(sum(case when used = 0 and young = 1 then 1 else 0 end), 0),
+        coalesce(sum(case when used < :uses and young = 0 then 1 else 0 end), 0)
+    from ({_STANDING}) as standing
 """
 _LEASED: Final = """
     select groups.number, group_id, tag, domain, baseline, policy_version, path, digest, prefix, first_row, members,
-        (select count(*) from leases as before where before.reader = leases.reader and before.number = leases.number
-            and before.step < leases.step)
-    from leases join groups using (number) left join segments using (segment)
-    where reader = ? and step = ? order by position
+        (select count(*) from leases as earlier where earlier.reader = leases.reader and earlier.number = leases.number
+            and earlier.step < leases.step)
+    from leases join groups on groups.number = leases.number left join segments on segments.segment = groups.segment
+    where reader = :reader and step = :step order by position
 """
+_ADD: Final = """
+    insert into groups (group_id, tag, domain, baseline, policy_version, segment, first_row, members, mean_score,
+        score_spread, success_rate)
+    values (:group_id, :tag, :domain, :baseline, :policy_version, :segment, :first_row, :members, :mean, :spread,
+        :success)
+    on conflict (group_id) do nothing
+"""
+_COMMIT: Final = """
+    insert into readers (reader, trained) values (:reader, :step) on conflict (reader) do update
+    set trained = case when excluded.trained > readers.trained then excluded.trained else readers.trained end
+"""
+_TRAINED_AT_MOST: Final = "update readers set trained = :step where reader = :reader and trained > :step"
 _ANY_AGE: Final = -(2**63)
 
 
@@ -44,17 +56,17 @@ class Index:
     """The index of a store. Every change is one transaction; threads may share it, forked processes may not.
 
     Args:
-        database: An open connection without transactions of its own, whose tables are there.
+        database: One whose tables are there.
     """
 
-    def __init__(self, database: sqlite3.Connection) -> None:
+    def __init__(self, database: Database) -> None:
         self._database = database
-        self._lock = threading.RLock()
         self._refused: tuple[object, ...] | None = None
 
     def missing(self, group_ids: Iterable[str]) -> set[str]:
         """Return those ids that no group of the store has."""
-        return {each for each in group_ids if not self._value("select count(*) from groups where group_id = ?", each)}
+        query = "select count(*) from groups where group_id = :group_id"
+        return {each for each in group_ids if not self._database.value(query, group_id=each)}
 
     def add(self, entries: Sequence[Entry], segment: Segment | None = None) -> set[str]:
         """Make groups exist, and take back that nothing more will come.
@@ -66,26 +78,24 @@ class Index:
         Returns:
             The ids of those that are new.
         """
-        with self._change() as database:
-            database.execute("update state set finished = 0 where finished")
+        with self._database.change():
+            self._database.rows("update state set finished = 0 where finished = 1")
             new = self.missing(entry.group_id for entry in entries)
             if not new:
                 return new
             place = None
             if segment is not None:
-                row = (segment.path, segment.digest, segment.prefix)
-                place = database.execute("insert into segments (path, digest, prefix) values (?, ?, ?)", row).lastrowid
-            database.executemany(
-                "insert or ignore into groups (group_id, tag, domain, baseline, policy_version, segment, first_row,"
-                " members, mean_score, score_spread, success_rate) values (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)",
-                [(each.group_id, each.tag, each.domain, None if each.baseline is None else repr(float(each.baseline)),
-                  each.policy_version, place, each.first_row, each.members, *astuple(each.scores)) for each in entries],
-            )  # fmt: skip
+                ((place,),) = self._database.rows(
+                    "insert into segments (path, digest, prefix) values (:path, :digest, :prefix) returning segment",
+                    path=segment.path, digest=segment.digest, prefix=segment.prefix,
+                )  # fmt: skip
+            self._database.many(_ADD, [_row(entry, place) for entry in entries])
         return new
 
     def digest(self, path: str) -> str | None:
         """Return what the content of a segment was when it came in; ``None`` if there is no such segment."""
-        return self._value("select max(digest) from segments where path = ?", path)
+        found: str | None = self._database.value("select max(digest) from segments where path = :path", path=path)
+        return found
 
     def lease(self, reader: Reader, count: int, step: int) -> list[Indexed] | None:
         """Choose the groups of a step, or return those that it has; see ``ExperienceStore.lease``.
@@ -95,10 +105,10 @@ class Index:
         """
         if count < 1:
             raise ValueError(f"a step needs at least one group, got {count}")
-        asked = (reader, count, step, self._state())
+        asked = (reader, count, step, self._database.state())
         if asked == self._refused:
             return None
-        with self._change() as database:
+        with self._database.change():
             found = self._leased(reader, step)
             if found and len(found) != count:
                 raise ValueError(
@@ -111,74 +121,74 @@ class Index:
                 if numbers is None:
                     self._refused = asked
                     return None
-                rows = [(reader.name, step, position, number) for position, number in enumerate(numbers)]
-                database.executemany("insert into leases (reader, step, position, number) values (?, ?, ?, ?)", rows)
+                given = {"reader": reader.name, "step": step}
+                rows = [{**given, "position": at, "number": number} for at, number in enumerate(numbers)]
+                self._database.many(
+                    "insert into leases (reader, step, position, number) values (:reader, :step, :position, :number)",
+                    rows,
+                )
                 found = self._leased(reader, step)
         return found
 
     def commit(self, reader: Reader, step: int) -> None:
         """Take note that all steps up to this one are in a checkpoint."""
-        with self._change() as database:
-            database.execute(
-                "insert into readers (reader, trained) values (?, ?)"
-                " on conflict (reader) do update set trained = max(trained, excluded.trained)",
-                (reader.name, step),
-            )
+        with self._database.change():
+            self._database.rows(_COMMIT, reader=reader.name, step=step)
 
     def rewind(self, reader: Reader, step: int) -> None:
         """Forget the leases of all later steps."""
-        with self._change() as database:
-            database.execute("delete from leases where reader = ? and step > ?", (reader.name, step))
-            database.execute("update readers set trained = min(trained, ?) where reader = ?", (step, reader.name))
+        with self._database.change():
+            self._rewind(reader.name, step)
 
     def keep_first(self, count: int) -> None:
         """Forget all groups but the first ``count``, and every reader's leases from the first on that has others."""
-        with self._change() as database:
-            kept = self._value("select coalesce(max(number), 0) from (select number from groups order by number"
-                               " limit ?)", count)  # fmt: skip
-            given = "select reader, min(step) from leases where number > ? group by reader"
-            for reader, step in database.execute(given, (kept,)).fetchall():
-                database.execute("delete from leases where reader = ? and step >= ?", (reader, step))
-                database.execute("update readers set trained = min(trained, ?) where reader = ?", (step - 1, reader))
-            database.execute("delete from groups where number > ?", (kept,))
-            database.execute("delete from segments where segment not in (select segment from groups)")
+        with self._database.change():
+            first = "(select number from groups order by number limit :count) as kept"
+            last = self._database.value(f"select coalesce(max(number), 0) from {first}", count=count)
+            given = "select reader, min(step) from leases where number > :last group by reader"
+            for reader, step in self._database.rows(given, last=last):
+                self._rewind(reader, step - 1)
+            self._database.rows("delete from groups where number > :last", last=last)
+            unused = "select segment from groups where segment is not null"
+            self._database.rows(f"delete from segments where segment not in ({unused})")
 
     def finish(self) -> None:
         """Take note that nothing more will come."""
-        with self._change() as database:
-            database.execute("update state set finished = 1")
+        with self._database.change():
+            self._database.rows("update state set finished = 1")
 
     @property
     def finished(self) -> bool:
         """Whether nothing more will come."""
-        return bool(self._value("select finished from state"))
+        return bool(self._database.value("select finished from state"))
 
     def counts(self, reader: Reader) -> StoreCounts:
         """Return how the store stands for a reader before its next step."""
-        with self._lock:
-            self._database.execute("begin")  # one view for all that is read
-            try:
-                last, trained = self._last(reader), self._trained(reader)
-                options = self._options(reader, max(last, trained) + 1)
-                groups, available, fresh, dropped = self._database.execute(_COUNTS, options).fetchone()
-                given = self._value("select count(*) from leases where reader = ?", reader.name)
-                done = self._value("select count(*) from leases where reader = ? and step <= ?", reader.name, trained)
-            finally:
-                self._database.execute("rollback")
-        return StoreCounts(groups, available, fresh, leased=given - done, trained=done, dropped=dropped)
+        leased = "select count(*) from leases where reader = :reader"
+        with self._database.view():
+            last, trained = self._last(reader), self._trained(reader)
+            options = self._options(reader, max(last, trained) + 1)
+            ((groups, available, fresh, dropped),) = self._database.rows(_COUNTS, **options)
+            given = self._database.value(leased, reader=reader.name)
+            done = self._database.value(f"{leased} and step <= :step", reader=reader.name, step=trained)
+        return StoreCounts(
+            int(groups), int(available), int(fresh), leased=given - done, trained=done, dropped=int(dropped)
+        )
 
     def close(self) -> None:
-        """Close the connection."""
-        with self._lock:
-            self._database.close()
+        """Close the database."""
+        self._database.close()
 
     def _candidates(self, reader: Reader, step: int) -> list[Known]:
-        rows = self._database.execute(_CANDIDATES, self._options(reader, step))
+        rows = self._database.rows(_CANDIDATES, **self._options(reader, step))
         return [Known(number, version, step, used, *scores) for number, version, used, *scores in rows]
 
     def _leased(self, reader: Reader, step: int) -> list[Indexed]:
-        rows = self._database.execute(_LEASED, (reader.name, step)).fetchall()
-        return [_indexed(*row) for row in rows]
+        return [_indexed(*row) for row in self._database.rows(_LEASED, reader=reader.name, step=step)]
+
+    def _rewind(self, reader: str, step: int) -> None:
+        self._database.rows("delete from leases where reader = :reader and step > :step", reader=reader, step=step)
+        self._database.rows(_TRAINED_AT_MOST, reader=reader, step=step)
 
     def _require_last(self, reader: Reader, step: int) -> None:
         last = max(self._last(reader), self._trained(reader))
@@ -189,10 +199,12 @@ class Index:
             )
 
     def _last(self, reader: Reader) -> int:
-        return self._value("select coalesce(max(step), 0) from leases where reader = ?", reader.name)
+        query = "select coalesce(max(step), 0) from leases where reader = :reader"
+        return int(self._database.value(query, reader=reader.name))
 
     def _trained(self, reader: Reader) -> int:
-        return self._value("select coalesce(max(trained), 0) from readers where reader = ?", reader.name)
+        query = "select coalesce(max(trained), 0) from readers where reader = :reader"
+        return int(self._database.value(query, reader=reader.name))
 
     @staticmethod
     def _options(reader: Reader, step: int) -> dict[str, Any]:
@@ -200,30 +212,21 @@ class Index:
         oldest = _ANY_AGE if oldest is None else oldest
         return {"reader": reader.name, "uses": reader.uses, "oldest": oldest, "cool": step - reader.cooldown}
 
-    def _state(self) -> tuple[int, int]:
-        """Return what differs after any change: to ask again and again is cheap while there is none."""
-        return self._value("pragma data_version"), self._database.total_changes
 
-    def _value(self, query: str, *values: Any) -> Any:
-        with self._lock:
-            return self._database.execute(query, values).fetchone()[0]
-
-    @contextmanager
-    def _change(self) -> Iterator[sqlite3.Connection]:
-        with self._lock, transaction(self._database):
-            yield self._database
-
-
-@contextmanager
-def transaction(database: sqlite3.Connection) -> Iterator[None]:
-    """Make all of what is written meanwhile true at once, or nothing of it. Others wait for it from its begin on."""
-    database.execute("begin immediate")
-    try:
-        yield
-        database.execute("commit")
-    finally:
-        if database.in_transaction:
-            database.execute("rollback")
+def _row(entry: Entry, segment: int | None) -> dict[str, Any]:
+    """Return the values of a group. A score that is none is null, and counts as 0."""
+    scores = {"mean": entry.scores.mean, "spread": entry.scores.spread, "success": entry.scores.success}
+    return {
+        "group_id": entry.group_id,
+        "tag": entry.tag,
+        "domain": entry.domain,
+        "baseline": None if entry.baseline is None else repr(float(entry.baseline)),
+        "policy_version": entry.policy_version,
+        "segment": segment,
+        "first_row": entry.first_row,
+        "members": entry.members,
+        **{name: None if math.isnan(value) else value for name, value in scores.items()},
+    }
 
 
 def _indexed(

@@ -1,4 +1,4 @@
-"""The SQLite file of an experience store: its tables, its version, and how it is opened."""
+"""The SQLite file of an experience store: whose it is, its version, and how it is opened."""
 
 from __future__ import annotations
 
@@ -7,43 +7,25 @@ import time
 from pathlib import Path
 from typing import Final
 
+from roll.experience.database import SqliteDatabase, transaction
 from roll.experience.errors import StoreError
-from roll.experience.index import transaction
-
-SCHEMA_VERSION: Final = 2
-"""Raised when the tables change; other versions are refused."""
+from roll.experience.tables import SCHEMA_VERSION, TABLES
 
 _APPLICATION: Final = 0x524F4C45
 _BUSY_SECONDS: Final = 60.0
-# A baseline is text: SQLite has no numbers that are not one. A score that is none is null, and counts as 0.
-_TABLES: Final = (
-    "create table segments (segment integer primary key, path text not null unique, digest text not null,"
-    " prefix text not null)",
-    "create table groups (number integer primary key, group_id text not null unique, tag text not null,"
-    " domain text not null, baseline text, policy_version integer not null, segment integer references segments,"
-    " first_row integer not null, members integer not null, mean_score real, score_spread real, success_rate real)",
-    "create index groups_by_version on groups (policy_version, number)",
-    "create table leases (reader text, step integer, position integer, number integer not null references groups,"
-    " primary key (reader, step, position)) without rowid",
-    "create unique index leases_by_group on leases (reader, number, step)",
-    "create table readers (reader text primary key, trained integer not null) without rowid",
-    "create table state (finished integer not null)",
-    "insert into state values (0)",
-    f"pragma application_id = {_APPLICATION}",
-    f"pragma user_version = {SCHEMA_VERSION}",
-)
+_MARKS: Final = (f"pragma application_id = {_APPLICATION}", f"pragma user_version = {SCHEMA_VERSION}")
 
 
-def open_in_memory() -> sqlite3.Connection:
-    """Return a connection to an empty index that nobody else sees and that ends with it."""
+def open_in_memory() -> SqliteDatabase:
+    """Return an empty index that nobody else sees and that ends with it."""
     database = sqlite3.connect(":memory:", isolation_level=None, check_same_thread=False)
     with transaction(database):
         _create(database)
-    return database
+    return SqliteDatabase(database)
 
 
-def open_file(path: Path, *, segments: Path) -> sqlite3.Connection:
-    """Return a connection to the index of a folder, which is made where there is none.
+def open_file(path: Path, *, segments: Path) -> SqliteDatabase:
+    """Return the index of a folder, which is made where there is none.
 
     What a transaction wrote is on the disk when it is over (``synchronous=full``). Readers do not wait for writers
     (write-ahead log), which needs all programs on one machine and a disk of its own.
@@ -70,7 +52,7 @@ def open_file(path: Path, *, segments: Path) -> sqlite3.Connection:
     except BaseException:
         database.close()
         raise
-    return database
+    return SqliteDatabase(database)
 
 
 def _require_ours(database: sqlite3.Connection, path: Path, segments: Path) -> None:
@@ -92,7 +74,7 @@ def _require_ours(database: sqlite3.Connection, path: Path, segments: Path) -> N
 
 
 def _create(database: sqlite3.Connection) -> None:
-    for statement in _TABLES:
+    for statement in (*TABLES, *_MARKS):
         database.execute(statement)
 
 

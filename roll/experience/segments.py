@@ -121,6 +121,11 @@ def digest_of(path: Path) -> str:
     return digest.hexdigest()
 
 
+def digest_of_bytes(content: bytes) -> str:
+    """Return the digest that a file with this content has."""
+    return xxhash.xxh3_128(content).hexdigest()
+
+
 def _load(path: Path, digest: str) -> pa.Table:
     try:
         if digest_of(path) != digest:

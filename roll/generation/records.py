@@ -75,6 +75,7 @@ class Completion:
         cached_tokens: Prompt tokens whose keys and values were reused.
         text: What was said, by an engine that answers text and has no tokens; ``None`` from all others.
         problem: Why it was aborted, where that is known.
+        waited: Seconds until an engine had room for the request, as far as the scheduler made it wait.
     """
 
     token_ids: list[int]
@@ -84,6 +85,7 @@ class Completion:
     cached_tokens: int = 0
     text: str | None = None
     problem: str = ""
+    waited: float = 0.0
 
 
 Generate = Callable[[GenerationRequest], Awaitable[Completion]]

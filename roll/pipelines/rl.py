@@ -212,7 +212,7 @@ class RLPipeline(SampledRun[Config]):
         if self.learns:
             await super().restore(folder, state)
         else:
-            self.load_state(state)
+            self.resume(state)
 
     def remarks(self) -> Iterator[str]:
         """Say what was read."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import time
 from abc import abstractmethod
 from collections.abc import AsyncIterator, Iterator, Sequence
 from contextlib import asynccontextmanager
@@ -17,6 +18,7 @@ from roll.env_managers.groups import GroupMismatchError
 from roll.pipelines.learning.batches import TrainingBatch
 from roll.pipelines.learning.learner import algorithm_warnings
 from roll.pipelines.reporting.alarms import Alarms
+from roll.pipelines.reporting.episode_spans import EpisodeTraces
 from roll.pipelines.reporting.metrics import (
     generation_metrics,
     prefixed,
@@ -79,6 +81,8 @@ class SampledRun(Run[Config]):
     core: Core
     learner: Learns
     alarms: Alarms
+    _remembered: dict[str, Any] | None = None
+    episode_traces: EpisodeTraces
     stream: Groups
     """What gives each step its groups."""
     meter: RolloutMeter
@@ -136,10 +140,11 @@ class SampledRun(Run[Config]):
                 self.progress.warning(f"step {step}: {note}")
             report_failures(self.progress, new.groups, f"step {step}")
             store(self.config, new.groups, step, "train", self.core.token_text)
-        learned = self.pass_on(rollout.groups, step)
+        begun, learned = time.time(), self.pass_on(rollout.groups, step)
         if learned is None:
             batch = self.learner.make_batch(rollout.groups)
             learned = await to_its_end(asyncio.create_task(self.update(batch, step)))
+            self.episode_traces.learned(rollout.groups, step, begun, time.time())
             self.keep(batch, step)
         described = prefixed(rollout_metrics(new.groups), "rollout")
         learns_from_scores = any(t.score is not None for group in new.groups for t in group.trajectories)
@@ -148,9 +153,10 @@ class SampledRun(Run[Config]):
         if success is not None:
             named["env/success"] = success
         metrics = {**named, **described, **sampled, **learned, **await self.measure()}
-        self.log.step(step, metrics)
-        for words in self.alarms.step(metrics):
-            self.progress.warning(f"step {step}: {words}")
+        alarms = self.alarms.step(metrics)
+        self.log.step(step, {**metrics, **self.alarms.metrics()})
+        for words in alarms:
+            self.log.warning(words, step)
         self.core.weight_check.require()
 
     async def update(self, batch: TrainingBatch, step: int) -> dict[str, float]:
@@ -202,14 +208,16 @@ class SampledRun(Run[Config]):
 
     async def ready(self, first: int, resumed: bool) -> None:
         """Give the engines weights that they do not have, and the devices."""
-        self.alarms = Alarms()
+        self.alarms = Alarms(self._remembered if resumed else None)
+        self.episode_traces = EpisodeTraces(self.log.traces)
+        self.meter.on_member = self.episode_traces.sampled
         if resumed or self.config.actor_infer.strategy_args.starts_with_random_weights:
             await self.publish_first(first)
         await self.core.devices.begin_rollout()
 
     def state(self) -> dict[str, Any]:
-        """Return what the learner remembers beside the weights, as JSON; a pipeline adds its own."""
-        return self.learner.state()
+        """Return what learner and alarms remember beside the weights, as JSON; a pipeline adds its own."""
+        return {**self.learner.state(), "alarms": self.alarms.state()}
 
     async def save_state(self, folder: Path) -> None:
         """Write trainer and critic, with the policy in Hugging Face format beside them."""
@@ -219,6 +227,11 @@ class SampledRun(Run[Config]):
     async def restore(self, folder: Path, state: dict[str, Any]) -> None:
         """Load a checkpoint into the learner and the pipeline."""
         await self.learner.restore(folder, state)
+        self.resume(state)
+
+    def resume(self, state: dict[str, Any]) -> None:
+        """Restore the pipeline, and what the alarms remembered, of which earlier versions wrote nothing."""
+        self._remembered = state.get("alarms")
         self.load_state(state)
 
     def report_evaluation(self, groups: Sequence[TrajectoryGroup], step: int, metrics: dict[str, float]) -> None:

@@ -88,7 +88,7 @@ class PromptPlay:
         prompt, group_id = task.what, task.group_id
         sampling = self._greedy if greedy and self._greedy is not None else self._sampling
         room = self._limits.sequence_length - len(prompt.prompt_ids)
-        begun = time.perf_counter()
+        begun, began = time.perf_counter(), time.time()
         generating = self._generate(
             GenerationRequest(
                 request_id=f"{group_id}/{episode}",
@@ -103,7 +103,9 @@ class PromptPlay:
         seconds = time.perf_counter() - begun
         response = spoken(completion, self._decoder)
         with self._activity.outside_engine():
-            return await self._grade(prompt, group_id, episode, completion, response, seconds)
+            trajectory = await self._grade(prompt, group_id, episode, completion, response, seconds)
+        trajectory.began = trajectory.turns[0].began = began
+        return trajectory
 
     async def grade_recorded(
         self, prompt: Prompt, response: str, group_id: str, episode: int, completion: Completion | None = None
@@ -134,7 +136,10 @@ class PromptPlay:
             )
         )
         trajectory = _trajectory(prompt, group_id, episode, completion, response, grade)
-        trajectory.turns[0].seconds.update(generate=seconds, reward=time.perf_counter() - begun)
+        waited = min(completion.waited, seconds)
+        took = {"wait": waited} if waited else {}
+        took |= {"generate": seconds - waited, "reward": time.perf_counter() - begun}
+        trajectory.turns[0].seconds.update(took)
         return trajectory
 
 

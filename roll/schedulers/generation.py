@@ -119,29 +119,33 @@ class GenerationScheduler:
 
     async def _serve(self, request: GenerationRequest) -> Completion:
         """Return the completion, from the first replica that gives one."""
-        attempt, failed = 0, None
+        attempt, failed, waited = 0, None, 0.0
         while True:
-            replica = await self._place(request, failed)
+            replica, seconds = await self._place(request, failed)
+            waited += seconds
             # A replica may still know the attempt before.
             tried = replace(request, request_id=f"{request.request_id}#{attempt}") if attempt else request
             completion = await self._attempt(replica, tried)
             if completion is not None:
+                completion.waited = waited
                 return completion
             attempt, failed = attempt + 1, replica
             if attempt > self._retries:
                 return self._give_up(request, replica)
             self._meter.counts["retries"] += 1
 
-    async def _place(self, request: GenerationRequest, failed: Replica | None) -> Replica:
+    async def _place(self, request: GenerationRequest, failed: Replica | None) -> tuple[Replica, float]:
+        """Return a replica that has room, and the seconds until it had."""
         replica = self._pool.take(request.session, failed)
         if replica is not None:
             self._meter.placed(self._pool.running, 0.0)
-            return replica
+            return replica, 0.0
         begun = self._meter.clock()
         self._meter.queued(self._pool.waiting + 1)
         replica = await self._pool.wait(request.session, request.priority, failed)
-        self._meter.placed(self._pool.running, self._meter.clock() - begun)
-        return replica
+        waited = self._meter.clock() - begun
+        self._meter.placed(self._pool.running, waited)
+        return replica, waited
 
     async def _attempt(self, replica: Replica, request: GenerationRequest) -> Completion | None:
         """Return what a replica makes of a request whose place is taken; ``None`` if it is to be tried elsewhere."""

@@ -37,9 +37,19 @@ class JsonlTracker:
         Raises:
             ValueError: The tracker is closed.
         """
+        self._write({"step": int(step)} | {name: _finite(value) for name, value in metrics.items()})
+
+    def log_note(self, text: str, step: int) -> None:
+        """Append one line with ``note`` in place of metrics.
+
+        Raises:
+            ValueError: The tracker is closed.
+        """
+        self._write({"step": int(step), "note": text})
+
+    def _write(self, record: Mapping[str, Any]) -> None:
         if self._file is None:
             raise ValueError(f"the tracker of {self.path} is closed")
-        record = {"step": int(step)} | {name: _finite(value) for name, value in metrics.items()}
         self._file.write(json.dumps(record, allow_nan=False) + "\n")
         self._file.flush()
 
@@ -73,6 +83,11 @@ class TensorboardTracker:
         self._writer.add_text("config", "".join(f"    {line}\n" for line in text.splitlines()), self._first_step)
         self._writer.flush()
 
+    def log_note(self, text: str, step: int) -> None:
+        """Write it under the tag ``notes``."""
+        self._writer.add_text("notes", text, step)
+        self._writer.flush()
+
     def close(self) -> None:
         """Write out what is buffered."""
         self._writer.close()
@@ -96,6 +111,13 @@ class StdoutTracker:
         """Write one line, in the order of ``metrics``."""
         shown = {name: value for name, value in metrics.items() if self._only is None or name in self._only}
         line = "  ".join([f"step {step}", *(f"{name} {float(value):.4g}" for name, value in shown.items())])
+        self._write(line)
+
+    def log_note(self, text: str, step: int) -> None:
+        """Write one line."""
+        self._write(f"step {step}  {text}")
+
+    def _write(self, line: str) -> None:
         # sys.stdout is looked up at each call: a live dashboard replaces it while it owns the screen.
         stream = self._stream or sys.stdout
         stream.write(line + "\n")
@@ -106,13 +128,13 @@ class StdoutTracker:
 
 
 def read_metrics(path: str | Path) -> list[dict[str, Any]]:
-    """Return the records of a :class:`JsonlTracker` file; a last line that is still being written is left out.
+    """Return the metrics of a :class:`JsonlTracker` file; a last line that is still being written is left out.
 
     Raises:
         FileNotFoundError: There is no such file.
         ValueError: A line other than the last is not a JSON object with a step.
     """
-    return [record for _, record in _records(Path(path))]
+    return [record for _, record in _records(Path(path)) if "note" not in record]
 
 
 def _records(path: Path) -> list[tuple[str, dict[str, Any]]]:

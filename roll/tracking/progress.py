@@ -61,6 +61,8 @@ class Progress:
 
     def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
         self.clock = clock
+        self.on_stage: Callable[[str, float], None] | None = None
+        """Told the name of each stage that is over, and its seconds."""
         self._stage_seconds: dict[str, float] = {}
         self._step_seconds: dict[str, float] = {}  # the same for the display, which starts anew at each step
 
@@ -89,6 +91,8 @@ class Progress:
             for sums in (self._stage_seconds, self._step_seconds):
                 sums[name] = sums.get(name, 0.0) + seconds
             self._stage_ends(name)
+            if self.on_stage is not None:
+                self.on_stage(name, seconds)
 
     def take_stage_seconds(self) -> dict[str, float]:
         """Return the seconds per stage since the last call, and start again from zero."""

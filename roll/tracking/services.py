@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import importlib
 import math
 from collections.abc import Mapping
@@ -12,17 +13,27 @@ from typing import Any
 from roll.config.written import flat
 
 _MLFLOW_PARAMETERS = 100  # of one request
+_MLFLOW_TAG = 5000  # characters
 _MLFLOW_LENGTH = 500  # of a value; the oldest stores cut no later
 
 
-def _import(package: str, name: str) -> ModuleType:
-    """Import an optional package, or say which one to install."""
+def optional_package(package: str, name: str, requirement: str | None = None) -> ModuleType:
+    """Import a package that a tracker needs.
+
+    Args:
+        package: The package.
+        name: The tracker.
+        requirement: What is to be installed; the package if ``None``.
+
+    Raises:
+        ImportError: It cannot be imported; the message says what to install.
+    """
     try:
         return importlib.import_module(package)
     except ImportError as error:
         raise ImportError(
-            f"track_with: {name} needs the package {package!r}, which cannot be imported ({error}). "
-            f"Install it with `pip install {package}`, or track with tensorboard or jsonl, which need nothing more."
+            f"track_with: {name} needs the package {package!r}, which cannot be imported ({error}). Install it with "
+            f"`pip install {requirement or package}`, or track with tensorboard or jsonl, which need nothing more."
         ) from error
 
 
@@ -35,7 +46,7 @@ class WandbTracker:
     def __init__(
         self, *, log_dir: Path, resume_step: int | None = None, api_key: str | None = None, **init: Any
     ) -> None:
-        wandb = _import("wandb", "wandb")
+        wandb = optional_package("wandb", "wandb")
         if api_key:
             wandb.login(key=api_key)
         if resume_step is not None:
@@ -52,6 +63,10 @@ class WandbTracker:
     def log_config(self, config: Mapping[str, Any], text: str) -> None:
         """Make it the configuration of the run; a run that resumes may have changed it."""
         self._run.config.update(dict(config), allow_val_change=True)
+
+    def log_note(self, text: str, step: int) -> None:
+        """Raise an alert, which W&B shows and can send."""
+        self._run.alert(title=f"step {step}", text=text)
 
     def close(self) -> None:
         """Finish the run."""
@@ -74,7 +89,7 @@ class MlflowTracker:
         run_name: str | None = None,
         run_id: str | None = None,
     ) -> None:
-        self._mlflow = _import("mlflow", "mlflow")
+        self._mlflow = optional_package("mlflow", "mlflow")
         if tracking_uri is not None:
             self._mlflow.set_tracking_uri(tracking_uri)
         self._mlflow.set_experiment(experiment)
@@ -95,6 +110,13 @@ class MlflowTracker:
         for first in range(0, len(new), _MLFLOW_PARAMETERS):
             self._mlflow.log_params(dict(new[first : first + _MLFLOW_PARAMETERS]))
 
+    def log_note(self, text: str, step: int) -> None:
+        """Store it as a file of its step, and as the newest ``note`` among the run's tags."""
+        self._mlflow.log_text(
+            text, f"notes/step={step:06d}-{hashlib.blake2b(text.encode(), digest_size=3).hexdigest()}.txt"
+        )
+        self._mlflow.set_tag("note", f"step {step}: {text}"[:_MLFLOW_TAG])
+
     def close(self) -> None:
         """End the run."""
         self._mlflow.end_run()
@@ -109,7 +131,7 @@ class SwanlabTracker:
     def __init__(
         self, *, log_dir: Path, resume_step: int | None = None, api_key: str | None = None, **init: Any
     ) -> None:
-        self._swanlab = _import("swanlab", "swanlab")
+        self._swanlab = optional_package("swanlab", "swanlab")
         if api_key:
             self._swanlab.login(api_key=api_key)
         self._swanlab.init(**({"project": "roll", "logdir": str(Path(log_dir) / "swanlab")} | init))
@@ -121,6 +143,10 @@ class SwanlabTracker:
     def log_config(self, config: Mapping[str, Any], text: str) -> None:
         """Make it the configuration of the run."""
         self._swanlab.config.update(dict(config))
+
+    def log_note(self, text: str, step: int) -> None:
+        """Log it as text."""
+        self._swanlab.log({"notes": self._swanlab.Text(text)}, step=step)
 
     def close(self) -> None:
         """Finish the run."""

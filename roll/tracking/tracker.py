@@ -42,6 +42,15 @@ class ConfigTracker(Protocol):
         ...
 
 
+@runtime_checkable
+class NoteTracker(Protocol):
+    """A tracker that also keeps words; others need no such method."""
+
+    def log_note(self, text: str, step: int) -> None:
+        """Record something a person should know of a training step."""
+        ...
+
+
 TrackerFactory = Callable[..., Tracker]
 _Factory = TypeVar("_Factory", bound=TrackerFactory)
 
@@ -84,6 +93,12 @@ class CompositeTracker:
         for tracker in self.trackers:
             if isinstance(tracker, ConfigTracker):
                 tracker.log_config(config, text)
+
+    def log_note(self, text: str, step: int) -> None:
+        """Hand words to every tracker that takes them; see :class:`NoteTracker`."""
+        for tracker in self.trackers:
+            if isinstance(tracker, NoteTracker):
+                tracker.log_note(text, step)
 
     def close(self) -> None:
         """Close every tracker, also when one of them fails; the first failure is raised at the end."""

@@ -56,11 +56,13 @@ class Turn:
         reward_parts: The same by name (``{"env": -0.1, "format": -0.05}``); sums to ``reward``.
         metrics: Numbers the environment reported for this turn.
         frame: What a person would look at before the action: board text, or a ``data:image/png;base64,…`` URI.
-        seconds: Wall time by phase (``generate``, ``env``, ``queue``).
+        seconds: Wall time by phase, in the order in which a turn has them: ``wait`` for an engine, ``generate``,
+            ``queue`` for the environment, ``env``, or ``tool`` where tools answered alone, ``render``, ``reward``.
         starts_sample: True where the history before this turn was re-rendered (the template does not extend the
             previous tokens): ``prompt_ids`` is then the whole prompt and a new training sample starts here.
         messages: What was said before this turn where it is not the observation as the user's words: results of tools,
             words of the system.
+        began: When it began, in Unix seconds; 0 where that is not known. No part of what two turns are compared by.
     """
 
     prompt_ids: list[int]
@@ -77,6 +79,7 @@ class Turn:
     seconds: dict[str, float] = field(default_factory=dict)
     starts_sample: bool = False
     messages: list[dict[str, str]] = field(default_factory=list)
+    began: float = field(default=0.0, compare=False)
 
 
 @dataclass(slots=True)
@@ -98,6 +101,7 @@ class Trajectory:
         metrics: Episode metrics, aggregated from the turns as the environment asked.
         messages: The first messages (system and user) as text, for review.
         retries: How often the episode was begun before, and failed through no fault of the policy.
+        began: When it began, in Unix seconds; 0 where that is not known. No part of what two are compared by.
     """
 
     tag: str
@@ -114,6 +118,7 @@ class Trajectory:
     metrics: dict[str, float] = field(default_factory=dict)
     messages: list[dict[str, str]] = field(default_factory=list)
     retries: int = 0
+    began: float = field(default=0.0, compare=False)
 
     @property
     def success(self) -> bool:

@@ -12,7 +12,7 @@ import os
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, BinaryIO, Literal
 
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -47,6 +47,7 @@ _TURN = pa.struct(
         ("seconds", _NUMBERS),
         ("starts_sample", pa.bool_()),
         ("messages", pa.list_(_MESSAGE)),
+        ("began", pa.float64()),
     ]
 )
 SCHEMA = pa.schema(
@@ -70,6 +71,7 @@ SCHEMA = pa.schema(
         ("final_frame", pa.string()),
         ("metrics", _NUMBERS),
         ("messages", pa.list_(_MESSAGE)),
+        ("began", pa.float64()),
         ("turns", pa.list_(_TURN)),
     ]
 )
@@ -226,8 +228,8 @@ def _tokens(trajectories: Iterable[Trajectory]) -> set[int]:
     return found
 
 
-def open_trajectories(path: str | Path) -> pq.ParquetFile:
-    """Open a file, to read some of its columns, after checking that it is ours and of a known version.
+def open_trajectories(path: str | Path | BinaryIO) -> pq.ParquetFile:
+    """Open a file, or the content of one, to read some of its columns, if it is ours and of a known version.
 
     Raises:
         FileNotFoundError: There is no such file.
@@ -267,6 +269,7 @@ def _row(trajectory: Trajectory) -> dict[str, Any]:
         "final_frame": _text(trajectory.final_frame),
         "metrics": _pairs(trajectory.metrics),
         "messages": [_message_row(message) for message in trajectory.messages],
+        "began": trajectory.began,
         "turns": [_turn_row(turn) for turn in trajectory.turns],
     }
 
@@ -289,6 +292,7 @@ def _turn_row(turn: Turn) -> dict[str, Any]:
         "seconds": _pairs(turn.seconds),
         "starts_sample": turn.starts_sample,
         "messages": [_message_row(message) for message in turn.messages],
+        "began": turn.began,
     }
 
 
@@ -317,6 +321,7 @@ def _trajectory(row: Mapping[str, Any]) -> Trajectory:
         metrics=_mapping(row["metrics"]),
         messages=[_message(message) for message in row["messages"]],
         retries=row.get("retries") or 0,  # files of earlier releases have no such column
+        began=row.get("began") or 0.0,
     )
 
 
@@ -326,7 +331,8 @@ def _turn(row: Mapping[str, Any]) -> Turn:
     version = fields.pop("policy_version")
     for name in ("reward_parts", "metrics", "seconds"):
         fields[name] = _mapping(fields[name])
-    # Files of earlier releases have no such column.
+    # Files of earlier releases have no such columns.
+    fields["began"] = fields.pop("began", None) or 0.0
     fields["messages"] = [_message(message) for message in fields.pop("messages", None) or ()]
     return Turn(policy_version=(version["oldest"], version["newest"]), **fields)
 

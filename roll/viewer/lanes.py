@@ -9,9 +9,11 @@ from typing import Final
 from roll.trajectories.model import Turn
 
 _WORDS: Final = {
+    "wait": "wait for an engine",
     "generate": "generate",
     "queue": "wait for the environment",
     "env": "environment",
+    "tool": "tools",
     "reward": "grade",
     "render": "next prompt",
 }

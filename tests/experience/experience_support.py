@@ -9,17 +9,31 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 
+import pytest
+from postgres import needs_postgres
+
 from roll.experience.base import ExperienceStore, Reader, StoreCounts
 from roll.experience.folder import FolderStore
 from roll.experience.memory import MemoryStore
+from roll.experience.sql import SqlStore
 from roll.trajectories.model import Status, Trajectory, TrajectoryGroup, Turn
 
 Opened = Callable[..., ExperienceStore]
 """Opens the same store again, for a reader with options."""
 
 
-def opener(kind: str, folder: Path) -> Opened:
+IN_POSTGRESQL = pytest.param(
+    "postgresql", marks=[pytest.mark.processes, pytest.mark.exhaustive, needs_postgres], id="postgresql"
+)
+KINDS = ("memory", "folder", "sqlite", IN_POSTGRESQL)
+"""Every kind of store."""
+
+
+def opener(kind: str, folder: Path, new_database: Callable[[], str] | None = None) -> Opened:
     """Return what opens a store of a kind, again and again."""
+    if kind in ("sqlite", "postgresql"):
+        address = f"sqlite:///{folder / 'store.sqlite'}" if new_database is None else new_database()
+        return lambda *reader, **options: SqlStore(address, Reader(*reader, **options))
     if kind == "folder":
         return lambda *reader, **options: FolderStore(folder / "store", Reader(*reader, **options))
     store = MemoryStore()

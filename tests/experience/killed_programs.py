@@ -1,4 +1,4 @@
-"""An explorer and a trainer as programs that are killed: ``python killed_programs.py explore|train FOLDER …``."""
+"""An explorer and a trainer as programs that are killed: ``python killed_programs.py explore|train STORE …``."""
 
 from __future__ import annotations
 
@@ -10,9 +10,11 @@ from pathlib import Path
 
 from experience_support import make_group
 
-from roll.experience.base import Reader
+from roll.experience.base import ExperienceStore, Reader
 from roll.experience.folder import FolderStore
+from roll.experience.indexed import TRAIN
 from roll.experience.priorities import priority_of
+from roll.experience.sql import SqlStore
 
 PER_CALL = 3
 READERS = {
@@ -22,9 +24,14 @@ READERS = {
 }
 
 
-def explore(store: Path, checkpoint: Path, last: int) -> None:
+def opened(store: str, reader: Reader = TRAIN) -> ExperienceStore:
+    """Open a store in a folder, or in a database."""
+    return SqlStore(store, reader) if "://" in store else FolderStore(store, reader)
+
+
+def explore(store: str, checkpoint: Path, last: int) -> None:
     """Append groups in calls of three, each with the last one of the call before, from a checkpoint that is behind."""
-    experience = FolderStore(store)
+    experience = opened(store)
     call = json.loads(checkpoint.read_text()) if checkpoint.exists() else 0
     while call * PER_CALL < last:
         numbers = range(max(0, call * PER_CALL - 1), (call + 1) * PER_CALL)
@@ -37,9 +44,9 @@ def explore(store: Path, checkpoint: Path, last: int) -> None:
     print("done", flush=True)
 
 
-def train(store: Path, checkpoint: Path, reader: Reader, count: int) -> None:
+def train(store: str, checkpoint: Path, reader: Reader, count: int) -> None:
     """Lease step after step, and note in a checkpoint what was trained; the store hears of it only afterwards."""
-    experience = FolderStore(store, reader)
+    experience = opened(store, reader)
     state = json.loads(checkpoint.read_text()) if checkpoint.exists() else {"step": 0, "trained": []}
     while True:
         finished = experience.finished
@@ -72,6 +79,6 @@ def save(checkpoint: Path, state: object) -> None:
 if __name__ == "__main__":
     what, store, checkpoint, *rest = sys.argv[1:]
     if what == "explore":
-        explore(Path(store), Path(checkpoint), int(rest[0]))
+        explore(store, Path(checkpoint), int(rest[0]))
     else:
-        train(Path(store), Path(checkpoint), READERS[rest[0]], int(rest[1]))
+        train(store, Path(checkpoint), READERS[rest[0]], int(rest[1]))

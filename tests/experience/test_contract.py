@@ -1,17 +1,17 @@
-"""What every experience store promises, in memory and in a folder."""
+"""What every experience store promises: in memory, in a folder, in SQLite, in PostgreSQL."""
 
 from __future__ import annotations
 
 import tempfile
 import threading
 from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import fields
 from pathlib import Path
 from typing import Any
 
 import pytest
-from experience_support import Model, Opened, make_group, opener
+from experience_support import KINDS, Model, Opened, make_group, opener
 from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, precondition, rule, run_state_machine_as_test
@@ -22,12 +22,15 @@ from roll.experience.choosing import choose
 from roll.experience.priorities import Known, priority_of
 from roll.trajectories.model import Status, Trajectory, TrajectoryGroup
 
-KINDS = ("memory", "folder")
-
 
 @pytest.fixture(params=KINDS)
 def opened(request: pytest.FixtureRequest, tmp_path: Path) -> Opened:
-    return opener(request.param, tmp_path)
+    return opener(request.param, tmp_path, new_database(request.param, request))
+
+
+def new_database(kind: str, request: pytest.FixtureRequest) -> Callable[[], str] | None:
+    """Return what makes a database for a kind of store that needs a server."""
+    return request.getfixturevalue("server").new_database if kind == "postgresql" else None
 
 
 def test_a_group_comes_back_exactly_and_as_a_copy(opened: Opened) -> None:
@@ -252,11 +255,12 @@ class Machine(RuleBasedStateMachine):
     """Any order of calls, kills among them, says the same as a model of plain lists."""
 
     kind: str
+    new_database: Callable[[], str] | None = None
 
     def __init__(self) -> None:
         super().__init__()
         self.folder = tempfile.TemporaryDirectory()
-        self.open = opener(self.kind, Path(self.folder.name))
+        self.open = opener(self.kind, Path(self.folder.name), type(self).new_database)
         self.stores = {name: self.open_for(reader) for name, reader in READERS.items()}
         self.killed: list[Any] = []
         self.model = Model()
@@ -343,7 +347,7 @@ class Machine(RuleBasedStateMachine):
 
 @pytest.mark.long
 @pytest.mark.parametrize("kind", KINDS)
-def test_any_order_of_calls_gives_what_the_model_gives(kind: str) -> None:
-    machine = type("MachineOfKind", (Machine,), {"kind": kind})
-    examples = 120 if kind == "memory" else 50
+def test_any_order_of_calls_gives_what_the_model_gives(kind: str, request: pytest.FixtureRequest) -> None:
+    machine = type("MachineOfKind", (Machine,), {"kind": kind, "new_database": new_database(kind, request)})
+    examples = {"memory": 120, "folder": 50}.get(kind, 25)
     run_state_machine_as_test(machine, settings=settings(max_examples=examples, stateful_step_count=30, deadline=None))

@@ -14,7 +14,8 @@ from pathlib import Path
 
 import pytest
 from experience_support import make_group
-from killed_programs import PER_CALL, READERS
+from killed_programs import PER_CALL, READERS, opened
+from postgres import Server, needs_postgres
 
 from roll.experience.base import Reader
 from roll.experience.folder import FolderStore
@@ -28,8 +29,9 @@ PROGRAM = Path(__file__).with_name("killed_programs.py")
 class Program:
     """One that is started again whenever it was killed, until it says that it is done."""
 
-    def __init__(self, what: str, folder: Path, name: str, *options: object) -> None:
-        self._words = [sys.executable, str(PROGRAM), what, str(folder / "store"), str(folder / f"{name}.json")]
+    def __init__(self, what: str, folder: Path, name: str, *options: object, store: str = "") -> None:
+        store = store or str(folder / "store")
+        self._words = [sys.executable, str(PROGRAM), what, store, str(folder / f"{name}.json")]
         self._words += map(str, options)
         self._said_in = folder / f"{name}.txt"
         self._process: subprocess.Popen[bytes] | None = None
@@ -162,3 +164,44 @@ def test_many_programs_open_an_empty_store_at_once(tmp_path: Path) -> None:
     for program in (*explorers, trainer):
         assert program._process is not None and program._process.wait(timeout=120) == 0
     assert sorted(trainer.trained) == list(range(30)) == sorted(groups_of(tmp_path))
+
+
+@pytest.mark.exhaustive
+@needs_postgres
+def test_a_store_in_postgresql_loses_and_doubles_nothing_while_programs_and_server_are_killed(
+    tmp_path: Path, server: Server
+) -> None:
+    draw, last, store = random.Random(5), 240, server.new_database()
+    explorers = [Program("explore", tmp_path, f"explorer{number}", last, store=store) for number in (0, 1)]
+    trainers = [
+        Program("train", tmp_path, name, name, count, store=store)
+        for name, count in (("once", 4), ("twice", 5), ("mixed", 5))
+    ]
+    programs = [*explorers, *trainers]
+    for number in range(6):
+        for program in programs:
+            program.start()
+        draw.choice(programs).wait_for_more()
+        time.sleep(draw.uniform(0, 0.3))
+        if number % 2:
+            server.kill()  # programs that work wait until it is back
+            time.sleep(draw.uniform(0, 0.3))
+            server.start()
+            time.sleep(draw.uniform(0, 0.3))
+        for program in draw.sample(programs, len(programs)):
+            program.kill()
+    for program in programs:
+        program.start()
+    time.sleep(0.2)
+    server.kill()
+    server.start()
+    for program in programs:
+        assert program._process is not None and program._process.wait(timeout=240) == 0
+    looks = opened(store, Reader("looks"))
+    lease = looks.lease(last, 1)
+    looks.close()
+    assert lease is not None and list(lease.groups) == [make_group(number) for number in range(last)]
+    once, twice, mixed = trainers
+    assert sorted(once.trained) == list(range(last)) and Counter(twice.trained) == dict.fromkeys(range(last), 2)
+    assert len(mixed.trained) > last and max(Counter(mixed.trained).values()) <= READERS["mixed"].uses
+    assert all(program.kills >= 2 for program in explorers)

@@ -87,6 +87,7 @@ def out(mlflow: str, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The folder of a run that tracks with all of them."""
     folder = tmp_path_factory.mktemp("tracked")
     words = [*SMALL, f"tracker_kwargs.mlflow={{tracking_uri: '{mlflow}', experiment: sokobans, run_name: small}}"]
+    words.append(f"tracing={{endpoint: '{mlflow}/v1/traces', headers: {{x-mlflow-experiment-id: '0'}}}}")
     done = subprocess.run(
         [sys.executable, "-c", RUN, *words],
         cwd=folder,
@@ -116,6 +117,32 @@ def received(out: Path) -> dict[str, dict[str, Any]]:
     reader = Path(__file__).with_name("what_services_have.py")
     words = [SERVICES / "bin" / "python", reader, out / "logs"]
     return json.loads(subprocess.run(words, capture_output=True, text=True, check=True, timeout=120).stdout)
+
+
+TRACES = """
+import json, mlflow, sys
+mlflow.set_tracking_uri(sys.argv[1])
+traces = mlflow.search_traces(locations=["0"], max_results=500, return_type="list")
+spans = [[(s.span_id, s.parent_id, s.name, s.start_time_ns, s.end_time_ns) for s in t.data.spans] for t in traces]
+json.dump(spans, sys.stdout)
+"""
+
+
+def test_mlflow_takes_the_traces_of_all_episodes_as_a_collector_of_opentelemetry(mlflow: str, out: Path) -> None:
+    words = [SERVICES / "bin" / "python", "-c", TRACES, mlflow]
+    found = subprocess.run(words, capture_output=True, text=True, timeout=120)
+    assert found.returncode == 0, found.stderr
+    traces = [spans for spans in json.loads(found.stdout) if any(name == "trajectory" for _, _, name, _, _ in spans)]
+    assert len(traces) == 16
+    for spans in traces:
+        times = {name: (begun, ended) for _, _, name, begun, ended in spans}
+        assert {"reset", "turn 1", "generate", "environment", "store", "train"} <= times.keys()
+        assert times["trajectory"][1] == times["store"][0] <= times["store"][1] <= times["train"][0] < times["train"][1]
+        within = {span: (parent, begun, ended) for span, parent, _, begun, ended in spans}
+        for parent, begun, ended in within.values():
+            assert parent is None or within[parent][1] <= begun <= ended
+            outer = None if parent is None else within[parent][0]
+            assert outer is None or ended <= within[parent][2], "what happens in a turn ends with it"
 
 
 def ask(address: str, what: str, **body: Any) -> Any:

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import math
 from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from statistics import fmean
-from typing import Final
+from typing import Any, Final
 
 from roll.pipelines.reporting.silence import WINDOW, SilenceWatch
 
@@ -15,19 +16,49 @@ Alarm = Callable[[Sequence[Metrics], Sequence[Metrics], Sequence[Metrics]], str 
 
 _ERRORS: Final = ("error_env", "error_timeout", "error_unavailable", "error_reward")
 _SOLVED: Final = 0.9
+_READ: Final = frozenset(
+    {
+        *(f"rollout/status/{kind}" for kind in _ERRORS),
+        "rollout/zero_variance_groups",
+        "rollout/success",
+        "rollout/staleness/mean",
+        "sampler/log_prob_difference_mean",
+        "train/policy/entropy",
+    }
+)
+"""What alarms read; nothing else is remembered."""
 
 
 class Alarms:
     """Reads the metrics of each step, and says what goes wrong when it begins to.
 
     An alarm is said once, and again only after it was over in between. The first comes after two windows of steps.
+
+    Args:
+        state: What :meth:`state` returned, for a run that goes on.
     """
 
-    def __init__(self) -> None:
-        self._silence = SilenceWatch()
-        self._first: list[Metrics] = []
-        self._latest: deque[Metrics] = deque(maxlen=2 * WINDOW)
-        self._held: set[str] = set()
+    def __init__(self, state: Mapping[str, Any] | None = None) -> None:
+        known = state or {}
+        self._silence = SilenceWatch(known.get("silence"))
+        self._first: list[Metrics] = list(known.get("first", ()))
+        self._latest: deque[Metrics] = deque(known.get("latest", ()), maxlen=2 * WINDOW)
+        self._held: set[str] = set(known.get("held", ()))
+        self._given: set[str] = set(known.get("given", ()))
+
+    def state(self) -> dict[str, Any]:
+        """Return what a checkpoint must remember, as JSON."""
+        return {
+            "silence": self._silence.state(),
+            "first": self._first,
+            "latest": list(self._latest),
+            "held": sorted(self._held),
+            "given": sorted(self._given),
+        }
+
+    def metrics(self) -> dict[str, float]:
+        """Return of every alarm that was ever given whether it holds now: 1, or 0."""
+        return {f"alarm/{name}": float(name in self._held) for name in sorted(self._given)}
 
     def step(self, metrics: Metrics) -> list[str]:
         """Take note of a step; return what is to be said of it.
@@ -37,9 +68,10 @@ class Alarms:
         """
         silent = self._silence.step(metrics)
         said = [] if silent is None else [silent]
+        read = {name: value for name, value in metrics.items() if name in _READ and math.isfinite(value)}
         if len(self._first) < WINDOW:
-            self._first.append(metrics)
-        self._latest.append(metrics)
+            self._first.append(read)
+        self._latest.append(read)
         if len(self._latest) < 2 * WINDOW:
             return said
         before, latest = list(self._latest)[:WINDOW], list(self._latest)[WINDOW:]
@@ -49,6 +81,7 @@ class Alarms:
                 self._held.discard(name)
             elif name not in self._held:
                 self._held.add(name)
+                self._given.add(name)
                 said.append(words)
         return said
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from statistics import fmean
+from typing import Any
 
 WINDOW = 5
 """Steps that are compared: the first ones with the latest."""
@@ -17,11 +18,18 @@ class SilenceWatch:
 
     Reward that rises while success stays 0 and answers become invalid means that to say nothing valid pays better than
     to play: the environment charges too little for it.
+
+    Args:
+        state: What :meth:`state` returned, for a run that goes on.
     """
 
-    def __init__(self) -> None:
-        self._seen: list[tuple[float, float]] = []
-        self._said = False
+    def __init__(self, state: Mapping[str, Any] | None = None) -> None:
+        self._seen: list[tuple[float, float]] = [(reward, valid) for reward, valid in (state or {}).get("seen", ())]
+        self._said = bool((state or {}).get("said", False))
+
+    def state(self) -> dict[str, Any]:
+        """Return what a checkpoint must remember, as JSON."""
+        return {"seen": [list(pair) for pair in self._seen], "said": self._said}
 
     def step(self, metrics: Mapping[str, float]) -> str | None:
         """Take note of a step; return a warning the first time there is reason for one.

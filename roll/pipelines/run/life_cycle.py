@@ -20,6 +20,7 @@ from roll.pipelines.run.folders import folders, make_room, own_folders
 from roll.pipelines.run.interrupts import runner, stopped_by_sigterm, to_its_end
 from roll.pipelines.run.log import RunLog, summarize
 from roll.pipelines.run.process import settle_process
+from roll.pipelines.run.profiling import profiled
 from roll.pipelines.run.record import RunRecord
 from roll.pipelines.run.resuming import Resumed, find_resumed
 from roll.pipelines.run.storage import StorageError, refusals_end_the_run
@@ -169,7 +170,8 @@ class Run(ABC, Generic[Config]):
             while True:
                 try:
                     async with open_cluster(self.config) as cluster:
-                        return await self._sit(cluster)
+                        with cluster.watch.telling(self.progress.warning):
+                            return await self._sit(cluster)
                 except self.recovers_from as error:
                     if self.recoveries >= self.config.max_recoveries:
                         raise
@@ -195,7 +197,8 @@ class Run(ABC, Generic[Config]):
                 if self.evaluates(first) and self.log.evaluated < first:
                     await self.evaluate(first)
                 for step in range(first + 1, config.max_steps + 1):
-                    await self.step(step)
+                    async with profiled(config.profile, step, cluster.groups, config.output_dir):
+                        await self.step(step)
                     if self.evaluates(step):
                         await self.evaluate(step)
                     if self.saves(step) or step == config.max_steps:
@@ -210,7 +213,7 @@ class Run(ABC, Generic[Config]):
             raise
         finally:
             restore_collector()
-            self.log.trackers.close()
+            self.log.close()
             if config.enable_ray_timeline:
                 cluster.write_timeline(config.output_dir / TIMELINE)
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import random
 import time
 from collections.abc import Mapping
 from pathlib import Path
@@ -11,6 +12,7 @@ from roll.config import RunConfig
 from roll.pipelines.run.command import python, resume_command
 from roll.tracking import CompositeTracker, Progress, RunSummary, make_trackers
 from roll.tracking.local import JsonlTracker, TensorboardTracker
+from roll.tracking.traces import Span, open_traces
 
 
 class RunLog:
@@ -35,6 +37,8 @@ class RunLog:
             resume_step=None if resumed is None else int(resumed["step"]),
             tracker_kwargs=config.tracker_kwargs,
         )
+        self.traces = open_traces(config.tracing, folder=config.logs_path, service=config.exp_name)
+        progress.on_stage = self._stage if self.traces.is_on else None
 
     @property
     def elapsed(self) -> float:
@@ -55,6 +59,22 @@ class RunLog:
         self.trackers.log(record, step)
         self.after, self.evaluated = dict(metrics), step
         self.before = self.before or dict(metrics)
+
+    def warning(self, text: str, step: int) -> None:
+        """Show something a person should know of a step, and hand it to the trackers that keep words."""
+        self._progress.warning(f"step {step}: {text}")
+        self.trackers.log_note(text, step)
+
+    def close(self) -> None:
+        """Close the trackers and the traces."""
+        self._progress.on_stage = None
+        self.traces.close()
+        self.trackers.close()
+
+    def _stage(self, name: str, seconds: float) -> None:
+        """Trace a stage of the run that is over."""
+        now = time.time()
+        self.traces.add([Span(self.traces.number, random.getrandbits(64) or 1, name, now - seconds, now)])
 
     def _seconds(self) -> dict[str, float]:
         """Return the seconds per stage since the last record, and those of the whole run."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Callable
 from functools import partial
 from typing import Any
 
@@ -22,11 +23,15 @@ class RolloutMeter:
         progress: Where to show it.
         members: Members of all groups of a step.
         is_ahead: Whether sampling runs ahead of training: then it goes on all the time, and is counted all the time.
+
+    Attributes:
+        on_member: Told every episode that is over.
     """
 
     def __init__(self, progress: Progress, members: int, is_ahead: bool) -> None:
         self.members = members
         self.finished = 0
+        self.on_member: Callable[[Trajectory], None] | None = None
         self._progress = progress
         self._is_ahead = is_ahead
         self._tokens = 0
@@ -40,6 +45,8 @@ class RolloutMeter:
     def member(self, member: Trajectory, greedy: bool) -> None:
         """A member of a group is finished."""
         self._tokens += member.completion_tokens
+        if self.on_member is not None:
+            self.on_member(member)
         if greedy:
             return
         self.finished += 1

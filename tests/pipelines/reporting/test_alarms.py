@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import math
 import re
 
@@ -78,3 +79,26 @@ def test_a_policy_that_is_surer_because_it_is_better_is_left_alone() -> None:
     ]
     assert not said(*steps)
     assert not said(*steps, *[steps[-1] | {"rollout/success": 0.95}] * 3 * WINDOW)
+
+
+@pytest.mark.parametrize("name", ILL)
+@pytest.mark.parametrize("at", [3, 12, 19, 22, 30])
+def test_a_run_that_goes_on_says_what_one_that_never_stopped_would(name: str, at: int) -> None:
+    change, _ = ILL[name]
+    steps = [{}] * 2 * WINDOW + [change] * 2 * WINDOW + [{}] * 2 * WINDOW
+    whole, alarms, found = Alarms(), Alarms(), list[list[str]]()
+    for number, step in enumerate(steps):
+        if number == at:
+            alarms = Alarms(json.loads(json.dumps(alarms.state())))
+        found.append(alarms.step(WELL | step))
+        assert found[-1] == whole.step(WELL | step) and alarms.metrics() == whole.metrics()
+    assert sum(map(len, found)) == 1
+
+
+def test_an_alarm_is_a_metric_from_when_it_is_given_first() -> None:
+    change, _ = ILL["errors"]
+    alarms, seen = Alarms(), list[dict[str, float]]()
+    for step in [{}] * 2 * WINDOW + [change] * 2 * WINDOW + [{}] * 2 * WINDOW:
+        alarms.step(WELL | step)
+        seen.append(alarms.metrics())
+    assert seen[2 * WINDOW - 1] == {} and {"alarm/errors": 1.0} in seen and seen[-1] == {"alarm/errors": 0.0}
