@@ -96,8 +96,8 @@ class OpenAdventureEnv(TextEnv):
         """Return what the game is about, and how it is spoken to."""
         return (
             "You explore Colossal Cave: find treasures and bring them to the building where you begin. A command has "
-            "one or two words, such as: in, north, take lamp, light lamp, unlock grate, inventory, look. The first five "
-            "letters of a word count."
+            "one or two words, such as: in, north, take lamp, light lamp, unlock grate, inventory, look. The first "
+            "five letters of a word count."
         )
 
     def _played(self) -> tuple[list[str], int, bool]:
