@@ -32,6 +32,8 @@ COMMANDS: Final[dict[str, tuple[str, str]]] = {
     "config": ("roll.cli.config:app", "Show, check, explain, compare and fill in configurations."),
     "convert": ("roll.cli.convert:app", "Turn a configuration of another system into a native one."),
     "envs": ("roll.cli.envs:app", "List, show, play and certify environments."),
+    "plan": ("roll.cli.plan:app", "Reckon whether a job fits on its devices, and what it costs."),
+    "envs": ("roll.cli.envs:app", "List, show and play environments; see whether one is fit to train on."),
     "tune": ("roll.cli.tune:app", "Search for good values of keys by successive halving."),
     "doctor": ("roll.cli.doctor:app", "Say what this machine has, and what is missing for what."),
     "export": ("roll.cli.export:app", "Write a checkpoint as a Hugging Face folder, or GGUF."),

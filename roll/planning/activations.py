@@ -120,4 +120,12 @@ def _logits(training: Training, tokens: int, *, backward: bool = True) -> int:
     held = min(tokens, chunk)
     # Logits, log-probs, and in the backward pass the gradient of either.
     copies = (3 if backward else 2) * FP32 + (BF16 if training.half else 0)
-    return int(states + held * own * copies)
+    return int(states + held * own * copies) + (_head_gradient(training, tokens > chunk) if backward else 0)
+
+
+def _head_gradient(training: Training, chunked: bool) -> int:
+    """Return the bytes of gradients of the head that are added to others: of an earlier pass, chunk, or the embedding."""
+    if training.lora_rank is not None:
+        return 0
+    whole = training.shape.embedding // training.division.tensor
+    return FP32 * whole * ((chunked or training.passes > 1) + training.shape.tied)

@@ -1,0 +1,144 @@
+"""The roles of a configuration as a plan sees them: which devices, and what each device holds for them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any
+
+from roll.config import ConfigError, Problem, RunConfig
+from roll.config.trainer_keys import TrainerKeys
+from roll.config.worker import TrainWorkerConfig, WorkerConfig
+from roll.planning.activations import PassBytes, pass_bytes
+from roll.planning.division import Division
+from roll.planning.engine_memory import Engine
+from roll.planning.shapes import ModelShape, shape_of
+from roll.planning.training_states import States, Training, states
+
+
+@dataclass(frozen=True, slots=True)
+class RoleDemand:
+    """What one role asks of each of its devices.
+
+    Attributes:
+        role: Its key path.
+        model: What its model is called.
+        devices: Global ids of its devices; one number for a role that has none of its own.
+        training: How it computes, of a role that trains or scores.
+        engine: Its engine, of one that samples.
+        replicas: Engines.
+    """
+
+    role: str
+    model: str
+    devices: tuple[int, ...]
+    training: Training | None = None
+    engine: Engine | None = None
+    replicas: int = 1
+
+    @property
+    def states(self) -> States:
+        """What stays on a device between two passes."""
+        return States() if self.training is None else states(self.training)
+
+    @property
+    def passes(self) -> PassBytes:
+        """What a pass holds beside that."""
+        return PassBytes(0, 0, 0) if self.training is None else pass_bytes(self.training)
+
+    @property
+    def shape(self) -> ModelShape:
+        """The sizes of its model."""
+        part = self.training or self.engine
+        assert part is not None
+        return part.shape
+
+
+def role_demands(config: RunConfig, shapes: dict[str, ModelShape] | None = None) -> list[RoleDemand]:
+    """Return what every role with a model asks of its devices.
+
+    Args:
+        config: A checked configuration.
+        shapes: Sizes of models by name, for those that nobody here knows.
+
+    Raises:
+        ConfigError: The run trains and samples nothing, or the sizes of a model are not known.
+    """
+    if not isinstance(config, TrainerKeys):
+        fix = "plan a run that trains or samples."
+        raise ConfigError([Problem("pipeline", "it has no model of its own to plan for.", fix, config.pipeline)])
+    known = dict(shapes or {})
+    return [_demand(config, role, worker, known) for role, worker in _roles(config)]
+
+
+def _roles(config: TrainerKeys) -> Iterator[tuple[str, WorkerConfig]]:
+    for role, worker in config.worker_roles():
+        if worker.strategy_args.about.answers_text or role.startswith("rewards."):
+            continue
+        yield role, worker
+
+
+def _demand(config: TrainerKeys, role: str, worker: WorkerConfig, known: dict[str, ModelShape]) -> RoleDemand:
+    name = config.model_path("actor_train" if role == "actor_infer" else role)
+    if name not in known:
+        known[name] = _shape(config, role, name)
+    shape, devices = known[name], tuple(worker.device_mapping or range(worker.workers))
+    strategy, options = worker.strategy_args.strategy_name, dict(worker.strategy_args.strategy_config or {})
+    if role == "actor_infer":
+        each = worker.num_gpus_per_worker if worker.device_mapping else 1
+        options = worker.strategy_args.about.divided(options, each)
+        width = 4 if worker.model_args.dtype == "fp32" else 2
+        length = int(getattr(config, "sequence_length", 2048))
+        requests = int(getattr(config, "max_running_requests", 128))
+        engine = Engine.of(strategy, options, shape, width=width, requests=requests, length=length)
+        return RoleDemand(role, name, devices, engine=engine, replicas=max(1, len(devices) // each))
+    return RoleDemand(role, name, devices, training=_training(config, role, worker, shape, options, len(devices)))
+
+
+def _shape(config: TrainerKeys, role: str, name: str) -> ModelShape:
+    try:
+        return shape_of(name, _built_in(name))
+    except ValueError as error:
+        fix = "name the folder of the model, or give its config.json with --model-config FILE."
+        raise ConfigError([Problem(config.model_key(role), str(error), fix, name)]) from error
+
+
+def _built_in(name: str) -> str | None:
+    """Return the folder of a model of this package, or of a local cache, without asking the hub."""
+    from roll.models.finding import BUILT_IN, resolve_pretrain
+
+    return resolve_pretrain(name) if name in BUILT_IN else None
+
+
+def _training(
+    config: TrainerKeys, role: str, worker: WorkerConfig, shape: ModelShape, options: dict[str, Any], ranks: int
+) -> Training:
+    trained = isinstance(worker, TrainWorkerConfig) and role in ("actor_train", "critic")
+    strategy = worker.strategy_args.strategy_name
+    arguments = worker.training_args
+    longest = int(getattr(config, "sequence_length", 0) or 2048)
+    rows = arguments.per_device_train_batch_size if trained else worker.infer_batch_size
+    if config.pipeline == "dpo":
+        rows *= 2
+    tokens = max(longest, arguments.max_tokens_per_microbatch or rows * longest)
+    recomputes = not worker.model_args.disable_gradient_checkpointing
+    if strategy.startswith("megatron"):
+        # Selective recomputing is of attention, which fused kernels do not hold anyway.
+        granularity = options.get("recompute_granularity")
+        recomputes = granularity == "full" or (granularity is None and recomputes)
+    return Training(
+        strategy=strategy,
+        options=options,
+        shape=shape,
+        division=Division.of(strategy, options, ranks),
+        half=worker.model_args.dtype != "fp32",
+        trained=trained,
+        lora_rank=worker.model_args.lora_rank,
+        recomputes=recomputes,
+        packed=worker.packs,
+        tokens=tokens,
+        row_tokens=longest,
+        chunk=worker.log_prob_chunk_size,
+        scores_vocabulary=config.head(role) == "language",
+        attention="matrix" if worker.model_args.attn_implementation == "eager" else "fused",
+    )
