@@ -39,7 +39,7 @@ def pass_bytes(training: Training) -> PassBytes:
     """Return what one pass of a role holds."""
     tokens = -(-training.tokens // training.division.context)
     if not training.trained:
-        return PassBytes(0, _logits(training, tokens, backward=False), int(tokens * _layer(training) // 2))
+        return PassBytes(0, _logits(training, tokens, backward=False), int(tokens * _forward(training)))
     layers = -(-training.shape.layers // training.division.pipeline)
     # A stage of a pipeline has as many passes under way as there are stages behind it; the first has all.
     under_way = min(training.division.pipeline, training.passes)
@@ -48,8 +48,9 @@ def pass_bytes(training: Training) -> PassBytes:
     if training.recomputes:
         held = under_way * layers * stream * tokens
         return PassBytes(int(held), _logits(training, tokens), int(tokens * (layer + _backward(training))))
-    held = under_way * layers * layer * tokens
-    return PassBytes(int(held), _logits(training, tokens), int(tokens * _backward(training)))
+    held = under_way * layers * (layer + (stream if training.recomputed else 0)) * tokens
+    again = _feed_forward(training, BF16 if training.half else FP32) if training.recomputed & {"moe", "mlp"} else 0.0
+    return PassBytes(int(held), _logits(training, tokens), int(tokens * (again + _backward(training))))
 
 
 def _half_by_autocast(training: Training) -> bool:
@@ -87,7 +88,10 @@ def _layer(training: Training) -> float:
         heads += extra * width * (shape.queries + shape.keys)
     if training.attention == "matrix":
         heads += 2 * width * shape.heads * training.row_tokens
-    return 2 * norm / _between(training) + heads / division.tensor + _feed_forward(training, width)
+    kept = 0.0 if "layernorm" in training.recomputed else 2 * norm / _between(training)
+    if not training.recomputed & {"moe", "mlp"}:
+        kept += _feed_forward(training, width)
+    return kept + heads / division.tensor
 
 
 def _feed_forward(training: Training, width: int) -> float:
@@ -99,6 +103,15 @@ def _feed_forward(training: Training, width: int) -> float:
     chosen = shape.chosen * width * (2 * shape.hidden + 4 * shape.expert_intermediate / division.expert_tensor)
     sparse = chosen + 4.0 * width * shape.shared_intermediate / division.tensor + FP32 * 2 * shape.experts
     return (shape.sparse_layers * sparse + (shape.layers - shape.sparse_layers) * dense) / shape.layers
+
+
+def _forward(training: Training) -> float:
+    """Return the bytes of one token in a layer from which nothing is kept."""
+    shape = training.shape
+    width = BF16 if training.half else FP32
+    wide = 3 * shape.intermediate if shape.sparse_layers < shape.layers else 0
+    chosen = shape.chosen * (shape.hidden + 3 * shape.expert_intermediate)
+    return width * (3 * shape.hidden + max(wide, chosen, 2 * shape.queries + 2 * shape.keys) / training.division.tensor)
 
 
 def _backward(training: Training) -> float:

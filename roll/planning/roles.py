@@ -120,12 +120,19 @@ def _training(
     rows = arguments.per_device_train_batch_size if trained else worker.infer_batch_size
     if config.pipeline == "dpo":
         rows *= 2
-    tokens = max(longest, arguments.max_tokens_per_microbatch or rows * longest)
+    # Laid end to end, rows take what they have; on average that is taken to be half of the longest.
+    width = longest // 2 if worker.packs else longest
+    tokens = max(longest, arguments.max_tokens_per_microbatch or rows * width)
     recomputes = not worker.model_args.disable_gradient_checkpointing
+    recomputed: frozenset[str] = frozenset()
     if strategy.startswith("megatron"):
         # Selective recomputing is of attention, which fused kernels do not hold anyway.
         granularity = options.get("recompute_granularity")
         recomputes = granularity == "full" or (granularity is None and recomputes)
+        if granularity == "selective":
+            recomputed |= frozenset(options.get("recompute_modules") or ())
+        if options.get("moe_layer_recompute"):
+            recomputed |= {"moe"}
     return Training(
         strategy=strategy,
         options=options,
@@ -135,6 +142,7 @@ def _training(
         trained=trained,
         lora_rank=worker.model_args.lora_rank,
         recomputes=recomputes,
+        recomputed=recomputed,
         packed=worker.packs,
         tokens=tokens,
         row_tokens=longest,

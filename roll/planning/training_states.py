@@ -29,6 +29,7 @@ class Training:
         trained: Whether it is trained, or scores only.
         lora_rank: Of adapters; ``None`` trains everything.
         recomputes: Whether activations are computed again in the backward pass.
+        recomputed: Parts of a layer that are computed again where layers are not: ``moe``, ``layernorm``.
         packed: Whether rows are laid end to end.
         tokens: Tokens of a pass on a rank, padding included, before they are spread over context ranks.
         row_tokens: Tokens of its longest row.
@@ -46,6 +47,7 @@ class Training:
     trained: bool = True
     lora_rank: int | None = None
     recomputes: bool = True
+    recomputed: frozenset[str] = frozenset()
     packed: bool = False
     tokens: int = 1024
     row_tokens: int = 1024
