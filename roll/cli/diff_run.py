@@ -27,9 +27,7 @@ def diff_run(
             metavar="A", help="A configuration in any dialect or of any system.", autocompletion=complete_configuration
         ),
     ],
-    second: Annotated[
-        str, typer.Argument(metavar="B", help="Another one.", autocompletion=complete_configuration)
-    ],
+    second: Annotated[str, typer.Argument(metavar="B", help="Another one.", autocompletion=complete_configuration)],
     only_first: Annotated[bool, typer.Option("--first", help="Stop behind the first difference.")] = False,
     as_json: Annotated[bool, typer.Option("--json", help="Print one JSON document.")] = False,
 ) -> None:
@@ -55,7 +53,9 @@ def diff_run(
         config, _ = read_configuration(name)
         if not isinstance(config, RLConfig):
             fix = "compare runs of pipeline agentic or rlvr."
-            raise ConfigError([Problem("pipeline", "it does not learn from scores.", fix, config.pipeline)], source=name)
+            raise ConfigError(
+                [Problem("pipeline", "it does not learn from scores.", fix, config.pipeline)], source=name
+            )
         configurations.append(config)
     found = compare_runs(*configurations, every=not only_first, say=lambda words: typer.echo(words, err=True))
     if as_json:

@@ -94,7 +94,9 @@ class _Search:
         while left and (difference := first_difference(now, goal)) is not None:
             self.say(f"{difference.place}: {difference.how}.")
             cause = smallest_cause(left, lambda keys, d=difference, n=now, h=here: self._shows(h, keys, n, d))  # type: ignore[misc]
-            causes.append(Cause(difference, {key: (self._value(self.first, key), self._value(self.second, key)) for key in cause}))
+            causes.append(
+                Cause(difference, {key: (self._value(self.first, key), self._value(self.second, key)) for key in cause})
+            )
             here, left = here.with_keys(self.second, frozenset(cause)), [key for key in left if key not in cause]
             if not every or not left:
                 break

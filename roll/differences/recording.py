@@ -11,6 +11,7 @@ import numpy as np
 import numpy.typing as npt
 from safetensors.numpy import load_file
 from tensordict import TensorDict
+from torch import Tensor
 
 from roll.config import RLConfig
 from roll.config.kinds import kind_for, runner
@@ -20,6 +21,9 @@ from roll.strategies.base import Loss
 
 ORDER: Final = ("samples", "rewards", "log-probs", "advantages", "loss", "gradient", "weights")
 """The stages of a step, in which what differs first is looked for."""
+
+_LAST: Final = 10**6
+"""The optimiser step behind all others."""
 
 _COLUMNS: Final = {
     "samples": ("input_ids", "lengths", "response_mask", "sampler_log_probs"),
@@ -38,12 +42,14 @@ class Entry:
         stage: One of :data:`ORDER`.
         name: Of the tensor.
         value: A copy of it.
+        update: Of which optimiser step, counted from 1; 0 for what comes before them all.
     """
 
     step: int
     stage: str
     name: str
     value: npt.NDArray[Any]
+    update: int = 0
 
     @property
     def place(self) -> str:
@@ -57,13 +63,14 @@ class Recording:
 
     entries: list[Entry] = field(default_factory=list)
 
-    def add(self, step: int, stage: str, name: str, value: Any) -> None:
-        """Write a tensor down."""
-        self.entries.append(Entry(step, stage, name, np.array(value)))
+    def add(self, step: int, stage: str, name: str, value: Any, *, update: int = 0) -> None:
+        """Write a copy of a tensor down."""
+        copied = value.detach().cpu().numpy().copy() if isinstance(value, Tensor) else np.array(value)
+        self.entries.append(Entry(step, stage, name, copied, update))
 
     def in_order(self) -> list[Entry]:
-        """Return what was written, by step and stage."""
-        return sorted(self.entries, key=lambda entry: (entry.step, ORDER.index(entry.stage)))
+        """Return what was written, by step, optimiser step and stage."""
+        return sorted(self.entries, key=lambda entry: (entry.step, entry.update, ORDER.index(entry.stage)))
 
 
 @dataclass(frozen=True, slots=True)
@@ -128,9 +135,10 @@ def record(config: RLConfig) -> Recording:
                 nonlocal number
                 metrics: dict[str, float] = await train_step(rows, loss)
                 number += 1
-                recording.add(step, "loss", f"loss of update {number}", metrics["loss"])
-                recording.add(step, "gradient", f"norm of update {number}", metrics["grad_norm"])
-                recording.add(step, "weights", f"learning rate of update {number}", metrics["learning_rate"])
+                recording.add(step, "loss", f"loss of update {number}", metrics["loss"], update=number)
+                recording.add(step, "gradient", f"norm of update {number}", metrics["grad_norm"], update=number)
+                rate = metrics["learning_rate"]
+                recording.add(step, "weights", f"learning rate of update {number}", rate, update=number)
                 return metrics
 
             trainer.train_step = recorded
@@ -146,7 +154,7 @@ def record(config: RLConfig) -> Recording:
     for folder in sorted(Path(config.checkpoint_path).glob("step=*")):
         for path in sorted((folder / "hf").glob("*.safetensors")):
             for name, value in sorted(load_file(path).items()):
-                recording.add(config.max_steps, "weights", name, value)
+                recording.add(config.max_steps, "weights", name, value, update=_LAST)
     return recording
 
 

@@ -9,7 +9,9 @@ from functools import cache
 from importlib.resources import files
 from typing import Any, Final
 
-_ORNAMENTS: Final = re.compile(r"[-_](instruct|chat|base|it|hf|think(ing)?|gptq|awq|fp8|int4|bf16|v\d(\.\d)*|\d{4})(?=[-_]|$)")
+_ORNAMENTS: Final = re.compile(
+    r"[-_](instruct|chat|base|it|hf|think(ing)?|gptq|awq|fp8|int4|bf16|v\d(\.\d)*|\d{4})(?=[-_]|$)"
+)
 
 
 @cache

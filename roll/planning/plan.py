@@ -66,7 +66,9 @@ class JobPlan:
             "gpu": asdict(self.gpu),
             "devices": self.devices,
             "stages": [{**asdict(stage), "bytes": stage.bytes} for stage in self.stages],
-            "roles": [{"role": demand.role, "model": demand.model, "numbers": demand.shape.numbers} for demand in self.demands],
+            "roles": [
+                {"role": demand.role, "model": demand.model, "numbers": demand.shape.numbers} for demand in self.demands
+            ],
             "times": [asdict(time) for time in self.times],
             "seconds_per_step": self.seconds_per_step,
             "steps": self.steps,
