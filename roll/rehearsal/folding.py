@@ -23,7 +23,7 @@ _RESPONSE: Final = 16
 _STAND_INS: Final = {"train": "fsdp_train", "infer": "hf_infer", "score": "fsdp_infer"}
 _DEVICE_OPTIONS: Final = (
     *("tensor_parallel_size", "pipeline_parallel_size", "gpu_memory_utilization", "tp_size", "pp_size", "ulysses_size"),
-    *("mem_fraction_static", "max_model_len", "max_num_batched_tokens", "fsdp_size", "max_num_seqs", "context_length"),
+    *("block_size", "swap_space", "cpu_offload_gb", "mem_fraction_static", "max_model_len", "max_num_batched_tokens", "fsdp_size", "max_num_seqs", "context_length"),
 )
 
 

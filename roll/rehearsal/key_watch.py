@@ -32,6 +32,9 @@ INTERPOLATED: Final = frozenset(
 )
 """Values for other keys, and tags, which reach the registry of environments as a whole."""
 
+COPIED: Final = frozenset({"validation.data_args*", "rewards.*.strategy_args*", "*_env_manager.n_groups"})
+"""Keys of sections that are copied before they are read, or that were filled and not written."""
+
 BEFORE: Final = frozenset(
     {
         *("algorithm_type", "pipeline", "prompt_length", "*_modules", "actor_train.data_args"),
@@ -80,7 +83,7 @@ class KeyWatch:
 
     def unread(self) -> list[str]:
         """Return the keys that were set and that nothing has read, in order."""
-        excused = (*INTERPOLATED, *BEFORE, *ONE_VALUE)
+        excused = (*INTERPOLATED, *BEFORE, *ONE_VALUE, *COPIED)
         left = self.written & (self.keys - self.read)
         return sorted(key for key in left if not any(fnmatch(key, pattern) for pattern in excused))
 
