@@ -139,3 +139,30 @@ EXAMPLES: Final[Mapping[str, str]] = {
     "llama3_json": '{"name": "NAME", "parameters": {"ARGUMENT": VALUE}}',
 }
 """How a call is written, for a policy whose chat template does not say it."""
+
+
+def described(schemas: Sequence[Mapping[str, Any]], form: str) -> str:
+    """Return what a policy is told of tools where its chat template does not say it.
+
+    Args:
+        schemas: Descriptions in OpenAI's form.
+        form: The form in which calls are to be written.
+    """
+    lines = ["You may call these tools:"]
+    lines += [json.dumps(schema["function"], ensure_ascii=False) for schema in schemas]
+    return "\n".join([*lines, "To call one, write:", EXAMPLES[form]])
+
+
+def typed_arguments(arguments: Mapping[str, Any], parameters: Mapping[str, Any]) -> dict[str, Any]:
+    """Return arguments that came as text as the schema has them: text stays, all else is read as JSON where it is."""
+    properties = parameters.get("properties", {})
+    return {name: _read(value, properties.get(name, {})) for name, value in arguments.items()}
+
+
+def _read(value: Any, schema: Mapping[str, Any]) -> Any:
+    if schema.get("type") == "string":
+        return value
+    try:
+        return json.loads(value)
+    except json.JSONDecodeError:
+        return value

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -10,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from roll.common.spelling import did_you_mean
 from roll.tools.calling import Call, Come, call_all
-from roll.tools.calls import EXAMPLES, ToolCall, find_calls
+from roll.tools.calls import EXAMPLES, ToolCall, described, find_calls, typed_arguments
 from roll.tools.errors import WrongCallError
 from roll.tools.tool import Tool
 
@@ -49,10 +48,7 @@ class Toolbox:
 
     def description(self) -> str:
         """Return what a policy is told of the tools where its chat template does not say it."""
-        lines = ["You may call these tools:"]
-        lines += [json.dumps(schema["function"], ensure_ascii=False) for schema in self.schemas]
-        lines += ["To call one, write:", EXAMPLES[self._use.formats[0]]]
-        return "\n".join(lines)
+        return described(self.schemas, self._use.formats[0])
 
     @property
     def example(self) -> tuple[str, dict[str, str]]:
@@ -105,23 +101,8 @@ class Toolbox:
         tool = self._tools.get(call.name)
         if tool is None:
             return Come.wrong(WrongCallError(f"there is no tool {call.name!r}. {did_you_mean(call.name, self._tools)}"))
-        return Call(tool, _typed(call.arguments, tool.parameters) if call.as_text else call.arguments)
+        return Call(tool, typed_arguments(call.arguments, tool.parameters) if call.as_text else call.arguments)
 
     def _cut(self, text: str) -> str:
         most = self._use.max_result_characters
         return text if len(text) <= most else f"{text[:most]}\n[cut: {len(text)} characters in all]"
-
-
-def _typed(arguments: Mapping[str, Any], parameters: Mapping[str, Any]) -> dict[str, Any]:
-    """Return arguments that came as text as the schema has them: text stays, all else is read as JSON where it is."""
-    properties = parameters.get("properties", {})
-    return {name: _read(value, properties.get(name, {})) for name, value in arguments.items()}
-
-
-def _read(value: Any, schema: Mapping[str, Any]) -> Any:
-    if schema.get("type") == "string":
-        return value
-    try:
-        return json.loads(value)
-    except json.JSONDecodeError:
-        return value

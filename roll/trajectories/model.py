@@ -63,6 +63,8 @@ class Turn:
         messages: What was said before this turn where it is not the observation as the user's words: results of tools,
             words of the system.
         began: When it began, in Unix seconds; 0 where that is not known. No part of what two turns are compared by.
+        begins_anew: Whether ``messages`` are the whole conversation before this turn: it goes on from none of the turns
+            before it (an agent that compacts its history, or that works at several things at a time).
     """
 
     prompt_ids: list[int]
@@ -80,6 +82,7 @@ class Turn:
     starts_sample: bool = False
     messages: list[dict[str, str]] = field(default_factory=list)
     began: float = field(default=0.0, compare=False)
+    begins_anew: bool = False
 
 
 @dataclass(slots=True)
@@ -127,10 +130,15 @@ class Trajectory:
 
     @property
     def conversation(self) -> list[dict[str, str]]:
-        """The first messages and what was said since: responses, and observations between them as the user's."""
+        """The first messages and what was said since: responses, and observations between them as the user's.
+
+        Where a turn begins anew, the conversation is its own from there on.
+        """
         said = [dict(message) for message in self.messages]
         for number, turn in enumerate(self.turns):
-            if number:
+            if turn.begins_anew:
+                said = [dict(each) for each in turn.messages]
+            elif number:
                 said += [dict(each) for each in turn.messages] or [{"role": "user", "content": turn.observation}]
             said.append({"role": "assistant", "content": turn.response})
         return said

@@ -48,6 +48,7 @@ _TURN = pa.struct(
         ("starts_sample", pa.bool_()),
         ("messages", pa.list_(_MESSAGE)),
         ("began", pa.float64()),
+        ("begins_anew", pa.bool_()),
     ]
 )
 SCHEMA = pa.schema(
@@ -293,6 +294,7 @@ def _turn_row(turn: Turn) -> dict[str, Any]:
         "starts_sample": turn.starts_sample,
         "messages": [_message_row(message) for message in turn.messages],
         "began": turn.began,
+        "begins_anew": turn.begins_anew,
     }
 
 
