@@ -99,9 +99,9 @@ class EnvSession:
             EnvFailure: If that fails or what comes back is not an observation and an info.
         """
         with self._exclusive():
-            with _blamed("making the environment"):
+            with blamed("making the environment"):
                 self._env = self._make_env()
-            with _blamed("reset()"):
+            with blamed("reset()"):
                 own_luck = getattr(getattr(self._env, "unwrapped", None), "has_own_luck", False) is True
                 told = {"options": {"member": self._member}} if own_luck else {}
                 returned = self._env.reset(seed=self._seed, **told)
@@ -120,7 +120,7 @@ class EnvSession:
             EnvFailure: If the environment fails or what comes back is not a step.
         """
         with self._exclusive():
-            with _blamed("step()"):
+            with blamed("step()"):
                 returned = self._env.step(response)
             taken = partial(self._taken, last)
             return self._awaited("step()", returned, taken) if isawaitable(returned) else taken(returned)
@@ -177,7 +177,7 @@ class EnvSession:
         _check_text("reset()", observation)
         if not isinstance(info, Mapping):
             raise EnvFailure(f"reset() must return info as a dict, got {_short(info)}")
-        with _blamed("instruction"):
+        with blamed("instruction"):
             instruction = getattr(self._env, "instruction", "")
         toolbox = getattr(self._env, "toolbox", None)
         told = _messages(info.get("messages"), (*ROLES, "assistant"))
@@ -215,7 +215,7 @@ class EnvSession:
     def _frame(self) -> str | None:
         if getattr(self._env, "render_mode", None) is None:
             return None
-        with _blamed("render()"):
+        with blamed("render()"):
             frame = _frame_text(self._env.render())
         return None if frame is None else _writable("render()", frame)
 
@@ -223,7 +223,7 @@ class EnvSession:
         if self._closed or self._env is None:
             return None
         self._closed = True
-        with _blamed("close()"):
+        with blamed("close()"):
             returned = self._env.close()
         return self._awaited("close()", returned, lambda _: None) if isawaitable(returned) else None
 
@@ -246,7 +246,7 @@ async def _quietly(closing: Awaitable[None]) -> None:
 
 
 @contextlib.contextmanager
-def _blamed(phase: str) -> Iterator[None]:
+def blamed(phase: str) -> Iterator[None]:
     """Around user code: whatever it raises becomes an :class:`EnvFailure` that says where."""
     try:
         yield

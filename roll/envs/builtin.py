@@ -15,6 +15,7 @@ _TYPES = {
     "frozen_lake": "roll.envs.frozen_lake:FrozenLakeEnv",
     "problems": "roll.envs.problems:ProblemsEnv",
     "graded_problems": "roll.envs.graded:GradedProblemsEnv",
+    "agent": "roll.envs.agent:AgentEnv",
     "gymnasium_text": "roll.envs.adapters.gymnasium_text:GymnasiumTextEnv",
     "reasoning_gym": "roll.envs.adapters.reasoning_gym:ReasoningGymEnv",
     "textarena": "roll.envs.adapters.textarena_games:TextArenaEnv",

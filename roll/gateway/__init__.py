@@ -1,13 +1,16 @@
 """An endpoint for agent programs: the APIs that they speak, in front of a recorder that keeps the exact tokens."""
 
 from roll.gateway.app import Gateway, GatewayLimits
+from roll.gateway.client import AgentClient
 from roll.gateway.errors import ApiError
 from roll.gateway.recorder import Name, Recorder, ServedPolicy
 from roll.gateway.records import Answer, Answers, Ask, Asked, ChatMessage, FunctionCall
-from roll.gateway.server import GatewayServer, OnLoop
+from roll.gateway.server import AgentEndpoint, GatewayServer, OnLoop
 from roll.gateway.turns import recorded_metrics, turns_of
 
 __all__ = [
+    "AgentClient",
+    "AgentEndpoint",
     "Answer",
     "Answers",
     "ApiError",

@@ -5,11 +5,14 @@ from __future__ import annotations
 import asyncio
 import socket
 import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
 
 import uvicorn
 
 from roll.config import ConfigError, Problem
 from roll.gateway.app import Gateway
+from roll.gateway.client import AgentClient
 from roll.gateway.records import Answers, Ask, Asked
 
 HOST = "127.0.0.1"
@@ -67,6 +70,36 @@ class GatewayServer:
         """Answer nobody any longer; calls that are being answered are lost."""
         self._server.should_exit = self._server.force_exit = True
         self._thread.join(_SECONDS)
+
+
+class AgentEndpoint:
+    """A gateway for the episodes of this process, which is served from the first of them on.
+
+    Args:
+        model: The name of the policy.
+    """
+
+    def __init__(self, model: str) -> None:
+        self._gateway = Gateway(model)
+        self._server: GatewayServer | None = None
+
+    @contextmanager
+    def admit(self, ask: Ask) -> Iterator[AgentClient]:
+        """Let ``ask``, which works in the running event loop, answer one agent as long as the block runs."""
+        if self._server is None:
+            self._server = GatewayServer(self._gateway)
+        here = OnLoop(ask, asyncio.get_running_loop())
+        key = self._gateway.open(here)
+        try:
+            yield AgentClient(self._server.url, key, self._gateway.model, here)
+        finally:
+            self._gateway.close(key)
+
+    def close(self) -> None:
+        """Serve no longer."""
+        if self._server is not None:
+            self._server.close()
+            self._server = None
 
 
 def server_config(gateway: Gateway) -> uvicorn.Config:

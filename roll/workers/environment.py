@@ -12,6 +12,7 @@ from typing import Any
 from roll.common.threads import CallThreads
 from roll.config import EnvManagerConfig, GeneratingArgs, PlayingConfig
 from roll.distributed import worker_context
+from roll.env_managers.agent import AgentEnvManager
 from roll.env_managers.event_loop import EnvEventLoop
 from roll.env_managers.records import EnvManagerLimits, EpisodeSpec, Timeouts
 from roll.env_managers.retrying import Retries, play_again
@@ -19,6 +20,7 @@ from roll.env_managers.templates import Templates
 from roll.env_managers.trajectory import TrajectoryEnvManager
 from roll.envs import Tag, get_env_class, get_tag, make
 from roll.envs.registry import tool_use
+from roll.gateway import AgentEndpoint
 from roll.generation import Activity, SamplingParams
 from roll.schedulers.generation import GenerationScheduler
 from roll.trajectories.model import Trajectory
@@ -66,6 +68,10 @@ class EnvironmentWorker:
             _managers, config, manager, text or load_text(config), self._generation, threads, activity=activity
         )
         self._managers = {False: build(generating), True: build(greedy)}
+        self._endpoint = AgentEndpoint(config.pretrain)
+        for playing in (*self._managers[False].values(), *self._managers[True].values()):
+            if isinstance(playing, AgentEnvManager):
+                playing.endpoint = self._endpoint
         self._make_env = {name: environment(name, manager) for name in manager.tags}
         self._retries = Retries(manager.max_retries, manager.retry_wait)
 
@@ -86,7 +92,8 @@ class EnvironmentWorker:
         return self._generation.metrics()
 
     async def close(self) -> None:
-        """Stop the threads of the environments."""
+        """Stop the threads of the environments, and the endpoint of agent programs."""
+        self._endpoint.close()
         for pool in self._threads:
             pool.close()
 
@@ -117,17 +124,20 @@ def templates(tag: Tag) -> Templates:
 
 
 def manager_class(tag: Tag) -> type[TrajectoryEnvManager]:
-    """Return the env manager class of a tag: the trajectory manager, or the class at ``env_manager_cls``.
+    """Return the env manager class of a tag: the class at ``env_manager_cls``, of the tag or of its environment's type.
+
+    By default it is the trajectory manager.
 
     Raises:
         ImportError: If there is no such class.
     """
-    if tag.env_manager_cls is None:
+    path = tag.env_manager_cls or getattr(get_env_class(tag.env_type), "env_manager_cls", None)
+    if path is None:
         return TrajectoryEnvManager
-    module, _, name = tag.env_manager_cls.rpartition(".")
+    module, _, name = path.rpartition(".")
     found = getattr(importlib.import_module(module), name, None) if module else None
     if not (isinstance(found, type) and issubclass(found, TrajectoryEnvManager)):
-        raise ImportError(f"{tag.env_manager_cls!r} is not the import path of a TrajectoryEnvManager")
+        raise ImportError(f"{path!r} is not the import path of a TrajectoryEnvManager")
     return found
 
 

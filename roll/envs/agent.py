@@ -1,0 +1,208 @@
+"""A task that an agent program works at: the program plays the whole episode, and calls the policy as it likes."""
+
+from __future__ import annotations
+
+import functools
+import json
+import math
+import shutil
+import tempfile
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from numbers import Real
+from pathlib import Path
+from typing import Any, Protocol
+
+from roll.envs.agent_programs import Command, Function, Program
+from roll.envs.base import Outcome, TextEnv
+from roll.envs.errors import EnvConfigError
+
+MANAGER = "roll.env_managers.agent.AgentEnvManager"
+
+
+class Access(Protocol):
+    """How a program reaches the policy; :class:`roll.gateway.AgentClient` is one."""
+
+    model: str
+
+    def environment(self) -> dict[str, str]:
+        """Return what a program in a process of its own finds in its environment."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class AgentTask:
+    """What an agent is to do.
+
+    Attributes:
+        seed: The same for all members of a group.
+        row: The row of ``tasks`` that the seed chose; empty without any.
+        folder: Where it may work, with a copy of ``files``; deleted afterwards.
+    """
+
+    seed: int
+    row: Mapping[str, Any]
+    folder: Path
+
+
+@dataclass(frozen=True, slots=True)
+class Played:
+    """What an agent came to.
+
+    Attributes:
+        reward: What the episode earned; 0 where ``rewards`` grade it.
+        metrics: ``success``, and whatever else the program counted.
+        answer: What it says at its end, for graders and for the review.
+    """
+
+    reward: float
+    metrics: Mapping[str, float] = field(default_factory=dict)
+    answer: str = ""
+
+
+class AgentEnv(TextEnv):
+    """Let an agent program do a task.
+
+    The program is a function of this process, ``async def agent(task, client) -> reward``, or a command. It calls the
+    policy at an address that it is given, with a key of its own, and every call is recorded token by token.
+
+    Args:
+        program: ``module:function``. It takes an :class:`AgentTask` and a :class:`roll.gateway.AgentClient`, may be a
+            coroutine, and returns a number, or a mapping with ``reward`` and perhaps ``success``, ``answer`` and more
+            numbers.
+        command: Words of a command instead; ``{name}`` stands for a column of the task's row, ``{folder}`` and
+            ``{model}`` for these. It finds the task as JSON in ``ROLL_TASK``, its seed in ``ROLL_SEED``, the policy in
+            ``OPENAI_BASE_URL``, ``OPENAI_API_KEY``, ``ANTHROPIC_BASE_URL`` and ``ANTHROPIC_API_KEY``, and writes what
+            the program above returns to the file ``ROLL_REWARD``, as JSON.
+        check: Words of a command that is run in the folder afterwards: the reward is 1 where it ends with 0, else 0.
+        tasks: Files of JSON lines; the seed chooses one.
+        files: A folder that is copied to where the program works.
+        environment: Further variables of the environment of commands.
+        timeout: Seconds for an episode.
+        graded: Whether ``rewards`` grade the episode, so that the program need not.
+
+    Raises:
+        EnvConfigError: There is no such program, or nothing says what an episode earns.
+    """
+
+    env_manager_cls = MANAGER
+
+    def __init__(
+        self,
+        *,
+        program: str | None = None,
+        command: Sequence[str] | None = None,
+        check: Sequence[str] | None = None,
+        tasks: str | Sequence[str] | None = None,
+        files: str | None = None,
+        environment: Mapping[str, str] | None = None,
+        timeout: float = 600.0,
+        graded: bool = False,
+        max_steps: int | None = None,
+    ) -> None:
+        super().__init__(max_steps=max_steps, render_mode=None)
+        if (program is None) == (command is None):
+            raise EnvConfigError("name the agent by either program: module:function, or command: [word, …]")
+        if not timeout > 0:
+            raise EnvConfigError(f"timeout={timeout}: must be greater than 0 seconds")
+        if files is not None and not Path(files).is_dir():
+            raise EnvConfigError(f"files: there is no folder {files}")
+        self.timeout = timeout
+        self._program: Program = Function(program) if program is not None else Command(command or (), environment or {})
+        self._check = None if check is None else Command(check, environment or {})
+        self._rows = _rows((tasks,) if isinstance(tasks, str) else tuple(tasks or ()))
+        self._files = files
+        self._graded = graded
+        self._task: AgentTask | None = None
+
+    def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[str, dict[str, Any]]:
+        """Choose a task, and prepare the folder for it; see :meth:`TextEnv.reset`."""
+        self._seeded(seed)
+        row = self._rows[int(self.np_random.integers(len(self._rows)))] if self._rows else {}
+        self._remove_folder()
+        folder = Path(tempfile.mkdtemp(prefix="roll-agent-"))
+        if self._files is not None:
+            shutil.copytree(self._files, folder, dirs_exist_ok=True)
+        self._task = AgentTask(0 if seed is None else seed, row, folder)
+        # What members of a group have in common: where nothing else does, the seed is the task.
+        return self._begun(json.dumps(row, ensure_ascii=False) if row else f"seed {seed}")
+
+    def play(self, client: Any) -> Played:
+        """Let the program work until it ends; blocks.
+
+        Args:
+            client: How it reaches the policy.
+
+        Raises:
+            Exception: What the program raised, or what is wrong with what it came to.
+        """
+        assert self._task is not None  # the manager resets first
+        result = self._program.run(self._task, client)
+        if self._check is None:
+            return self._played(result)
+        passed = self._check.passes(self._task, client)
+        beside = result if isinstance(result, Mapping) else {}
+        return self._played({"success": passed, **beside, "reward": float(passed)})
+
+    def stop(self) -> None:
+        """End the program, from another thread."""
+        self._program.stop()
+        if self._check is not None:
+            self._check.stop()
+
+    def act(self, action: str) -> Outcome:
+        """Refuse: nobody acts in the program's place."""
+        raise EnvConfigError("an agent program plays by itself: it is run by a pipeline, or by roll eval, not played")
+
+    def close(self) -> None:
+        """Delete the folder."""
+        self._remove_folder()
+
+    def _played(self, result: Any) -> Played:
+        values = dict(result) if isinstance(result, Mapping) else {"reward": result}
+        answer, reward = str(values.pop("answer", "")), values.pop("reward", None)
+        if reward is None and self._graded:
+            reward = 0.0
+        elif reward is None:
+            raise ValueError(
+                "the agent returned no reward: return a number, set check:, or set graded: true where rewards: grade it"
+            )
+        metrics = {str(name): _number(str(name), value) for name, value in values.items()}
+        earned = _number("the reward", reward)
+        return Played(earned, {"success": float(earned > 0), **metrics}, answer)
+
+    def _remove_folder(self) -> None:
+        if self._task is not None:
+            shutil.rmtree(self._task.folder, ignore_errors=True)
+
+
+def _number(name: str, value: object) -> float:
+    if not isinstance(value, Real) or not math.isfinite(value):
+        raise ValueError(f"the agent returned {value!r} as {name}: it must be a finite number")
+    return float(value)
+
+
+@functools.lru_cache(maxsize=16)
+def _rows(names: tuple[str, ...]) -> list[Mapping[str, Any]]:
+    """Return the rows of files of JSON lines.
+
+    Raises:
+        EnvConfigError: One cannot be read.
+    """
+    rows: list[Mapping[str, Any]] = []
+    for name in names:
+        try:
+            lines = Path(name).read_text("utf-8").splitlines()
+        except (OSError, UnicodeDecodeError) as error:
+            raise EnvConfigError(f"tasks: {name} cannot be read: {error}") from error
+        for number, line in enumerate(lines, 1):
+            try:
+                row = json.loads(line)
+            except ValueError as error:
+                raise EnvConfigError(f"tasks: {name}, line {number} is no JSON: {error}") from error
+            if not isinstance(row, dict):
+                raise EnvConfigError(f"tasks: {name}, line {number} is no JSON object")
+            rows.append(row)
+    if names and not rows:
+        raise EnvConfigError(f"tasks: there are none in {', '.join(names)}")
+    return rows

@@ -1,0 +1,56 @@
+"""What an agent program in this process is given: where the policy answers, and a way to ask it without HTTP."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from roll.gateway.openai_chat import ChatBody
+from roll.gateway.records import Ask
+
+
+class AgentClient:
+    """The policy, as an agent reaches it while its episode runs.
+
+    Attributes:
+        base_url: For clients of OpenAI's APIs (``OPENAI_BASE_URL``); ends with ``/v1``.
+        anthropic_base_url: For clients of Anthropic's (``ANTHROPIC_BASE_URL``).
+        api_key: The key of the episode.
+        model: The name of the policy; any other name gets it too.
+    """
+
+    def __init__(self, url: str, key: str, model: str, ask: Ask) -> None:
+        self.base_url = f"{url}/v1"
+        self.anthropic_base_url = url
+        self.api_key = key
+        self.model = model
+        self._ask = ask
+
+    async def chat(self, messages: str | Sequence[Mapping[str, Any]], **fields: Any) -> dict[str, Any]:
+        """Return a chat completion, as OpenAI's API answers it.
+
+        Args:
+            messages: The conversation, or what the user says.
+            fields: Further fields of a request: ``tools``, ``n``, ``stop``, ``max_tokens``.
+
+        Raises:
+            ApiError: The call is refused.
+        """
+        said = [{"role": "user", "content": messages}] if isinstance(messages, str) else list(messages)
+        body = ChatBody.read({"model": self.model, "messages": said, **fields})
+        return body.response(await self._ask.ask(body.asked()))
+
+    def environment(self) -> dict[str, str]:
+        """Return what a program in a process of its own finds in its environment."""
+        # A proxy of this machine must not be asked for what is on this machine.
+        return {
+            "OPENAI_BASE_URL": self.base_url,
+            "OPENAI_API_BASE": self.base_url,
+            "OPENAI_API_KEY": self.api_key,
+            "OPENAI_MODEL": self.model,
+            "ANTHROPIC_BASE_URL": self.anthropic_base_url,
+            "ANTHROPIC_API_KEY": self.api_key,
+            "ANTHROPIC_MODEL": self.model,
+            "NO_PROXY": "127.0.0.1,localhost",
+            "no_proxy": "127.0.0.1,localhost",
+        }
