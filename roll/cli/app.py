@@ -26,6 +26,7 @@ if TYPE_CHECKING:
 COMMANDS: Final[dict[str, tuple[str, str]]] = {
     "train": ("roll.cli.train:app", "Train with a preset or a configuration of your own."),
     "eval": ("roll.cli.eval:app", "Measure a policy on an environment or on problems."),
+    "serve": ("roll.cli.serve:app", "Answer for a policy as the servers of OpenAI and Anthropic do."),
     "view": ("roll.cli.view:app", "Review the episodes of a run in a browser."),
     "replay": ("roll.cli.replay:app", "Play stored episodes again, and say where they differ."),
     "branch": ("roll.cli.branch:app", "Go on from a turn of a stored episode, many times."),

@@ -8,7 +8,7 @@ from typing import Any
 
 from roll.common.threads import CallThreads, CallTimeoutError
 from roll.env_managers.records import EpisodeSpec
-from roll.env_managers.session import EnvFailure, EnvSession, blamed
+from roll.env_managers.session import EnvFailure, EnvSession, EnvStart, blamed
 from roll.env_managers.trajectory import TrajectoryEnvManager
 from roll.envs.agent import Played
 from roll.gateway import AgentClient, AgentEndpoint, Name, Recorder, ServedPolicy, recorded_metrics, turns_of
@@ -96,6 +96,7 @@ class _AgentEpisode:
         except CallTimeoutError:
             self.fail(Status.ERROR_TIMEOUT, f"preparing the task took longer than timeouts.reset={reset:g} s")
             return
+        assert isinstance(start, EnvStart)  # its reset is no coroutine
         self._trajectory.initial_hash = hashlib.blake2b(start.observation.encode(), digest_size=8).hexdigest()
         limit = self._session.timeout
         with self._manager.endpoint.admit(self._recorder) as client:

@@ -114,7 +114,7 @@ class ChatBody(Body):
     temperature: float | None = Field(None, ge=0, le=2)
     top_p: float | None = Field(None, gt=0, le=1)
     top_k: int | None = Field(None, ge=-1)
-    stop: str | list[str] = Field(default_factory=list)
+    stop: str | Annotated[list[str], Field(max_length=16)] = Field(default_factory=list)
     seed: int | None = None
     n: int = Field(1, ge=1, le=_MOST)
     logprobs: bool = False

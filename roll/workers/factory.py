@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable
 from functools import partial
 from typing import Any
@@ -161,20 +162,16 @@ def _pad_token(config: TrainerKeys, role: str) -> int | None:
     return found
 
 
-def _decode(config: SamplingConfig) -> Callable[[list[int]], str] | None:
-    """Return what makes text of tokens, where a text ends responses.
+def _decode(config: SamplingConfig) -> Callable[[list[int]], str]:
+    """Return what makes text of tokens, where a text ends responses; agent programs may ask for that unforeseen.
 
     Raises:
-        ConfigError: If the tokenizer cannot be loaded.
+        ConfigError: If the configuration has such texts, and the tokenizer cannot be loaded.
     """
-    if not any(sampling.stop_strings for sampling in (config.actor_infer.generating_args, config.val_generating)):
-        return None
-    tokenizer = load_text(config).tokenizer
-
-    def decode(tokens: list[int]) -> str:
-        return str(tokenizer.decode(tokens, skip_special_tokens=False, clean_up_tokenization_spaces=False))
-
-    return decode
+    text = functools.cache(lambda: load_text(config))
+    if any(sampling.stop_strings for sampling in (config.actor_infer.generating_args, config.val_generating)):
+        text()
+    return lambda tokens: text().written(tokens)
 
 
 def _chosen(worker: WorkerConfig, role: str) -> tuple[str, dict[str, Any] | None, str]:

@@ -43,6 +43,10 @@ class Text:
         """Return the text of one token, for people."""
         return str(self.tokenizer.decode([token]))
 
+    def written(self, tokens: list[int]) -> str:
+        """Return the text of tokens, special ones written out: texts that end a response are looked for in it."""
+        return str(self.tokenizer.decode(tokens, skip_special_tokens=False, clean_up_tokenization_spaces=False))
+
     def plain_tokens(self) -> list[int]:
         """Return the tokens that stand for text: no special ones, and none that were added to the vocabulary."""
         special = set(self.tokenizer.all_special_ids) | set(self.tokenizer.get_added_vocab().values())
