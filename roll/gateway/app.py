@@ -20,7 +20,7 @@ from starlette.requests import ClientDisconnect, Request
 from starlette.responses import JSONResponse, Response, StreamingResponse
 from starlette.routing import Route
 
-from roll.gateway import openai_chat
+from roll.gateway import anthropic_messages, openai_chat, openai_responses
 from roll.gateway.errors import ApiError
 from roll.gateway.recorder import over
 from roll.gateway.records import Answers, Ask, Asked
@@ -78,8 +78,11 @@ class Api:
     refusal: Callable[[ApiError], dict[str, Any]]
 
 
-_CHAT = Api(openai_chat.ChatBody.read, openai_chat.error_body)
-APIS: Final[Mapping[str, Api]] = {"/v1/chat/completions": _CHAT}
+APIS: Final[Mapping[str, Api]] = {
+    "/v1/chat/completions": Api(openai_chat.ChatBody.read, openai_chat.error_body),
+    "/v1/responses": Api(openai_responses.ResponsesBody.read, openai_chat.error_body),
+    "/v1/messages": Api(anthropic_messages.MessagesBody.read, anthropic_messages.error_body),
+}
 """What is answered, by path."""
 
 
@@ -158,8 +161,7 @@ class Gateway:
                 finally:
                     client.running -= 1
             except ApiError as error:
-                headers = {"retry-after": "1"} if error.status == 429 else _NO_RETRY
-                return JSONResponse(api.refusal(error), error.status, headers)
+                return JSONResponse(api.refusal(error), error.status, _headers(error))
             if parsed.stream:
                 return StreamingResponse(parsed.stream_of(answers), media_type="text/event-stream")
             return _json(parsed.response(answers))
@@ -173,13 +175,16 @@ class Gateway:
             ApiError: It is none, is too large, or takes too long to arrive.
         """
         most, content = self._limits.body_bytes, bytearray()
+        too_large = ApiError(413, f"The request is larger than {most:,} bytes.", code="request_too_large")
+        declared = request.headers.get("content-length", "")
+        if declared.isdecimal() and int(declared) > most:
+            raise too_large
         try:
             async with asyncio.timeout(self._limits.body_seconds):
                 async for part in request.stream():
                     content += part
                     if len(content) > most:
-                        message = f"The request is larger than {most:,} bytes."
-                        raise ApiError(413, message, code="request_too_large")
+                        raise too_large
         except TimeoutError:
             seconds = self._limits.body_seconds
             raise ApiError(408, f"The request did not arrive within {seconds:g} s.", code="timeout") from None
@@ -243,6 +248,13 @@ async def _until_gone(request: Request, ask: Ask, asked: Asked) -> Answers:
 async def _gone(request: Request) -> None:
     while (await request.receive())["type"] != "http.disconnect":
         pass
+
+
+def _headers(error: ApiError) -> dict[str, str]:
+    """Return what a refusal says to clients: whether to come again, and where it was not read to its end, to leave."""
+    if error.status == 429:
+        return {"retry-after": "1"}
+    return {**_NO_RETRY, "connection": "close"} if error.status in (408, 413) else dict(_NO_RETRY)
 
 
 def _json(body: Mapping[str, Any]) -> Response:

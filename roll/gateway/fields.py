@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Mapping
-from typing import Any, ClassVar, Self
+from typing import Any, ClassVar, Final, Self
 
 from pydantic import BaseModel, ConfigDict, ValidationError
 
 from roll.gateway.errors import ApiError, invalid, unsupported
+
+_FIELD: Final = re.compile(r"(?!str$)[a-z]\w*")
+"""The name of a field in a place; names of types, which are none, are left out."""
 
 
 class Body(BaseModel):
@@ -42,9 +46,9 @@ class Body(BaseModel):
 
 
 def _refusal(error: ValidationError) -> ApiError:
-    # Of the kinds of content that a message may have, the last is the one with the most to say.
-    first = error.errors()[-1]
-    where = ".".join(str(part) for part in first["loc"])
+    # Of the forms that a value may have, the one that was read furthest is the one that was meant.
+    first = max(error.errors(), key=lambda each: len(each["loc"]))
+    where = ".".join(str(part) for part in first["loc"] if isinstance(part, int) or _FIELD.fullmatch(part))
     if first["type"] == "missing":
         return invalid(f"Missing required parameter: '{where}'.", where, "missing_required_parameter")
     if first["type"] == "extra_forbidden":

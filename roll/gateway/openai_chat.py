@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import time
 import uuid
 from collections.abc import Iterator, Mapping
@@ -13,6 +12,7 @@ from pydantic import BaseModel, ConfigDict, Field
 from roll.gateway.errors import ApiError, invalid, unsupported
 from roll.gateway.fields import Body
 from roll.gateway.records import Answer, Answers, Asked, ChatMessage, FunctionCall
+from roll.gateway.streaming import event, pieces
 
 _MOST = 128
 """Answers to one call at most, as OpenAI has it."""
@@ -61,7 +61,7 @@ class _Message(BaseModel):
         calls = tuple(
             FunctionCall(call.function.name, call.function.arguments, call.id) for call in self.tool_calls or ()
         )
-        return ChatMessage("system" if self.role == "developer" else self.role, text_of(self.content), calls)
+        return ChatMessage("system" if self.role == "developer" else self.role, _text_of(self.content), calls)
 
 
 class _ToolFunction(BaseModel):
@@ -137,7 +137,7 @@ class ChatBody(Body):
         stops = (self.stop,) if isinstance(self.stop, str) else tuple(self.stop)
         return Asked(
             messages=[message.read(number) for number, message in enumerate(self.messages)],
-            tools=[] if self.tool_choice == "none" else [function_schema(tool.function) for tool in self.tools],
+            tools=[] if self.tool_choice == "none" else [_schema(tool.function) for tool in self.tools],
             max_tokens=self.max_completion_tokens or self.max_tokens,
             temperature=self.temperature,
             top_p=self.top_p,
@@ -195,24 +195,16 @@ def error_body(error: ApiError) -> dict[str, Any]:
     return {"error": {"message": error.message, "type": kind, "param": error.param, "code": error.code}}
 
 
-def text_of(content: _Content | None) -> str:
-    """Return what a message says, however it is divided."""
+def _text_of(content: _Content | None) -> str:
     if content is None or isinstance(content, str):
         return content or ""
     return "".join(part.text for part in content)
 
 
-def function_schema(function: Any) -> dict[str, Any]:
-    """Return a function as chat templates take it."""
+def _schema(function: _ToolFunction) -> dict[str, Any]:
     parameters = function.parameters or {"type": "object", "properties": {}}
     described = {"name": function.name, "description": function.description or "", "parameters": parameters}
     return {"type": "function", "function": described}
-
-
-def event(data: Mapping[str, Any], name: str | None = None) -> bytes:
-    """Return a server-sent event."""
-    head = "" if name is None else f"event: {name}\n"
-    return f"{head}data: {json.dumps(data, ensure_ascii=False)}\n\n".encode("utf-8", "replace")
 
 
 def _message(answer: Answer) -> dict[str, Any]:
@@ -239,17 +231,6 @@ def _deltas(answer: Answer) -> Iterator[tuple[dict[str, Any], str | None]]:
     yield {}, answer.finish
 
 
-def pieces(text: str) -> Iterator[str]:
-    """Yield a text word by word, with the space before each."""
-    start = 0
-    for place in range(1, len(text)):
-        if text[place].isspace() and not text[place - 1].isspace():
-            yield text[start:place]
-            start = place
-    if text[start:]:
-        yield text[start:]
-
-
 def _logprobs(answer: Answer) -> dict[str, Any]:
     """Return the log-probs of what was sampled, less the token that ends a turn, which has no text."""
     pairs = zip(answer.tokens, answer.completion.logprobs, strict=False)
@@ -266,11 +247,10 @@ def _bytes(text: str) -> list[int] | None:
 
 def _usage(answers: Answers) -> dict[str, Any]:
     prompt, sampled = len(answers.prompt_ids), answers.completion_tokens
-    cached = max((answer.completion.cached_tokens for answer in answers.answers), default=0)
     return {
         "prompt_tokens": prompt,
         "completion_tokens": sampled,
         "total_tokens": prompt + sampled,
-        "prompt_tokens_details": {"cached_tokens": cached},
+        "prompt_tokens_details": {"cached_tokens": answers.cached_tokens},
         "completion_tokens_details": {"reasoning_tokens": 0},
     }

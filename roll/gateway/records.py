@@ -45,13 +45,11 @@ class ChatMessage:
         role: Who says it.
         text: What is said.
         calls: Calls that the assistant makes.
-        name: The function whose result a tool's message is, where the client says it.
     """
 
     role: Role
     text: str
     calls: tuple[FunctionCall, ...] = ()
-    name: str = ""
 
     def digest(self, before: bytes) -> bytes:
         """Return 16 bytes that stand for a conversation: the one that ``before`` stands for, and this message.
@@ -127,6 +125,11 @@ class Answers:
     def completion_tokens(self) -> int:
         """Tokens of all answers."""
         return sum(len(answer.completion.token_ids) for answer in self.answers)
+
+    @property
+    def cached_tokens(self) -> int:
+        """Tokens of the prompt that the engine had computed before."""
+        return max((answer.completion.cached_tokens for answer in self.answers), default=0)
 
 
 class Ask(Protocol):
