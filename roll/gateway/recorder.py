@@ -125,9 +125,6 @@ class Recorder:
         except ApiError as error:
             self.refused[error.code or str(error.status)] += 1
             raise
-        except Exception as error:
-            self.error = error
-            raise
         finally:
             self._tasks.discard(task)
 
@@ -200,10 +197,14 @@ class Recorder:
             async with limit:
                 completion = await policy.generate(request)
         except TimeoutError:
-            if not limit.expired():
+            if not limit.expired():  # the engine's own
+                self.error = RuntimeError("the engine raised TimeoutError")
                 raise
             self.failure = ApiError(503, f"An answer took longer than {policy.timeout:g} s.", code="timeout")
             raise self.failure from None
+        except Exception as error:
+            self.error = error
+            raise
         if completion.finish_reason == "abort":
             why = completion.problem or "the run aborted this call's generation"
             self.failure = ApiError(503, f"No answer: {why}.", code="aborted")

@@ -8,6 +8,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
+from roll.gateway.errors import invalid
 from roll.gateway.records import ChatMessage, FunctionCall
 from roll.gateway.tree import ConversationTree, Plain
 from roll.rendering import Renderer, as_users
@@ -40,9 +41,16 @@ class Speech:
 
     @classmethod
     def of(cls, renderer: Renderer, tools: Sequence[Mapping[str, Any]]) -> Speech:
-        """Let the chat template describe functions, if calls in its form are read; else describe them in words."""
+        """Let the chat template describe functions, if calls in its form are read; else describe them in words.
+
+        Raises:
+            ApiError: A function is described by something that is no schema.
+        """
         if not tools:
             return cls(renderer)
+        for number, tool in enumerate(tools):
+            if not isinstance(tool["function"]["parameters"].get("properties", {}), Mapping):
+                raise invalid(f"tools.{number}: 'properties' of its parameters is no JSON object.", "tools")
         describing = renderer.with_tools(tools)
         if describing is not None:
             function = tools[0]["function"]
