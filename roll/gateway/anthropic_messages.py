@@ -9,12 +9,13 @@ from typing import Annotated, Any, ClassVar, Final, Literal
 
 from pydantic import BaseModel, ConfigDict, Field
 
-from roll.gateway.errors import ApiError, unsupported
+from roll.gateway.errors import ApiError
 from roll.gateway.fields import Body
 from roll.gateway.records import Answer, Answers, Asked, ChatMessage, FunctionCall
 from roll.gateway.streaming import event, pieces
 
 _STRICT = ConfigDict(extra="forbid")
+_DIRECT: Final = {"caller": {"type": "direct"}}
 _KINDS: Final[Mapping[int, str]] = {
     401: "authentication_error",
     403: "permission_error",
@@ -126,10 +127,6 @@ class MessagesBody(Body):
         Raises:
             ApiError: It cannot be had.
         """
-        if self.tool_choice.type in ("any", "tool"):
-            raise unsupported(
-                "tool_choice", "no answer can be made to call a function; only 'auto' and 'none' are known"
-            )
         system = _joined(self.system)
         said = [ChatMessage("system", system)] if system else []
         for message in self.messages:
@@ -143,6 +140,7 @@ class MessagesBody(Body):
             top_p=self.top_p,
             top_k=self.top_k,
             stop=tuple(stop for stop in self.stop_sequences if stop),
+            must_call={"any": "", "tool": self.tool_choice.name or ""}.get(self.tool_choice.type),
         )
 
     def response(self, answers: Answers) -> dict[str, Any]:
@@ -180,11 +178,18 @@ class MessagesBody(Body):
             "type": "message",
             "role": "assistant",
             "model": self.model,
+            "stop_details": None,
+            "container": None,
             "usage": {
                 "input_tokens": len(answers.prompt_ids) - cached,
                 "output_tokens": answers.completion_tokens,
+                "output_tokens_details": None,
+                "cache_creation": None,
                 "cache_creation_input_tokens": 0,
                 "cache_read_input_tokens": cached,
+                "server_tool_use": None,
+                "service_tier": "standard",
+                "inference_geo": None,
             },
         }
 
@@ -207,9 +212,9 @@ def _schema(tool: _Tool) -> dict[str, Any]:
 def _content(answer: Answer) -> Iterator[dict[str, Any]]:
     said = answer.message
     if said.text:
-        yield {"type": "text", "text": said.text}
+        yield {"type": "text", "text": said.text, "citations": None}
     for call in said.calls:
-        yield {"type": "tool_use", "id": call.id, "name": call.name, "input": json.loads(call.arguments)}
+        yield {"type": "tool_use", "id": call.id, "name": call.name, "input": json.loads(call.arguments), **_DIRECT}
 
 
 def _reason(answer: Answer) -> str:

@@ -128,10 +128,6 @@ class ChatBody(Body):
         Raises:
             ApiError: It cannot be had.
         """
-        if self.tool_choice not in ("none", "auto"):
-            raise unsupported(
-                "tool_choice", "no answer can be made to call a function; only 'auto' and 'none' are known"
-            )
         if self.stream_options is not None and not self.stream:
             raise invalid("'stream_options' is for 'stream': true only.", "stream_options")
         stops = (self.stop,) if isinstance(self.stop, str) else tuple(self.stop)
@@ -146,6 +142,7 @@ class ChatBody(Body):
             seed=self.seed,
             count=self.n,
             logprobs=self.logprobs,
+            must_call=must_call(self.tool_choice, "function"),
         )
 
     def response(self, answers: Answers) -> dict[str, Any]:
@@ -184,9 +181,31 @@ class ChatBody(Body):
             "object": kind,
             "created": int(time.time()),
             "model": self.model,
-            "system_fingerprint": None,
-            "service_tier": None,
+            "system_fingerprint": "fp_roll",
+            "service_tier": "default",
         }
+
+
+def must_call(choice: str | dict[str, Any], *where: str) -> str | None:
+    """Return the function that ``tool_choice`` asks for: its name, empty for any, ``None`` where none has to be called.
+
+    Args:
+        choice: A word, or an object with the name of a function.
+        where: The keys of that object under which the name stands.
+
+    Raises:
+        ApiError: It is nothing that is known.
+    """
+    if isinstance(choice, str):
+        return "" if choice == "required" else None
+    found: Any = choice if choice.get("type") == "function" else {}
+    for key in where:
+        found = found.get(key)
+        found = found if isinstance(found, dict) else {}
+    name = found.get("name")
+    if not isinstance(name, str) or not name:
+        raise unsupported("tool_choice", "only 'auto', 'none', 'required' and a function are known")
+    return name
 
 
 def error_body(error: ApiError) -> dict[str, Any]:
@@ -211,7 +230,7 @@ def _message(answer: Answer) -> dict[str, Any]:
     said = answer.message
     content = said.text if said.text or not said.calls else None
     calls = {"tool_calls": [_written(call) for call in said.calls]} if said.calls else {}
-    return {"role": "assistant", "content": content, "refusal": None, **calls}
+    return {"role": "assistant", "content": content, "refusal": None, "annotations": [], **calls}
 
 
 def _written(call: FunctionCall) -> dict[str, Any]:

@@ -10,8 +10,8 @@ from typing import Annotated, Any, ClassVar, Literal
 
 from pydantic import BaseModel, ConfigDict, Field
 
-from roll.gateway.errors import unsupported
 from roll.gateway.fields import Body
+from roll.gateway.openai_chat import must_call
 from roll.gateway.records import Answers, Asked, ChatMessage, FunctionCall
 from roll.gateway.streaming import event, pieces
 
@@ -100,10 +100,6 @@ class ResponsesBody(Body):
         Raises:
             ApiError: It cannot be had.
         """
-        if self.tool_choice not in ("none", "auto"):
-            raise unsupported(
-                "tool_choice", "no answer can be made to call a function; only 'auto' and 'none' are known"
-            )
         tools = [] if self.tool_choice == "none" else [_schema(tool) for tool in self.tools]
         return Asked(
             messages=list(self._messages()),
@@ -111,6 +107,7 @@ class ResponsesBody(Body):
             max_tokens=self.max_output_tokens,
             temperature=self.temperature,
             top_p=self.top_p,
+            must_call=must_call(self.tool_choice),
         )
 
     def response(self, answers: Answers) -> dict[str, Any]:
@@ -126,7 +123,14 @@ class ResponsesBody(Body):
 
         output = _output(answers)
         whole = self._body(answers, output, "incomplete" if _is_cut(answers) else "completed")
-        begun = {**whole, "output": [], "status": "in_progress", "usage": None, "incomplete_details": None}
+        begun = {
+            **whole,
+            "output": [],
+            "status": "in_progress",
+            "usage": None,
+            "incomplete_details": None,
+            "completed_at": None,
+        }
         yield tell("response.created", response=begun)
         yield tell("response.in_progress", response=begun)
         for index, item in enumerate(output):
@@ -185,17 +189,24 @@ class ResponsesBody(Body):
             "id": f"resp_{uuid.uuid4().hex}",
             "object": "response",
             "created_at": int(time.time()),
+            "completed_at": int(time.time()),
             "status": status,
             "background": False,
             "error": None,
             "incomplete_details": {"reason": "max_output_tokens"} if status == "incomplete" else None,
             "instructions": self.instructions,
             "max_output_tokens": self.max_output_tokens,
+            "max_tool_calls": None,
             "metadata": {},
             "model": self.model,
             "output": output,
             "parallel_tool_calls": True,
+            "presence_penalty": 0,
+            "frequency_penalty": 0,
             "previous_response_id": None,
+            "prompt_cache_key": None,
+            "safety_identifier": None,
+            "top_logprobs": 0,
             "reasoning": {"effort": None, "summary": None},
             "service_tier": "default",
             "store": False,

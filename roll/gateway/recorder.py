@@ -268,6 +268,7 @@ class _Prepared:
     said: list[Plain]
     sampling: SamplingParams
     logprobs: bool
+    begun: str
 
     @classmethod
     def of(cls, asked: Asked, policy: ServedPolicy, tree: ConversationTree) -> _Prepared:
@@ -284,17 +285,22 @@ class _Prepared:
         try:
             bridge, said = _bridge(speech, match, asked.messages, plain)
             added = speech.renderer.render_ids(plain) if bridge is None else bridge
+            begun = speech.begun(asked.must_call)
+            added = [*added, *speech.renderer.written_ids(begun)]
         except ConversationError as error:
             raise invalid(str(error), "messages") from error
         parent = None if bridge is None else match.call
         prompt = list(added) if parent is None else [*parent.all_ids, *added]
         sampling = _sampling(asked, policy, len(prompt))
-        return cls(speech, match, parent, prompt, added, plain, said if parent else plain, sampling, asked.logprobs)
+        return cls(
+            speech, match, parent, prompt, added, plain, said if parent else plain, sampling, asked.logprobs, begun
+        )
 
     def answer(self, completion: Completion) -> tuple[Answer, str]:
         """Return a completion as a client gets it, and its whole text."""
         renderer = self.speech.renderer
-        response = spoken(completion, renderer)
+        # A call that the answer was made to begin with is part of what it says, and not of what was sampled.
+        response = self.begun + spoken(completion, renderer)
         stops = [(place, stop) for stop in self._own_stops() if (place := response.find(stop)) >= 0]
         place, stopped_by = min(stops, default=(len(response), None))
         text, calls = self.speech.read(response[:place])

@@ -76,6 +76,7 @@ class Asked:
         seed: The same seed gives the same answer to the same conversation.
         count: How many answers.
         logprobs: Whether the text of each token is wanted.
+        must_call: The function that an answer is made to call; empty for any; ``None`` where it need not.
     """
 
     messages: Sequence[ChatMessage]
@@ -88,6 +89,7 @@ class Asked:
     seed: int | None = None
     count: int = 1
     logprobs: bool = False
+    must_call: str | None = None
 
 
 @dataclass(frozen=True, slots=True)

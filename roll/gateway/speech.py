@@ -21,6 +21,12 @@ _MARKS: Final[Mapping[str, tuple[str, ...]]] = {
     "llama3_json": ("<|python_tag|>", "{"),
 }
 """What calls begin with: everything before it is what a policy says beside them."""
+_BEGUN: Final[Mapping[str, tuple[str, str]]] = {
+    "hermes": ('<tool_call>\n{"name": "', '", "arguments": '),
+    "xml": ("<tool_call>\n<function=", ">\n"),
+    "llama3_json": ('{"name": "', '", "parameters": '),
+}
+"""What stands before the name of a function, and behind it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,6 +91,23 @@ class Speech:
         if any(message["role"] == "tool" for message in messages) and self.renderer.role_problem("tool") is not None:
             return as_users(messages)
         return messages
+
+    def begun(self, must_call: str | None) -> str:
+        """Return what an answer begins with that has to call a function.
+
+        Args:
+            must_call: Which; empty for any, ``None`` where none has to be called.
+
+        Raises:
+            ApiError: There is no such function.
+        """
+        if must_call is None:
+            return ""
+        names = [tool["function"]["name"] for tool in self.tools]
+        if not names or must_call and must_call not in names:
+            raise invalid(f"There is no function {must_call!r} among 'tools'.", "tool_choice")
+        before, behind = _BEGUN[self.form]
+        return f"{before}{must_call}{behind}" if must_call else before
 
     def read(self, text: str) -> tuple[str, tuple[FunctionCall, ...]]:
         """Return what a response says and the calls that it makes; one that cannot be read leaves all of it as text."""

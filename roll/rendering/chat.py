@@ -188,6 +188,10 @@ class ChatRenderer:
             ids = ids[:-1]
         return self._encoder.decode(ids)
 
+    def written_ids(self, text: str) -> list[int]:
+        """Return the tokens of a text that an answer is made to begin with, control tokens included."""
+        return self._encoder.encode(text)
+
     def render_text(
         self, messages: Sequence[Mapping[str, Any]], *, generate: bool, tools: Sequence[Any] | None = None
     ) -> str:

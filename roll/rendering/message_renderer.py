@@ -46,6 +46,10 @@ class MessageRenderer:
     def written_call(self, name: str, arguments: Mapping[str, Any]) -> None:
         """Return nothing: calls are written as they are described."""
 
+    def written_ids(self, text: str) -> list[int]:
+        """Return no tokens: what a server answers cannot be begun here."""
+        return []
+
     def role_problem(self, role: str) -> str | None:
         """Return why results of tools are the user's words: a server wants the names of calls, which a text has not."""
         return "a policy that takes messages has names for calls" if role == "tool" else None

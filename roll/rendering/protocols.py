@@ -47,6 +47,10 @@ class Renderer(Decoder, Protocol):
         """Return how the template writes the call of a tool, if it does."""
         ...
 
+    def written_ids(self, text: str) -> list[int]:
+        """Return the tokens of a text that an answer is made to begin with."""
+        ...
+
     def role_problem(self, role: str) -> str | None:
         """Return why a message of ``role`` after a reply would not be shown as one; ``None`` where it is."""
         ...

@@ -130,6 +130,31 @@ def test_tools_of_responses(template: str | None) -> None:
         check_recorded_as_one(served, 2)
 
 
+@pytest.mark.parametrize("template", TEMPLATES)
+@pytest.mark.parametrize("named", [False, True])
+def test_an_answer_that_must_call_is_begun_for_the_policy_and_only_its_rest_is_trained(
+    template: str | None, named: bool
+) -> None:
+    begun = '<tool_call>\n{"name": "' + ('weather", "arguments": ' if named else "")
+    rest = CALL.removeprefix(begun)
+    with serving(rest, "It rains.", template=template) as served:
+        client, said = chat(served), [{"role": "user", "content": "Weather in Paris?"}]
+        tools: Any = [{"type": "function", "function": WEATHER}]
+        choice: Any = {"type": "function", "function": {"name": "weather"}} if named else "required"
+        first = client.chat.completions.create(model="m", messages=said, tools=tools, tool_choice=choice).choices[0]
+        (call,) = first.message.tool_calls
+        assert (call.function.name, call.function.arguments) == ("weather", '{"city": "Paris"}')
+        ((prompt, sampled),) = served.engine.book
+        text = served.renderer.encoder.decode
+        assert text(prompt).endswith(begun) and text(sampled[:-1]) == rest
+        result = {"role": "tool", "tool_call_id": call.id, "content": "rain"}
+        client.chat.completions.create(model="m", messages=[*said, first.message, result], tools=tools)
+        check_recorded_as_one(served, 2)
+        with pytest.raises(openai.BadRequestError, match="no function 'other'"):
+            other: Any = {"type": "function", "function": {"name": "other"}}
+            client.chat.completions.create(model="m", messages=said, tools=tools, tool_choice=other)
+
+
 def test_a_call_in_a_stream_of_responses() -> None:
     with serving(CALL) as served:
         tools: Any = [{"type": "function", **WEATHER, "strict": False}]
