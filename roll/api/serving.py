@@ -11,7 +11,7 @@ import uvicorn
 from roll.api.policy import load_policy
 from roll.config.worker import WorkerConfig
 from roll.gateway.app import APIS, Gateway
-from roll.gateway.recorder import ServedPolicy
+from roll.gateway.served import ServedPolicy
 from roll.gateway.server import HOST, listen, server_config
 from roll.gateway.unrecorded import Unrecorded
 from roll.generation import SamplingParams

@@ -23,7 +23,7 @@ class CustomEnvConfig(ConfigModel):
     max_tokens_per_step: Positive | None = Field(
         None, description="Most tokens of one response. null: `actor_infer.generating_args.max_new_tokens`."
     )
-    env_manager_cls: str | None = Field(None, description="Import path of the env manager. null: trajectories.")
+    env_manager_cls: str | None = Field(None, description="Import path of the env manager. null: that of the type.")
     agent_system_template: str | None = Field(None, description="System prompt; may use `{instruction}`. Empty: none.")
     agent_template: str | None = Field(
         None,

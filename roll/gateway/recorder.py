@@ -11,73 +11,16 @@ from __future__ import annotations
 import asyncio
 import time
 from collections import Counter
-from collections.abc import Coroutine, Iterable, Iterator, Sequence
+from collections.abc import Coroutine, Iterable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass, field, replace
 from typing import Any
 
-from roll.gateway.errors import ApiError, invalid
-from roll.gateway.records import Answer, Answers, Asked, ChatMessage, Finish
-from roll.gateway.speech import Speech
-from roll.gateway.tree import Call, ConversationTree, Match, Plain
-from roll.generation import (
-    Activity,
-    Completion,
-    Generate,
-    GenerationRequest,
-    NoActivity,
-    SamplingParams,
-    generation_seed,
-)
-from roll.rendering import ConversationError, Renderer, spoken
-
-
-@dataclass(frozen=True, kw_only=True)
-class ServedPolicy:
-    """A policy as calls reach it.
-
-    Attributes:
-        renderer: Messages to tokens and back.
-        generate: Asked once per answer.
-        sampling: How tokens are drawn where a call does not say it, and the most tokens of an answer.
-        sequence_length: Most tokens of a prompt and an answer.
-        overrules: Whether ``sampling`` counts in place of what calls say of temperature, top-p and top-k: what is
-            learned from is drawn as the run says.
-        timeout: Seconds for one answer, waiting included; ``None`` for any time.
-        most_calls: Calls of an episode; ``None`` for any number.
-        activity: Told when an episode works outside the engine.
-    """
-
-    renderer: Renderer
-    generate: Generate
-    sampling: SamplingParams
-    sequence_length: int
-    overrules: bool = True
-    timeout: float | None = None
-    most_calls: int | None = None
-    activity: Activity = field(default_factory=NoActivity)
-
-
-@dataclass(frozen=True, slots=True)
-class Name:
-    """What an episode is called, which keys the noise of its answers.
-
-    Attributes:
-        run_seed: Seed of the run.
-        group_id: Its group.
-        episode: Its number in the group.
-        priority: Smaller is served earlier where engines are full.
-    """
-
-    run_seed: int
-    group_id: str
-    episode: int = 0
-    priority: int = 0
-
-    @property
-    def session(self) -> str:
-        """Name of the trajectory."""
-        return f"{self.group_id}/{self.episode}"
+from roll.gateway.errors import ApiError
+from roll.gateway.prepared import Prepared
+from roll.gateway.records import Answers, Asked
+from roll.gateway.served import Name, ServedPolicy
+from roll.gateway.tree import ConversationTree
+from roll.generation import Completion, GenerationRequest, generation_seed
 
 
 class Recorder:
@@ -141,7 +84,7 @@ class Recorder:
         began = time.perf_counter()
         outside = self.idle_seconds
         self._admit(asked)
-        prepared = _Prepared.of(asked, self._policy, self.tree)
+        prepared = Prepared.of(asked, self._policy, self.tree)
         first, self._asked = self._asked, self._asked + asked.count
         seeds = self._seeds(prepared.match.digest, asked)
         rendered = time.perf_counter()
@@ -181,7 +124,7 @@ class Recorder:
             for index in range(asked.count)
         ]
 
-    async def _generate(self, prepared: _Prepared, number: int, seed: int) -> Completion:
+    async def _generate(self, prepared: Prepared, number: int, seed: int) -> Completion:
         name, policy = self._name, self._policy
         request = GenerationRequest(
             request_id=f"{name.session}/{number}",
@@ -211,7 +154,7 @@ class Recorder:
             raise self.failure
         return completion
 
-    def _count_kept(self, prepared: _Prepared) -> None:
+    def _count_kept(self, prepared: Prepared) -> None:
         """Count which tokens of the history stayed as they were sampled."""
         if prepared.parent is not None:
             kept = len(prepared.prompt_ids) - len(prepared.added_ids)
@@ -253,108 +196,3 @@ async def _all(asking: Iterable[Coroutine[Any, Any, Completion]]) -> list[Comple
     finally:
         for task in tasks:
             task.cancel()
-
-
-@dataclass(frozen=True, slots=True)
-class _Prepared:
-    """A call as the engine takes it."""
-
-    speech: Speech
-    match: Match
-    parent: Call | None
-    prompt_ids: list[int]
-    added_ids: list[int]
-    plain: list[Plain]
-    said: list[Plain]
-    sampling: SamplingParams
-    logprobs: bool
-    begun: str
-
-    @classmethod
-    def of(cls, asked: Asked, policy: ServedPolicy, tree: ConversationTree) -> _Prepared:
-        """Find where a conversation goes on from, and make its prompt.
-
-        Raises:
-            ApiError: The chat template refuses it, or it is too long.
-        """
-        if not asked.messages:
-            raise invalid("A conversation has at least one message.", "messages")
-        speech = Speech.of(policy.renderer, asked.tools)
-        match = tree.match(asked.messages, asked.tools)
-        plain = speech.plain(asked.messages, tree)
-        try:
-            bridge, said = _bridge(speech, match, asked.messages, plain)
-            added = speech.renderer.render_ids(plain) if bridge is None else bridge
-            begun = speech.begun(asked.must_call)
-            added = [*added, *speech.renderer.written_ids(begun)]
-        except ConversationError as error:
-            raise invalid(str(error), "messages") from error
-        parent = None if bridge is None else match.call
-        prompt = list(added) if parent is None else [*parent.all_ids, *added]
-        sampling = _sampling(asked, policy, len(prompt))
-        return cls(
-            speech, match, parent, prompt, added, plain, said if parent else plain, sampling, asked.logprobs, begun
-        )
-
-    def answer(self, completion: Completion) -> tuple[Answer, str]:
-        """Return a completion as a client gets it, and its whole text."""
-        renderer = self.speech.renderer
-        # A call that the answer was made to begin with is part of what it says, and not of what was sampled.
-        response = self.begun + spoken(completion, renderer)
-        stops = [(place, stop) for stop in self._own_stops() if (place := response.find(stop)) >= 0]
-        place, stopped_by = min(stops, default=(len(response), None))
-        text, calls = self.speech.read(response[:place])
-        finish: Finish = "length" if completion.finish_reason == "length" else "tool_calls" if calls else "stop"
-        tokens = [renderer.decode([token]) for token in completion.token_ids] if self.logprobs else ()
-        return Answer(ChatMessage("assistant", text, calls), finish, completion, stopped_by, tokens), response
-
-    def call(self, number: int, answer: Answer, response: str, seconds: dict[str, float]) -> Call:
-        """Return what is recorded of an answer."""
-        action = ", ".join(call.name for call in answer.message.calls)
-        return Call(
-            number, self.parent, self.added_ids, answer.completion, self.plain, self.said, response, action, seconds
-        )
-
-    def _own_stops(self) -> Sequence[str]:
-        return self.sampling.stop_strings
-
-
-def _bridge(
-    speech: Speech, match: Match, messages: Sequence[ChatMessage], plain: list[Plain]
-) -> tuple[list[int] | None, list[Plain]]:
-    """Return the tokens between a recorded answer and what follows it, and what that is; no tokens where they end."""
-    parent, rest = match.call, messages[match.length :]
-    if parent is None or not rest or any(message.role == "assistant" for message in rest):
-        return None, plain
-    said: list[Plain] = [{"role": message.role, "content": message.text} for message in rest]
-    said = list(speech.shown(said))
-    if any(speech.renderer.role_problem(role) for role in {message["role"] for message in said} - {"user", "tool"}):
-        return None, plain
-    history = None if parent.is_continued else parent.history
-    return speech.renderer.next_ids(parent.completion.token_ids, said, history), said
-
-
-def _sampling(asked: Asked, policy: ServedPolicy, prompt: int) -> SamplingParams:
-    """Return how the answers of a call are drawn.
-
-    Raises:
-        ApiError: There is no room for an answer.
-    """
-    room = policy.sequence_length - prompt
-    if room < 1:
-        raise invalid(
-            f"This model's maximum context length is {policy.sequence_length} tokens. However, your messages resulted "
-            f"in {prompt} tokens. Please reduce the length of the messages, or raise sequence_length.",
-            "messages",
-            "context_length_exceeded",
-        )
-    base = policy.sampling
-    longest = min(room, base.max_new_tokens, asked.max_tokens or base.max_new_tokens)
-    drawn = {} if policy.overrules else {
-        name: value
-        for name in ("temperature", "top_p", "top_k")
-        if (value := getattr(asked, name)) is not None
-    }  # fmt: skip
-    stops = tuple(dict.fromkeys((*base.stop_strings, *asked.stop)))
-    sampling = replace(base, stop_strings=stops, **drawn)
-    return sampling.within(longest, policy.renderer.stop_token_ids)

@@ -6,8 +6,9 @@ import itertools
 import secrets
 from dataclasses import replace
 
-from roll.gateway.recorder import Name, Recorder, ServedPolicy
+from roll.gateway.recorder import Recorder
 from roll.gateway.records import Answers, Asked
+from roll.gateway.served import Name, ServedPolicy
 from roll.generation import Completion, GenerationRequest
 
 

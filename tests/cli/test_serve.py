@@ -1,0 +1,67 @@
+"""``roll serve``: a policy behind an endpoint, asked by the official clients."""
+
+from __future__ import annotations
+
+import os
+import re
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import anthropic
+import openai
+import pytest
+
+from roll.cli.app import main
+
+pytestmark = pytest.mark.processes
+
+
+@pytest.fixture(scope="module")
+def address() -> Iterator[str]:
+    words = [sys.executable, "-m", "roll", "serve", "toy", "--key", "my-key", "--name", "player", "--max-length", "256"]
+    environment = {**os.environ, "OMP_NUM_THREADS": "1", "PYTHONUNBUFFERED": "1"}
+    with subprocess.Popen(words, stdout=subprocess.PIPE, text=True, env=environment) as served:
+        assert served.stdout is not None
+        first = served.stdout.readline()
+        found = re.search(r"^player answers at (http://127\.0\.0\.1:\d+); Ctrl-C ends it\.$", first)
+        assert found, first
+        yield found[1]
+        served.send_signal(signal.SIGINT)
+        assert served.wait(30) == 0
+
+
+def test_a_policy_answers_openais_client(address: str) -> None:
+    with openai.OpenAI(base_url=f"{address}/v1", api_key="my-key", max_retries=0) as client:
+        assert [model.id for model in client.models.list()] == ["player"]
+        said = [{"role": "user", "content": "Hello"}]
+        asked = {"model": "player", "messages": said, "seed": 3, "n": 4, "max_tokens": 6, "logprobs": True}
+        first, again = (client.chat.completions.create(**asked) for _ in range(2))  # type: ignore[call-overload]
+        assert [choice.message for choice in first.choices] == [choice.message for choice in again.choices]
+        free = [client.chat.completions.create(**{**asked, "seed": None, "n": 16}) for _ in range(2)]  # type: ignore[call-overload]
+        texts = [[choice.message.content for choice in answer.choices] for answer in free]
+        assert texts[0] != texts[1] and len(set(texts[0])) > 1
+        greedy = client.chat.completions.create(model="player", messages=said, temperature=0, n=3)  # type: ignore[arg-type]
+        assert len({choice.message.content for choice in greedy.choices}) == 1
+        long = [{"role": "user", "content": "word " * 500}]
+        with pytest.raises(openai.BadRequestError, match="maximum context length is 256 tokens"):
+            client.chat.completions.create(model="player", messages=long)  # type: ignore[arg-type]
+        with pytest.raises(openai.NotFoundError, match="does not exist: this server has 'player'"):
+            client.chat.completions.create(model="gpt-5", messages=said)  # type: ignore[arg-type]
+
+
+def test_a_policy_answers_anthropics_client(address: str) -> None:
+    with anthropic.Anthropic(base_url=address, api_key="my-key", max_retries=0) as client:
+        answer = client.messages.create(model="player", max_tokens=3, messages=[{"role": "user", "content": "Hello"}])
+        assert answer.usage.output_tokens <= 3
+    with anthropic.Anthropic(base_url=address, api_key="wrong", max_retries=0) as stranger:
+        with pytest.raises(anthropic.AuthenticationError):
+            stranger.messages.create(model="player", max_tokens=3, messages=[{"role": "user", "content": "Hello"}])
+
+
+def test_what_is_no_policy_is_said(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit) as left:
+        main(["serve", str(tmp_path / "absent")])
+    assert left.value.code == 2 and "absent" in capsys.readouterr().err
