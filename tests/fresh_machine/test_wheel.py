@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 import json
+import re
 import resource
 import shutil
+import signal
 import subprocess
 import sys
+import urllib.request
 import zipfile
 from pathlib import Path
+from urllib.parse import urljoin
 
 import pytest
 from packaging.metadata import Metadata
@@ -136,14 +140,32 @@ def test_both_toy_policies_train_at_once(machine: Path, words: tuple[str, ...]) 
     assert after.ru_utime - before.ru_utime <= 40
 
 
-def test_what_was_trained_is_evaluated_and_configurations_are_checked(machine: Path) -> None:
+def test_what_was_trained_is_reviewed_and_evaluated_and_configurations_are_checked(machine: Path) -> None:
     roll(machine, "train", "sokoban", *SMALL)
+    assert "16 episodes" in reviewed(machine)
+    roll(machine, "view", "output/sokoban", "--export", "review.html")
+    assert "SimpleSokoban" in (machine / "empty" / "review.html").read_text(encoding="utf-8")
     levels = ("val_env_manager.env_groups=8", "val_batch_size=8")
     roll(machine, "eval", "output/sokoban", "--env", "SimpleSokoban", *levels)
     assert (machine / "empty" / "output" / "eval_SimpleSokoban" / "trajectories").is_dir()
     assert "can be used" in roll(machine, "config", "check", "rlvr_math")
     assert json.loads(roll(machine, "doctor", "--json"))["problems"] == []
     roll(machine, "train", "sokoban", "max_stepz=1", code=2)
+
+
+def reviewed(machine: Path) -> str:
+    """Return the table of episodes as a browser gets it from ``roll view``."""
+    words = [machine / "venv/bin/roll", "view", "output/sokoban", "--no-browser"]
+    browser = urllib.request.build_opener(urllib.request.HTTPCookieProcessor())
+    with subprocess.Popen(words, cwd=machine / "empty", stdout=subprocess.PIPE, text=True) as server:
+        assert server.stdout is not None
+        address = next(found[1] for line in server.stdout if (found := re.search(r"Open (http\S+)", line)))
+        try:
+            home = browser.open(address, timeout=60).url  # where the key led
+            with browser.open(urljoin(home, "/episodes"), timeout=60) as page:
+                return " ".join(re.sub(r"<[^>]+>", " ", page.read().decode()).split())
+        finally:
+            server.send_signal(signal.SIGINT)
 
 
 def test_completion_works_in_bash(machine: Path) -> None:
