@@ -21,7 +21,9 @@ class ConfigModel(BaseModel):
     mistake that surfaces hours later.
     """
 
-    model_config = ConfigDict(extra="forbid", strict=True, frozen=True, allow_inf_nan=False, protected_namespaces=())
+    model_config = ConfigDict(
+        extra="forbid", strict=True, frozen=True, allow_inf_nan=False, protected_namespaces=(), defer_build=True
+    )
 
     key_aliases: ClassVar[Mapping[str, str]] = {}
     """Other spellings of a key: alias to the key of this model."""
