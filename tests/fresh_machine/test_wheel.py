@@ -136,8 +136,8 @@ def test_both_toy_policies_train_at_once(machine: Path, words: tuple[str, ...]) 
     after = resource.getrusage(resource.RUSAGE_CHILDREN)
     assert "step 1/1" in out and f"roll train {words[0]} " in out
     assert (machine / "empty" / "output" / words[0] / "checkpoints" / "step=000001" / "hf").is_dir()
-    # Seconds of processor until it has ended, first step and checkpoint included: about 10 on an idle machine.
-    assert after.ru_utime - before.ru_utime <= 40
+    # Seconds of processor until it has ended, first step and checkpoint included: about 7, on a machine that is shared.
+    assert after.ru_utime - before.ru_utime <= 20
 
 
 def test_what_was_trained_is_reviewed_and_evaluated_and_configurations_are_checked(machine: Path) -> None:
