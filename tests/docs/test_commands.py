@@ -50,7 +50,7 @@ def started(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> list[RLConfig]:
     monkeypatch.setattr(rlvr.RlvrPipeline, "start", recorder(rlvr.check_rlvr))
     monkeypatch.setattr(evaluation, "run_evaluation", recorder(lambda config: None))
     monkeypatch.chdir(tmp_path)
-    for name in ("examples", "benchmarks", "tests", "roll", "Makefile", "pyproject.toml", "constraints.txt"):
+    for name in ("examples", "benchmarks", "scripts", "tests", "roll", "Makefile", "pyproject.toml", "constraints.txt"):
         (tmp_path / name).symlink_to(ROOT / name)
     return runs
 
