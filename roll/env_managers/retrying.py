@@ -27,8 +27,8 @@ class Retries:
     wait: float = 1.0
 
 
-async def play_again(play: Callable[[], Awaitable[Trajectory]], retries: Retries) -> Trajectory:
-    """Play an episode, again from its beginning while it ends with a time-out or with something that is not there.
+async def play_again(trajectory: Trajectory, play: Callable[[], Awaitable[Trajectory]], retries: Retries) -> Trajectory:
+    """Play an episode again from its beginning while it ends with a time-out or with something that is not there.
 
     Every attempt has the same level and, since noise is keyed by what and not by when, the same samples: an attempt
     that is not disturbed gives the episode that an undisturbed first one would have given. With new samples, long
@@ -36,13 +36,13 @@ async def play_again(play: Callable[[], Awaitable[Trajectory]], retries: Retries
     other reason would raise again, and is not tried again.
 
     Args:
+        trajectory: The first attempt.
         play: Plays the episode from its beginning.
         retries: How often.
 
     Returns:
         The first attempt that did not fail so, else the last; ``retries`` says how many came before it.
     """
-    trajectory = await play()
     for number in range(retries.most):
         if trajectory.status not in _TRIED_AGAIN:
             break

@@ -88,7 +88,7 @@ class ToolPromptPlay:
         prompt = task.what
         spec = EpisodeSpec(task.tag, task.group_id, episode, 0, self._run_seed, priority=task.number)
         attempt = partial(self._managers[greedy].run, spec, partial(self._asked, prompt))
-        trajectory = await play_again(attempt, self._retries)
+        trajectory = await play_again(await attempt(), attempt, self._retries)
         trajectory.initial_hash = prompt.key
         trajectory.final_observation = "" if prompt.ground_truth is None else f"right answer: {prompt.ground_truth}"
         if trajectory.status.is_error or not trajectory.turns:

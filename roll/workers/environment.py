@@ -79,7 +79,7 @@ class EnvironmentWorker:
         """Play one episode, sampled or greedily; again if it failed through no fault of the policy."""
         attempt = partial(self._managers[greedy][spec.tag].run, spec, self._make_env[spec.tag])
         try:
-            return await play_again(attempt, self._retries)
+            return await play_again(await attempt(), attempt, self._retries)
         finally:
             await self._generation.release(spec.trajectory_id)
 

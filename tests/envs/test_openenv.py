@@ -170,7 +170,7 @@ def test_our_client_plays_our_server_and_an_episode_survives_its_restart() -> No
 
         async def play() -> Trajectory:
             attempt = lambda: manager.run(EpisodeSpec("remote", "g", 0, 9), lambda: make("remote"))  # noqa: E731
-            return await play_again(attempt, Retries(2, wait=0.01))
+            return await play_again(await attempt(), attempt, Retries(2, wait=0.01))
 
         try:
             breaks = False

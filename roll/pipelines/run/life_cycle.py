@@ -70,6 +70,7 @@ class Run(ABC, Generic[Config]):
         return check_run(config)
 
     @classmethod
+    @names_of_configurations_end()
     def start(cls, config: Config) -> RunSummary:
         """Run to the end and return what came of it.
 
@@ -80,11 +81,6 @@ class Run(ABC, Generic[Config]):
             KeyboardInterrupt: After Ctrl-C or SIGTERM. Of either, the last completed step is saved, and the message
                 says how to continue.
         """
-        with names_of_configurations_end():
-            return cls._start(config)
-
-    @classmethod
-    def _start(cls, config: Config) -> RunSummary:
         notes = cls.check(config)
         with own_folders(config) as more, quiet_transformers(), make_progress(config.progress) as progress:
             introduce(config, [*notes, *more, *settle_process(config.system_envs)])
