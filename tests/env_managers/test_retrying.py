@@ -19,7 +19,7 @@ from roll.trajectories.model import Status, Trajectory
 LONGEST = 8
 
 
-async def played(attempt: Callable[[], Awaitable[Trajectory]], retries: Retries) -> Trajectory:
+async def tried(attempt: Callable[[], Awaitable[Trajectory]], retries: Retries) -> Trajectory:
     return await play_again(await attempt(), attempt, retries)
 
 
@@ -62,7 +62,7 @@ def test_only_what_was_not_there_is_tried_again(error: Callable[[], BaseExceptio
 
     generate, _ = script("up")
     attempt = lambda: manager(generate).run(spec(), make)  # noqa: E731
-    trajectory = asyncio.run(played(attempt, Retries(2, wait=0.001)))
+    trajectory = asyncio.run(tried(attempt, Retries(2, wait=0.001)))
     assert trajectory.status is status and trajectory.score is None
     assert trajectory.retries == (2 if status is Status.ERROR_UNAVAILABLE else 0)
     assert [env.closed for env in made] == [1] * (trajectory.retries + 1), "each attempt has an environment of its own"
@@ -99,7 +99,7 @@ def test_a_time_out_is_tried_again_and_waits_grow(monkeypatch: pytest.MonkeyPatc
     generate, _ = script("up")
     attempt = lambda: manager(generate, timeouts=Timeouts(step=0.01)).run(spec(), Slow)  # noqa: E731
     monkeypatch.setattr(asyncio, "sleep", noted)
-    trajectory = asyncio.run(played(attempt, Retries(5, wait=2.0)))
+    trajectory = asyncio.run(tried(attempt, Retries(5, wait=2.0)))
     assert trajectory.status is Status.COMPLETED and trajectory.retries == 3
     assert waits == [2.0, 4.0, 8.0]
 
@@ -135,7 +135,7 @@ def lengths(chance: float, retries: int, *, fresh: bool = False) -> dict[str, in
             attempts[of.trajectory_id] += 1
             return await each.run(of, Shaky)
 
-        return await played(attempt, Retries(retries, wait=0.0))
+        return await tried(attempt, Retries(retries, wait=0.0))
 
     async def all_of_them() -> list[Trajectory]:
         return await asyncio.gather(*(play(number) for number in range(400)))
