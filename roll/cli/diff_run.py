@@ -31,7 +31,7 @@ def diff_run(
     only_first: Annotated[bool, typer.Option("--first", help="Stop behind the first difference.")] = False,
     as_json: Annotated[bool, typer.Option("--json", help="Print one JSON document.")] = False,
 ) -> None:
-    """Run the algorithms of two configurations on the same toy, data and seed, and name the keys that make a difference.
+    """Run two algorithms on the same toy, data and seed, and name the keys that make a difference.
 
     Two steps of each run in this process, with what passes through the learner written down: samples, rewards,
     log-probs, advantages, loss, gradient, weights. The first tensor that differs is traced to its keys by halving what

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass
+from functools import partial
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
 
-from roll.config import ConfigError, RLConfig
+from roll.config import ConfigError, Problem, RLConfig
 from roll.config.errors import RunError
 from roll.differences.bisecting import smallest_cause
 from roll.differences.recording import Difference, Recording, first_difference, record
@@ -70,8 +71,6 @@ def compare_runs(
     """
     mine, theirs = ToyJob.of(first), ToyJob.of(second)
     if mine.kind is not theirs.kind:
-        from roll.config import Problem
-
         names = f"{mine.frame['pipeline']} and {theirs.frame['pipeline']}"
         raise ConfigError([Problem("pipeline", f"they are of {names}, and share no toy.", "compare two of one kind.")])
     with TemporaryDirectory(prefix="roll_diff_") as folder:
@@ -93,9 +92,9 @@ class _Search:
         now = self._record(here)
         while left and (difference := first_difference(now, goal)) is not None:
             self.say(f"{difference.place}: {difference.how}.")
-            cause = smallest_cause(left, lambda keys, d=difference, n=now, h=here: self._shows(h, keys, n, d))  # type: ignore[misc]
+            cause = smallest_cause(left, partial(self._shows, here, now, difference))
             causes.append(
-                Cause(difference, {key: (self._value(self.first, key), self._value(self.second, key)) for key in cause})
+                Cause(difference, {key: (self.first.keys.get(key), self.second.keys.get(key)) for key in cause})
             )
             here, left = here.with_keys(self.second, frozenset(cause)), [key for key in left if key not in cause]
             if not every or not left:
@@ -103,16 +102,13 @@ class _Search:
             now = self._record(here)
         return Comparison(tuple(causes), tuple(left), self.runs)
 
-    def _shows(self, here: ToyJob, keys: frozenset[str], now: Recording, difference: Difference) -> bool:
+    def _shows(self, here: ToyJob, now: Recording, difference: Difference, keys: frozenset[str]) -> bool:
         """Tell whether a run with some of the keys parts at the same tensor."""
         try:
             found = first_difference(now, self._record(here.with_keys(self.second, keys)))
         except (ConfigError, RunError):
             return False
         return found is not None and found.place == difference.place
-
-    def _value(self, job: ToyJob, key: str) -> Any:
-        return job.keys.get(key)
 
     def _record(self, job: ToyJob) -> Recording:
         self.runs += 1

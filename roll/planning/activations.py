@@ -1,7 +1,7 @@
-"""What a pass of a trainer holds beside its weights: activations, logits, and what the backward pass needs for a while.
+"""What a pass of a trainer holds beside its weights: activations, logits, and gradients of them for a while.
 
-The counts are of the tensors that autograd keeps for the layers of ``transformers`` and Megatron-Core: norm, projections,
-rotary embedding, fused attention, gated feed-forward layer.
+The counts are of the tensors that autograd keeps for the layers of ``transformers`` and Megatron-Core: norm,
+projections, rotary embedding, fused attention, gated feed-forward layer.
 """
 
 from __future__ import annotations
@@ -137,7 +137,7 @@ def _logits(training: Training, tokens: int, *, backward: bool = True) -> int:
 
 
 def _head_gradient(training: Training, chunked: bool) -> int:
-    """Return the bytes of gradients of the head that are added to others: of an earlier pass, chunk, or the embedding."""
+    """Return the bytes of gradients of the head that are added to those of an earlier pass, or of the embedding."""
     if training.lora_rank is not None:
         return 0
     whole = training.shape.embedding // training.division.tensor

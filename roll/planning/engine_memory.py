@@ -81,6 +81,8 @@ class Engine:
     @property
     def wanted_cache(self) -> int:
         """Bytes with which no request ever waits for another."""
+        if self.share is None:
+            return slot_cache_bytes(self.shape, self.requests, self.length, self.width)
         return self.requests * self.longest
 
     def cache(self, device: int) -> int:

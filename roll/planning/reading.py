@@ -8,7 +8,7 @@ from pathlib import Path
 
 from roll.config import ConfigError, ConfigWarning, RunConfig
 from roll.config.composing import compose, from_mapping
-from roll.config.loading import check, kind_of
+from roll.config.loading import check, kind_of, load
 from roll.convert import convert, read
 from roll.convert.pipelines import config_of
 
@@ -53,8 +53,6 @@ def _converted(path: Path, overrides: Sequence[str]) -> RunConfig:
     conversion = convert(read([path]))
     if conversion.problems:
         raise ConfigError(list(conversion.problems), source=str(path))
-    from roll.config.loading import load
-
     composed = from_mapping(conversion.native)
     config: RunConfig = load(composed, kind=config_of(conversion.pipeline), overrides=list(overrides))
     return config

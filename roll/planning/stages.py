@@ -86,10 +86,8 @@ def _shares(stage: str, here: Sequence[RoleDemand], device: int, bucket: int) ->
         most = max(computing, key=lambda demand: demand.passes.peak)
         passes = most.passes
         yield Share(most.role, "activations", passes.activations)
-        at_head = passes.logits >= passes.gradients
-        yield Share(
-            most.role, "logits" if at_head else "one layer's backward pass", max(passes.logits, passes.gradients)
-        )
+        part = "logits" if passes.logits >= passes.gradients else "one layer's backward pass"
+        yield Share(most.role, part, max(passes.logits, passes.gradients))
 
 
 def _engine_shares(stage: str, demand: RoleDemand, device: int, bucket: int, *, sleeps: bool) -> Iterator[Share]:

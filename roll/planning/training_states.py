@@ -63,10 +63,8 @@ class Training:
         if self.strategy.startswith("fsdp"):
             return bool(given.get("offload_params")), bool(given.get("offload_params"))
         zero = given.get("zero_optimization") or {}
-        weights, states = (
-            (zero.get(key) or {}).get("device") == "cpu" for key in ("offload_param", "offload_optimizer")
-        )
-        return weights, states
+        away = [(zero.get(key) or {}).get("device") == "cpu" for key in ("offload_param", "offload_optimizer")]
+        return away[0], away[1]
 
 
 @dataclass(frozen=True, slots=True)

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from roll.config import ConfigError, RLVRConfig, RunConfig
 from roll.config.worker import DataArgs
 from roll.data.report import LoadReport
-from roll.pipelines.checks.data_files import data_files, missing_files
+from roll.pipelines.checks.data_files import missing_files
 from roll.pipelines.sampling.prompt_data import load_data
 from roll.workers.loading import Text
 
@@ -42,11 +42,6 @@ class RowFaults:
 def absent_files(config: RunConfig) -> list[str]:
     """Return the data files that are not on this machine, each with its key."""
     return [f"{problem.path}: {problem.value}" for problem in missing_files(config)]
-
-
-def names_files(config: RunConfig) -> bool:
-    """Return whether the run reads any file."""
-    return any(True for _ in data_files(config))
 
 
 def read_rows(config: RunConfig, text: Text) -> list[RowFaults]:

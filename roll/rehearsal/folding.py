@@ -23,7 +23,17 @@ _RESPONSE: Final = 16
 _STAND_INS: Final = {"train": "fsdp_train", "infer": "hf_infer", "score": "fsdp_infer"}
 _DEVICE_OPTIONS: Final = (
     *("tensor_parallel_size", "pipeline_parallel_size", "gpu_memory_utilization", "tp_size", "pp_size", "ulysses_size"),
-    *("block_size", "swap_space", "cpu_offload_gb", "mem_fraction_static", "max_model_len", "max_num_batched_tokens", "fsdp_size", "max_num_seqs", "context_length"),
+    *(
+        "block_size",
+        "swap_space",
+        "cpu_offload_gb",
+        "mem_fraction_static",
+        "max_model_len",
+        "max_num_batched_tokens",
+        "fsdp_size",
+        "max_num_seqs",
+        "context_length",
+    ),
 )
 
 
@@ -73,7 +83,13 @@ def fold(config: TrainerKeys, model: StandIn, *, ray: bool) -> Folding:
         **{"pretrain": str(model.folder), "max_steps": STEPS, "save_steps": 1, "progress": "none"},
         **{"track_with": ["jsonl"], "eval_steps": 1, "num_nodes": None, "cluster": "ray" if ray else "local"},
     }
-    folding.removed |= {"resume_from_checkpoint", "checkpoint_config", "logging_dir", "render_save_dir", "tracker_kwargs"}
+    folding.removed |= {
+        "resume_from_checkpoint",
+        "checkpoint_config",
+        "logging_dir",
+        "render_save_dir",
+        "tracker_kwargs",
+    }
     if getattr(config, "reward_pretrain", None) is not None:
         folding.changes["reward_pretrain"] = str(model.folder)
     folding.notes += [model.note, f"{config.max_steps} steps became {STEPS}."]

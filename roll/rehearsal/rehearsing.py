@@ -74,7 +74,9 @@ class Rehearsal:
         return {"sound": self.is_sound, **asdict(self)}
 
 
-def rehearse(config: RunConfig, *, processes: bool = True, say: Callable[[str], None] = lambda words: None) -> Rehearsal:
+def rehearse(
+    config: RunConfig, *, processes: bool = True, say: Callable[[str], None] = lambda words: None
+) -> Rehearsal:
     """Rehearse a job on this machine.
 
     Args:
@@ -85,7 +87,7 @@ def rehearse(config: RunConfig, *, processes: bool = True, say: Callable[[str], 
     Raises:
         ConfigError: It is a job without a model that is trained.
     """
-    if not isinstance(config, TrainerKeys) or type(config).samples is False and not hasattr(config, "actor_train"):
+    if not isinstance(config, TrainerKeys):
         fix = "rehearse a run that trains a model."
         raise ConfigError([Problem("pipeline", "there is nothing to rehearse.", fix, config.pipeline)])
     with TemporaryDirectory(prefix="roll_rehearsal_") as folder:

@@ -59,7 +59,9 @@ def make_stand_in(name: str, folder: Path, seed: int) -> StandIn:
         torch.manual_seed(seed)
         AutoModelForCausalLM.from_config(config).save_pretrained(folder)
     tokenizer.save_pretrained(folder)
-    of = f"the family {config.model_type}" if family == config.model_type else f"{config.model_type} (its own: {family})"
+    of = (
+        f"the family {config.model_type}" if family == config.model_type else f"{config.model_type} (its own: {family})"
+    )
     whose = "its own tokenizer" if own else "the tokenizer of toy, since its own is not on this machine"
     return StandIn(folder, config.model_type, f"{name} is a random model of {of} with {whose}.", own)
 
