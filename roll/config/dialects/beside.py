@@ -12,7 +12,7 @@ from dataclasses import dataclass, replace
 from typing import Any, Final
 
 from roll.config.base import ConfigModel
-from roll.config.dialects.rows import Guide, Look, Row, Sets
+from roll.config.dialects.rows import Guide, Impossible, Look, Row, Sets
 from roll.config.errors import FixableError
 from roll.config.validation import model_at, valid_keys
 
@@ -117,6 +117,9 @@ def _named(row: Row, names: Sequence[str]) -> Row:
 def _converting(convert: Callable[[Any, Look], Any], names: Sequence[str]) -> Callable[[Any, Look], Any]:
     def named(value: Any, look: Look) -> Any:
         outcome = convert(value, LookBeside(look, names))
+        if isinstance(outcome, Impossible):
+            stands_in = {filled(path, names): item for path, item in outcome.stands_in.items()}
+            return replace(outcome, stands_in=stands_in)
         if not isinstance(outcome, Sets):
             return outcome
         said, fills = ({filled(path, names): item for path, item in part.items()} for part in _parts(outcome))

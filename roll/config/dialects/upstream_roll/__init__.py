@@ -8,6 +8,7 @@ from roll.config.dialects.rows import Guide
 from roll.config.dialects.upstream_roll.algorithm import ALGORITHM
 from roll.config.dialects.upstream_roll.contradictions import CONTRADICTIONS
 from roll.config.dialects.upstream_roll.distillation import DISTILLATION
+from roll.config.dialects.upstream_roll.elsewhere import ELSEWHERE
 from roll.config.dialects.upstream_roll.environments import ENVIRONMENTS
 from roll.config.dialects.upstream_roll.rewards import REWARDS
 from roll.config.dialects.upstream_roll.roles import ROLES
@@ -16,7 +17,7 @@ from roll.config.dialects.upstream_roll.run import RUN
 ROLL: Final = Guide("ROLL", (*RUN, *ALGORITHM, *ROLES, *REWARDS, *ENVIRONMENTS, *DISTILLATION), beside=True)
 """Keys that stand beside native ones; a ``*`` is any name."""
 
-ROLL_FILE: Final = Guide("ROLL", (*ROLL.rows, *CONTRADICTIONS), beside=True)
+ROLL_FILE: Final = Guide("ROLL", (*ROLL.rows, *CONTRADICTIONS, *ELSEWHERE), beside=True)
 """The same for a file that was written for ROLL, where native keys too have ROLL's meaning."""
 
 __all__ = ["ROLL", "ROLL_FILE"]

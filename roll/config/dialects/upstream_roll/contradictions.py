@@ -9,7 +9,10 @@ from roll.config.device_mapping import parse_device_mapping
 from roll.config.dialects.rows import Convert, Look, Row, Sets
 from roll.config.dialects.upstream_roll.rewards import is_gradable
 
-_ROLES: Final = ("actor_train", "actor_infer", "reference", "critic", "student", "teacher", "sft_train")
+_ROLES: Final = (
+    *("actor_train", "actor_infer", "reference", "critic", "student", "teacher", "sft_train"),
+    *("student_train", "student_infer"),
+)
 _TRAINED: Final = ("actor_train", "sft_train")
 _COMPARING: Final = {
     "grpo": "reinforce",
@@ -22,6 +25,9 @@ _COMPARING: Final = {
 
 def _estimator(value: Any, look: Look) -> Any:
     """Take group estimators over groups of one for the return: ROLL compares by its normalisation alone."""
+    if value == "gae" and look.native("critic") is None:
+        # ROLL has a critic without being asked, as the translation adds one.
+        return Sets({"adv_estimator": value})
     key = "train_env_manager.group_size" if look.agentic else "num_return_sequences_in_group"
     if value not in _COMPARING or look.native(key) != 1:
         return value
@@ -41,7 +47,8 @@ def _nodes(value: Any, look: Look) -> Any:
     if isinstance(value, bool) or not isinstance(value, int):
         return value
     size = look.native("num_gpus_per_node") or 1
-    highest = max((_highest(look.native(f"{role}.device_mapping")) for role in _ROLES), default=0)
+    mappings = [f"{role}.device_mapping" for role in _ROLES]
+    highest = max(_highest(look(path) if look(path) is not None else look.native(path)) for path in mappings)
     needed = highest // size + 1 if isinstance(size, int) and size > 0 else value
     if needed <= value:
         return value

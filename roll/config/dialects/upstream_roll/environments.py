@@ -31,6 +31,7 @@ _FIELD: Final = re.compile(r"(?<!\{)\{([A-Za-z_]\w*)\}(?!\})")
 _TYPES: Final = {
     "sokoban_native_env": "sokoban",
     "sokoban_sandbox": "sokoban",
+    "roll_math": "problems",
     "frozen_lake_sandbox": "frozen_lake",
 }
 
@@ -93,6 +94,42 @@ def _env_type(tag: str) -> Convert:
     return convert
 
 
+named_type: Final = _env_type("custom_envs.*")
+
+
+def _options(tag: str) -> Convert:
+    """Return what hands the options of a game or puzzle on to the library that has it."""
+
+    def convert(value: Any, look: Look) -> Any:
+        if value is None:
+            return {}
+        kind = look.native(f"{tag}.env_type") or look(f"{tag}.env_type")
+        library = str(kind).partition(":")[0] if ":" in str(kind) else str(kind)
+        if library not in _OF_LIBRARIES or not isinstance(value, Mapping):
+            return value
+        own, rest, words = _OF_LIBRARIES[library]
+        values, left = {}, []
+        for key, item in value.items():
+            if key in words or key in own:
+                values[f"{tag}.env_config.{words.get(key, key)}"] = item
+            elif rest:
+                values[f"{tag}.env_config.{rest}.{key}"] = item
+            else:
+                left.append(str(key))
+        return Sets(values, note=f"{', '.join(left)} is left out" if left else "")
+
+    return convert
+
+
+_COMMON: Final = ("max_steps", "format_penalty", "action_pattern", "env_instruction")
+_OF_LIBRARIES: Final[Mapping[str, tuple[tuple[str, ...], str, Mapping[str, str]]]] = {
+    "game": ((*_COMMON, "game", "game_options", "longest", "worst"), "game_options", {}),
+    "rg": ((*_COMMON, "dataset", "config", "size"), "config", {"seed": "questions_seed"}),
+    "roll_math": ((*_COMMON, "file_name"), "", {"dataset_name": "file_name"}),
+}
+"""By library: options of ours, the option that takes all others, and words of theirs for ours."""
+
+
 def _room(tag: str, part: int) -> Convert:
     """Return what makes a room's size of its two sides."""
 
@@ -136,9 +173,7 @@ def _of_a_tag(library: str) -> tuple[Row, ...]:
             "of step managers",
             _manager(library == "custom_envs"),
         ),
-        Row(
-            f"{tag}.env_config", f"{tag}.env_config", "null is none", lambda value, look: {} if value is None else value
-        ),
+        Row(f"{tag}.env_config", f"{tag}.env_config", "those of a library's game are handed on", _options(tag)),
         Row(f"{tag}.agent_system_template", f"{tag}.agent_system_template", "", _template(tag, False)),
         Row(f"{tag}.agent_template", f"{tag}.agent_template", "", _template(tag, True)),
         Row(f"{tag}.env_instruction", f"{tag}.env_config.env_instruction"),

@@ -6,6 +6,7 @@ from roll.config.dialects.rows import Guide
 from roll.config.dialects.verl.algorithm import ALGORITHM_ROWS
 from roll.config.dialects.verl.critic import CRITIC_ROWS
 from roll.config.dialects.verl.data import DATA_ROWS
+from roll.config.dialects.verl.generation import GENERATION_ROWS
 from roll.config.dialects.verl.model import MODEL_ROWS, REFERENCE_ROWS
 from roll.config.dialects.verl.policy import POLICY_ROWS
 from roll.config.dialects.verl.rewards import REWARD_ROWS
@@ -28,7 +29,8 @@ VERL: Final = Guide(
         *REWARD_ROWS,
         *TRAINER_ROWS,
         *SFT_ROWS,
+        *GENERATION_ROWS,
     ),
-    short={"actor": "actor_rollout_ref.actor"},
+    short={"actor": "actor_rollout_ref.actor", "rollout": "actor_rollout_ref.rollout"},
 )
 """The verl configuration guide."""

@@ -13,6 +13,9 @@ _KL_COEF: Final = 0.001
 
 _ESTIMATORS: Final = {"grpo_vectorized": "grpo", "rloo_vectorized": "rloo"}
 _UNKNOWN_ESTIMATORS: Final = ("optimal_token_baseline", "tir_optimal_token_baseline", "gdpo")
+_COMPARING: Final = {"grpo": "reinforce", "rloo": "reinforce", "reinforce_plus_plus_baseline": "reinforce_plus_plus"}
+"""Estimators that compare the members of a group, and what they are in a group of one."""
+
 _CORRECTION: Final = "algorithm.rollout_correction"
 _LEVELS: Final = ("token", "sequence", "geometric")
 
@@ -20,7 +23,11 @@ _LEVELS: Final = ("token", "sequence", "geometric")
 def _estimator(value: Any, look: Look) -> Any:
     if value in _UNKNOWN_ESTIMATORS:
         return Impossible(f"there is no estimator {value}", f"use one of {', '.join(ADVANTAGE_ESTIMATORS)}")
-    return _ESTIMATORS.get(value, value) if isinstance(value, str) else value
+    name = _ESTIMATORS.get(value, value) if isinstance(value, str) else value
+    if name in _COMPARING and not look.agentic and look.responses("actor_rollout_ref.rollout.n") == 1:
+        note = f"rollout.n is 1, so that {value} has nobody to compare with: what is left of it is the return"
+        return Sets({"adv_estimator": _COMPARING[name]}, note=note)
+    return name
 
 
 def _kl_in_reward(value: Any, look: Look) -> Any:

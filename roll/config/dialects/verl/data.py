@@ -51,6 +51,8 @@ def _columns(section: str, look: Look) -> dict[str, str]:
 def _prompt_column(value: Any, look: Look) -> Any:
     if look.demonstrates:
         return Sets({"prompt_key": column(value, look, "data.prompt_dict_keys")})
+    if look("data.path") is not None:
+        return Sets({"validation.data_args.messages": value})
     return value
 
 

@@ -105,8 +105,22 @@ def _budget(value: Any, look: Look) -> Any:
     return value if look("data.use_dynamic_bsz", True) is True else Unused("data.use_dynamic_bsz is not true")
 
 
+def _model(value: Any, look: Look) -> Any:
+    used = look.demonstrates or look.kind_has("recorded")
+    return Sets({"pretrain": value}) if used else Unused("a key of supervised fine-tuning")
+
+
+def _response(value: Any, look: Look) -> Any:
+    if look.kind_has("recorded"):
+        told = f"answers are in a column response or responses: rename {value}"
+        return Unused("" if value in ("response", "responses") else told)
+    if not look.demonstrates:
+        return Unused("a key of supervised fine-tuning")
+    return Sets({"response_key": column(value, look, "data.response_dict_keys")})
+
+
 SFT_ROWS: Final = (
-    row("model.path", "pretrain"),
+    Row("model.path", note="SFT and evaluation: `pretrain`", convert=_model),
     row("model.partial_pretrain", "pretrain"),
     row("model.enable_gradient_checkpointing", f"{_MODEL}.disable_gradient_checkpointing", _turned),
     row("model.use_remove_padding", "actor_train.use_remove_padding"),
@@ -170,7 +184,7 @@ SFT_ROWS: Final = (
     row("data.micro_batch_size_per_gpu", f"{_TRAIN}.per_device_train_batch_size"),
     row("data.max_length", "sequence_length"),
     row("data.max_token_len_per_gpu", f"{_TRAIN}.max_tokens_per_microbatch", _budget),
-    row("data.response_key", "response_key", lambda value, look: column(value, look, "data.response_dict_keys")),
+    Row("data.response_key", note="SFT: `response_key`; evaluation: the column of answers", convert=_response),
     row("data.messages_key", "messages_key"),
     row("data.multiturn.messages_key", "messages_key"),
     row("data.multiturn.tools_key", "tools_key"),
