@@ -113,7 +113,7 @@ def test_the_sections_of_verl_in_the_guide_of_trinity_load() -> None:
 def test_an_example_loads_for_environments_too(name: str) -> None:
     config, messages = agentic((FRAGMENTS / f"{name}.yaml").read_text())
     graded = [text for text in messages if "environments grade their own episodes" in text]
-    assert bool(graded) == (name == "mindspeed")
+    assert bool(graded) == (name in ("mindspeed", "trinity"))
     assert config.train_env_manager.group_size == {"verl": 1, "chatlearn": 32}.get(name, 8)
 
 

@@ -12,7 +12,7 @@ import pytest
 from roll.config import AgenticConfig, ConfigError, ConfigWarning, RLConfig, load
 from roll.config.dialects import GUIDES, Row, translate
 from roll.config.rlvr import RLVRConfig
-from tests.config import chatlearn_cases, verl_cases
+from tests.config import chatlearn_cases, trinity_cases, verl_cases
 
 BASE: dict[str, Any] = {
     "actor_train.data_args.file_name": "x.jsonl",
@@ -639,11 +639,13 @@ TRINITY: dict[str, Case] = {
     "cluster.node_num": (2, {}, {"num_nodes": 2}),
     "cluster.gpu_per_node": (8, {}, {"num_gpus_per_node": 8}),
     "monitor.monitor_type": ("wandb", {}, {"track_with": ["wandb"]}),
+    **trinity_cases.MORE,
 }
 
 CASES = dict(zip([guide.name for guide in GUIDES], (VERL, CHATLEARN, MINDSPEED, TRINITY), strict=True))
 
 SAME_AS_DEFAULT = {
+    "synchronizer.sync_method",
     "rl_config.use_tensorboard",
     "rl_config.blocking",
     "continue_from_checkpoint",

@@ -39,9 +39,9 @@ def kept(name: str) -> str:
     return f"⟦{name}⟧"
 
 
-def is_kept(value: Any) -> bool:
-    """Tell whether a value is, or holds, a variable that is not set here."""
-    return isinstance(value, str) and _KEPT.search(value) is not None
+def without_kept(text: str) -> str:
+    """Return a text in which variables that are not set here are empty."""
+    return _KEPT.sub("", text)
 
 
 def kept_names(value: Any) -> list[str]:

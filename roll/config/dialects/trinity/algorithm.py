@@ -70,13 +70,15 @@ _IGNORED_LOSS: Final = (
 
 
 def _type(value: Any, look: Look) -> Any:
+    if not isinstance(value, str):
+        return value
     if value in DISTILLING:
         if not distils(look):
             return Impossible("teachers score samples in a pipeline of their own", "pipeline: distill")
         return Sets(fills={"divergence": "jsd" if value == "jsd" else "reverse_kl", "loss_agg_mode": "token-mean"})
     if value in ("sft", "dpo") and not look.kind_has("algorithm_type"):
         return Unused()
-    if value in PRESETS or not isinstance(value, str):
+    if value in PRESETS:
         return value
     if value not in _TYPES:
         raise FixableError("no algorithm has this name.", choose_from(value, [*PRESETS, *_TYPES, *DISTILLING]))

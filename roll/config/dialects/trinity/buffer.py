@@ -313,8 +313,9 @@ BUFFER_ROWS: Final = (
     Row("buffer.total_steps", "max_steps"),
     Row(
         "buffer.total_epochs",
-        note="the run lasts `max_steps`: counted from the files, if they are here",
-        convert=_epochs,
+        "max_steps",
+        "counted from the files, where they are here; SFT, DPO: `num_train_epochs`",
+        _epochs,
     ),
     Row(f"{TASKS}.path", f"{DATA}.file_name", "files, a folder, or a data set of the hub", _questions),
     Row(f"{TASKS}.format.prompt_key", f"{DATA}.prompt", "where prompts are answered", _column("prompt")),
@@ -379,7 +380,7 @@ BUFFER_ROWS: Final = (
     Row(f"{TASKS}.reward_fn_args.enable_overlong_penalty", "overlong_buffer.enable", "", _overlong("enable")),
     Row(f"{TASKS}.reward_fn_args.penalty_factor", "overlong_buffer.penalty_factor", "", _overlong("penalty_factor")),
     Row(f"{TASKS}.reward_fn_args.cache_length", "overlong_buffer.len", "", _overlong("len")),
-    Row(f"{TASKS}.reward_fn_args.max_response_length", "response_length", "", _longest),
+    Row(f"{TASKS}.reward_fn_args.max_response_length", note="as there", convert=_longest, agrees="response_length"),
     Row(f"{TASKS}.reward_fn_args.llm_as_a_judge", note="the workflow's judge", convert=_answered_by),
     agreeing(
         f"{TASKS}.reward_fn_args.reward_name",

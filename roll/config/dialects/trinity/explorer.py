@@ -96,7 +96,9 @@ def _only_one(value: Any, look: Look) -> Any:
 
 
 def _offset(value: Any, look: Look) -> Any:
-    return Sets({"async_generation_ratio": float(value)}) if value else Unused()
+    if value == 0:
+        return Unused()
+    return Sets({"async_generation_ratio": float(value) if isinstance(value, int) else value})
 
 
 def _style(value: Any, look: Look) -> Any:
@@ -111,7 +113,7 @@ def _style(value: Any, look: Look) -> Any:
 
 
 def _method(value: Any, look: Look) -> Any:
-    if value not in _METHODS:
+    if not isinstance(value, str) or value not in _METHODS:
         raise FixableError("there is no such method.", f"use {', '.join(_METHODS)}.")
     if not samples(look):
         return Unused("nothing is sampled")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Mapping
 from typing import Any, Final
 
@@ -55,7 +56,8 @@ def _endpoint(option: str) -> Any:
     def convert(value: Any, look: Look) -> Any:
         if look("model.external_model.enable") is not True:
             return Unused("model.external_model.enable is not true")
-        text = f"${{oc.env:{value}}}" if option == "base_url" else value
+        # A variable that is not set here stays one: a conversion writes it so.
+        text = os.environ.get(str(value), f"${{oc.env:{value}}}") if option == "base_url" else value
         name = {"actor_infer.strategy_args.strategy_name": "openai_endpoint"}
         return Sets({f"{_ENDPOINT}.{option}": text}, name)
 

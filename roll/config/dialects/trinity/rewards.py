@@ -101,6 +101,8 @@ def grade(value: Any, look: Look) -> Any:
     """
     name = name_of(value)
     if look.agentic:
+        if name in WORKFLOWS:
+            return Unused("environments grade their own episodes")
         return Unused("") if name in GAMES or distils(look) else _refused(name, look)
     if look(f"{TASKS}.default_reward_fn_type", look(f"{INPUT}.default_reward_fn_type")) is not None:
         return _with_judge({}, name, look) or Unused()

@@ -23,7 +23,9 @@ _LEVELS: Final = ("token", "sequence", "geometric")
 def _estimator(value: Any, look: Look) -> Any:
     if value in _UNKNOWN_ESTIMATORS:
         return Impossible(f"there is no estimator {value}", f"use one of {', '.join(ADVANTAGE_ESTIMATORS)}")
-    name = _ESTIMATORS.get(value, value) if isinstance(value, str) else value
+    if not isinstance(value, str):
+        return value
+    name = _ESTIMATORS.get(value, value)
     if name in _COMPARING and not look.agentic and look.responses("actor_rollout_ref.rollout.n") == 1:
         note = f"rollout.n is 1, so that {value} has nobody to compare with: what is left of it is the return"
         return Sets({"adv_estimator": _COMPARING[name]}, note=note)

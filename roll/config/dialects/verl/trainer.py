@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any, Final
 
+from roll.config.dialects.counting import steps_of
 from roll.config.dialects.placement import Placement
 from roll.config.dialects.rows import (
     TRACKERS,
@@ -80,9 +81,12 @@ def _folder(value: Any, look: Look) -> Any:
 
 
 def _epochs(value: Any, look: Look) -> Any:
-    if not look.demonstrates:
-        return Unused("the run lasts max_steps, or trainer.total_training_steps")
-    return Sets({"actor_train.training_args.num_train_epochs": value})
+    if look.demonstrates:
+        return Sets({"actor_train.training_args.num_train_epochs": value})
+    if look("trainer.total_training_steps") is not None:
+        return Unused("trainer.total_training_steps says how long the run is")
+    files, batch = look("data.train_files"), look("data.train_batch_size")
+    return steps_of(value, files, batch, "trainer.total_training_steps")
 
 
 def _nodes(value: Any, look: Look) -> Any:
@@ -114,7 +118,11 @@ TRAINER_ROWS: Final = (
     Row("trainer.experiment_name", "exp_name", "also part of `output_dir`", _experiment),
     Row("trainer.project_name", "output_dir", "part of it, where nothing else is said", _project),
     Row("trainer.val_only", note="false only", convert=_only_measures),
-    Row("trainer.total_epochs", note="SFT: `actor_train.training_args.num_train_epochs`", convert=_epochs),
+    Row(
+        "trainer.total_epochs",
+        note="steps, where the files are here to be counted; SFT: `num_train_epochs`",
+        convert=_epochs,
+    ),
     *no_effect(
         "every evaluation and every step writes its episodes",
         "trainer.log_val_generations",
@@ -130,7 +138,7 @@ TRAINER_ROWS: Final = (
         "trainer.max_critic_ckpt_to_keep",
         "trainer.esi_redundant_time",
     ),
-    *no_effect("devices belong to the role, `device_mapping`", "trainer.balance_batch"),
+    *no_effect("rows are spread over ranks by their length", "trainer.balance_batch"),
     *no_effect("the devices are those that PyTorch finds", "trainer.device"),
     *no_effect("there is one implementation of every worker", "trainer.use_legacy_worker_impl"),
     *no_effect("there is one implementation of every worker", "trainer.runtime_env"),

@@ -7,7 +7,7 @@ import operator
 from collections.abc import Callable, Mapping, Sequence
 from typing import Final
 
-from roll.convert.reading.interpolations import is_kept
+from roll.convert.reading.interpolations import without_kept
 from roll.convert.reading.shell.variables import Variables
 
 _NUMBERS: Final[Mapping[str, Callable[[int, int], bool]]] = {
@@ -33,7 +33,8 @@ def holds(words: Sequence[str], variables: Variables) -> bool | None:
     if not words or words[0] not in ("[", "[[", "test"):
         return {"true": True, "false": False}.get(words[0]) if words else None
     inside = [word for word in words[1:] if word not in ("]", "]]")]
-    return _tested([variables.text(word) for word in inside])
+    # A variable that nobody sets is empty, as it is where the script is started with no environment of its own.
+    return _tested([without_kept(variables.text(word)) for word in inside])
 
 
 def _tested(words: Sequence[str]) -> bool | None:
@@ -41,9 +42,8 @@ def _tested(words: Sequence[str]) -> bool | None:
         inner = _tested(words[1:])
         return None if inner is None else not inner
     if len(words) == 2 and words[0] in ("-z", "-n"):
-        # A variable that nobody sets is empty.
-        return (not words[1] or is_kept(words[1])) == (words[0] == "-z")
-    if len(words) != 3 or any(is_kept(word) for word in words):
+        return (not words[1]) == (words[0] == "-z")
+    if len(words) != 3:
         return None
     left, sign, right = words
     if sign in ("=", "=="):

@@ -11,6 +11,7 @@ from typing import Final
 
 from roll.config.errors import ConfigError, Problem
 from roll.convert.foreign import Foreign
+from roll.convert.reading.interpolations import without_kept
 from roll.convert.reading.overrides import is_override, tree_of
 from roll.convert.reading.shell.conditions import holds
 from roll.convert.reading.shell.variables import Variables
@@ -141,7 +142,7 @@ class _Reader:
                 # One run is converted: the first.
                 self.variables.set(words[1], (self.variables.expand(words[3]) or [""])[0])
         elif first == "case":
-            self._branches.append(_Branch("case", False, subject=self.variables.text(words[1])))
+            self._branches.append(_Branch("case", False, subject=without_kept(self.variables.text(words[1]))))
         elif first == ";;" and inner is not None:
             inner.is_open = False
         elif inner is not None and inner.kind == "case" and first.endswith(")"):
