@@ -17,7 +17,8 @@ from roll.config.algorithm import AlgorithmConfig, OverlongBuffer, SamplerCorrec
 from roll.config.base import ConfigModel, as_list
 from roll.config.demonstration_columns import DemonstrationColumns
 from roll.config.device_mapping import parse_device_mapping
-from roll.config.distill_keys import DistillKeys, TeacherConfig
+from roll.config.distill_keys import DistillKeys, TeacherConfig, TeacherKeys
+from roll.config.distill_rows import RowDistillKeys
 from roll.config.dpo_keys import DPOKeys
 from roll.config.env_manager import (
     CustomEnvConfig,
@@ -89,7 +90,9 @@ _TITLES: dict[type[ConfigModel], str] = {
     PairKeys: "Pairs of answers: preferences, reward models (top level)",
     DPOKeys: "Preferences (top level)",
     RewardModelKeys: "Reward models (top level)",
-    DistillKeys: "Distillation (top level)",
+    TeacherKeys: "Distillation of every kind (top level)",
+    DistillKeys: "Distillation on what the student samples (top level)",
+    RowDistillKeys: "Distillation on files, beside the keys of supervised fine-tuning (top level)",
     TeacherConfig: "A teacher in `teachers`",
     StagedConfig: "Several stages (top level)",
     StageKeys: "A stage in `stages`, beside the keys of its kind of run",

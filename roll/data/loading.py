@@ -138,7 +138,7 @@ class _Check:
     def __init__(
         self, tag_domains: Mapping[str, str], limit: LengthLimit, report: LoadReport, *, filter_overlong: bool
     ) -> None:
-        self._tag_domains = tag_domains
+        self._tag_domains = dict(tag_domains)
         self._limit = limit
         self._report = report
         self._filter = filter_overlong

@@ -22,7 +22,6 @@ from roll.pipelines.run.folders import folders, make_room, move_aside, own_folde
 from roll.pipelines.run.record import RunRecord
 from roll.pipelines.run.storage import refusals_end_the_run
 from roll.pipelines.run.terminal import introduce, say
-from roll.runs.curves import Curve
 from roll.runs.layout import CHECKPOINT_STATE, EVALUATION, list_checkpoints
 from roll.runs.outcome import State, forget_outcome, outcome_recorded, read_outcome
 from roll.runs.stored import StoredRun
@@ -209,8 +208,7 @@ def _best(config: RunConfig, metric: str, checkpoints: Mapping[int, Path]) -> in
         RunError: None was evaluated by that metric.
     """
     run = StoredRun.open(config.output_dir)
-    curve = run.curve(metric) if metric in run.metric_names else Curve(metric, (), ())
-    best = curve.only(checkpoints).best
+    best = run.curve(metric).only(checkpoints).best if metric in run.metric_names else None
     if best is None:
         kept = ", ".join(map(str, sorted(checkpoints)))
         raise RunError(

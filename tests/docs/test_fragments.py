@@ -14,8 +14,10 @@ from roll.config import (
     AgenticConfig,
     DistillConfig,
     DPOConfig,
+    PromptDistillConfig,
     RewardModelConfig,
     RLVRConfig,
+    RowDistillConfig,
     RunConfig,
     SFTConfig,
     launch,
@@ -60,9 +62,12 @@ def test_the_yaml_of_the_page_is_accepted(block: Block, tmp_path: Path) -> None:
         kind, base = DistillConfig, "distill_sokoban"
     if "stages" in fragment:
         kind = StagedConfig
-    of_rows: dict[str, type[RunConfig]] = {"sft": SFTConfig, "dpo": DPOConfig, "reward_model": RewardModelConfig}
-    if fragment.get("pipeline") in of_rows:
-        assert load(fragment, kind=of_rows[fragment["pipeline"]])
+    whole: dict[str, type[RunConfig]] = {
+        **{"sft": SFTConfig, "dpo": DPOConfig, "reward_model": RewardModelConfig},
+        **{"distill_rows": RowDistillConfig, "distill_prompts": PromptDistillConfig},
+    }
+    if fragment.get("pipeline") in whole:
+        assert load(fragment, kind=whole[fragment["pipeline"]])
         return
     if first == "evaluation":
         assert PolicyEvaluation.of(load({**_IMITATION, **fragment}))

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import copy
-from typing import Final
+from typing import Any, Final
 
 import torch
 from torch import Tensor, nn
@@ -32,7 +32,7 @@ def classifier_class(config: PretrainedConfig, kind: Classifier) -> type[PreTrai
     Raises:
         ValueError: There is none for this architecture.
     """
-    found = _CLASSES[kind].get(type(config), None)
+    found: Any = _CLASSES[kind].get(type(config), None)
     if found is None:
         raise ValueError(f"transformers has no {kind} classifier for {config.model_type}.")
     model: type[PreTrainedModel] = found
