@@ -19,7 +19,8 @@ try:
 except MissingDependencyError:
     pytest.skip("the package open-adventure is not installed", allow_module_level=True)
 
-WALK = "in|take lamp|take keys|out|south|south|south|unlock grate|open grate|down|west|take cage|west|light lamp|west"
+WALK = "in|take lamp|take keys|out|south|south|south|unlock grate|down|west|west|light lamp|west|west|west|down"
+WALK += "|south|take gold"
 
 
 def played(env: OpenAdventureEnv, *commands: str, seed: int = 4) -> list[Any]:
