@@ -18,6 +18,7 @@ _TYPES = {
     "agent": "roll.envs.agent:AgentEnv",
     "gymnasium_text": "roll.envs.adapters.gymnasium_text:GymnasiumTextEnv",
     "reasoning_gym": "roll.envs.adapters.reasoning_gym:ReasoningGymEnv",
+    "textarena_duel": "roll.envs.adapters.textarena_duels:TextArenaDuelEnv",
     "textarena": "roll.envs.adapters.textarena_games:TextArenaEnv",
     "textworld": "roll.envs.adapters.textworld_games:TextWorldEnv",
     "open_adventure": "roll.envs.adapters.open_adventure:OpenAdventureEnv",
@@ -51,6 +52,13 @@ _OTHER_SYMBOLS: dict[str, Any] = {
 _TAGS = (
     Tag("SimpleSokoban", "sokoban", {"dim_room": [6, 6], "num_boxes": 1}, max_steps=10, max_tokens_per_step=64),
     Tag("LargerSokoban", "sokoban", {"dim_room": [8, 8], "num_boxes": 2}, max_steps=30, max_tokens_per_step=64),
+    Tag(
+        "Boxoban",
+        "sokoban",
+        {"dim_room": [10, 10], "num_boxes": 4, "pushes": [8, 60]},
+        max_steps=120,
+        max_tokens_per_step=64,
+    ),
     Tag(
         "SokobanDifferentGridVocab",
         "sokoban",
@@ -104,6 +112,7 @@ _TAGS = (
     Tag("Mastermind", "textarena", {"game": "Mastermind-v0", "worst": 0.0}, max_steps=20, max_tokens_per_step=256),
     Tag("TextWorldHouse", "textworld", max_steps=30, max_tokens_per_step=64),
     Tag("ColossalCave", "open_adventure", max_steps=300, max_tokens_per_step=64),
+    Tag("TicTacToe", "textarena_duel", {"game": "TicTacToe-v0"}, max_steps=9, max_tokens_per_step=64),
     Tag("BabyAIGoTo", "minigrid", {"game": "BabyAI-GoToLocal-v0"}, max_steps=30, max_tokens_per_step=128),
     Tag("BabyAIPickUp", "minigrid", {"game": "BabyAI-PickupLoc-v0"}, max_steps=30, max_tokens_per_step=128),
     Tag("MiniGridEmpty", "minigrid", {"game": "MiniGrid-Empty-Random-5x5-v0"}, max_steps=20, max_tokens_per_step=128),

@@ -42,6 +42,9 @@ ACTION_LOOKUP = {1: "Up", 2: "Down", 3: "Left", 4: "Right"}
 
 _TILES = ("wall", "floor", "target", "box_on_target", "box", "player", "player_on_target")
 
+_ATTEMPTS = 100
+"""Levels that are made to find one with as many pushes as wanted."""
+
 
 class SokobanEnv(TextEnv):
     """Push every box onto a target.
@@ -51,6 +54,8 @@ class SokobanEnv(TextEnv):
         num_boxes: Number of boxes, each with its target.
         max_steps: The episode is truncated after so many steps.
         search_depth: Upper bound on the pulls of the reverse play that makes a level; 1 gives one-push levels.
+        pushes: Least and most pushes of the solution that a level is made with: levels of growing bounds are a
+            curriculum. Where a room gives no such level in 100 attempts, the nearest of them is played. ``None``: any.
         grid_lookup: Symbol of each cell code: 0 wall, 1 floor, 2 target, 3 box on target, 4 box, 5 player, 6 player on
             target. May be partial.
         grid_vocab: Meaning of each symbol, for the legend. May be partial.
@@ -89,7 +94,9 @@ class SokobanEnv(TextEnv):
         observation_format: str = "grid",
         env_instruction: str | None = None,
         render_mode: str | None = "ansi",
+        pushes: Sequence[int] | None = None,
     ) -> None:
+        self.pushes = None if pushes is None else _bounds(pushes)
         self.dim_room = room_size("dim_room", dim_room, least=3)
         self.num_boxes = int(num_boxes)
         check_room(*self.dim_room, self.num_boxes)
@@ -179,9 +186,22 @@ class SokobanEnv(TextEnv):
 
     def start(self) -> str:
         """Generate a level."""
-        level, _ = generate_level(self.np_random, *self.dim_room, self.num_boxes, self.search_depth)
-        self.load(level)
+        self.load(self._level())
         return self._observe()
+
+    def _level(self) -> Level:
+        best: Level | None = None
+        least, most = self.pushes or (0, self.search_depth)
+        off_best = 0
+        for _ in range(_ATTEMPTS):
+            level, made_of = generate_level(self.np_random, *self.dim_room, self.num_boxes, self.search_depth)
+            off = max(least - len(made_of), len(made_of) - most, 0) if self.pushes else 0
+            if best is None or off < off_best:
+                best, off_best = level, off
+            if not off:
+                break
+        assert best is not None
+        return best
 
     def act(self, action: str) -> Outcome:
         """Move one cell, pushing the box that stands there."""
@@ -282,3 +302,10 @@ class SokobanEnv(TextEnv):
                 line = line[len(symbol) :]
             rows.append(row)
         return Level.from_codes(rows)
+
+
+def _bounds(pushes: Sequence[int]) -> tuple[int, int]:
+    least, most = (int(each) for each in pushes) if len(pushes) == 2 else (0, 0)
+    if not 1 <= least <= most:
+        raise EnvConfigError(f"pushes={list(pushes)}: give the least and the most, such as [4, 12]")
+    return least, most

@@ -178,3 +178,30 @@ def test_picture_has_a_distinct_tile_for_each_kind_of_cell():
     env.reset(options={"level": "######\n#__XO#\n#S___#\n######"})
     tiles.add(env.render()[64:96, 32:64].tobytes())
     assert len(tiles) == 7
+
+
+@pytest.mark.parametrize(("least", "most"), [(1, 3), (6, 9), (12, 20)])
+def test_levels_have_as_many_pushes_as_wanted(least: int, most: int) -> None:
+    """Growing bounds are a curriculum: by the solver, whose solutions are the shortest, levels get harder."""
+    env = SokobanEnv(dim_room=(8, 8), num_boxes=2, pushes=(least, most))
+    shortest = []
+    for seed in range(8):
+        env.reset(seed=seed)
+        moves = env.solution()
+        if moves is None:
+            continue
+        before = env.state().boxes
+        pushed = 0
+        for move in moves:
+            env.step(f"<answer>{move}</answer>")
+            pushed += env.state().boxes != before
+            before = env.state().boxes
+        assert env.state().solved
+        shortest.append(pushed)
+    assert max(shortest) <= most and np.mean(shortest) >= {1: 1, 6: 3, 12: 5}[least]
+
+
+def test_bounds_that_make_no_sense_are_told() -> None:
+    for pushes in ((3,), (0, 4), (5, 2)):
+        with pytest.raises(EnvConfigError, match="give the least and the most"):
+            SokobanEnv(pushes=pushes)

@@ -1,11 +1,14 @@
 import random
+import re
 import socket
+from typing import Any
 
 import numpy as np
 import pytest
 import textarena
 
 import roll.envs
+from roll.envs import make
 from roll.envs.adapters.textarena_games import TextArenaEnv
 from roll.envs.errors import EnvConfigError
 
@@ -100,3 +103,72 @@ def test_of_what_a_game_says_only_the_end_is_shown():
 def test_what_cannot_work_is_told(options, message):
     with pytest.raises(EnvConfigError, match=message):
         TextArenaEnv(**options)
+
+
+def first_free(told: str, luck: np.random.Generator) -> str:
+    """An opponent of a module of one's own: takes the first square that is free."""
+    return "[" + re.findall(r"'\[(\d)\]'", told.rpartition("Available Moves")[2])[0] + "]"
+
+
+def silent(told: str, luck: np.random.Generator) -> str:
+    return "I pass."
+
+
+def duel(opponent: str, moves: list[str], **options: Any) -> tuple[list[Any], Any]:
+    env = make("TicTacToe", opponent=opponent, **options)
+    env.reset(seed=options.pop("seed", 1))
+    return [env.step(move) for move in moves], env
+
+
+@pytest.mark.parametrize(("seat", "moves", "reward"), [(0, ["[3]", "[4]", "[5]"], 1.0), (1, ["[8]", "[7]"], -1.0)])
+def test_a_duel_is_the_librarys_own_game(seat: int, moves: list[str], reward: float) -> None:
+    """Against an opponent that takes the first free square, beside the library stepped by hand for both players."""
+    steps, env = duel(f"{__name__}:first_free", moves, seat=seat)
+    game = textarena.make("TicTacToe-v0-raw")
+    game.reset(num_players=2, seed=0)
+    ours, over = iter(moves), False
+    while not over:
+        player, observation = game.get_observation()
+        told = "\n".join(said for _, said, _ in observation)
+        over, _ = game.step(next(ours) if player == seat else first_free(told, np.random.default_rng()))
+    rewards, info = game.close()
+    *_, last = steps
+    assert last[1] == rewards[seat] == reward and last[2] and last[0] == info[seat]["reason"]
+    assert last[4]["metrics"]["success"] == float(reward > 0) == last[4]["metrics"]["won"]
+    assert all(step[1] == 0 and not step[2] for step in steps[:-1])
+
+
+def test_a_move_that_is_refused_is_the_policys_again_and_loses_the_second_time() -> None:
+    steps, _ = duel("random", ["[4]", "[4]", "[4]"], seat=0)
+    assert [step[2] for step in steps] == [False, False, True]
+    assert steps[1][4]["metrics"]["action_is_effective"] == 0.0 and steps[2][1] == -1.0
+
+
+def test_an_opponent_that_cannot_play_loses() -> None:
+    steps, _ = duel(f"{__name__}:silent", ["[4]"], seat=0)
+    assert steps[0][1] == 1.0 and steps[0][2]
+
+
+def test_seats_and_the_opponents_moves_are_the_seeds() -> None:
+    def games(seed: int) -> tuple[int, list[str]]:
+        env = make("TicTacToe")
+        seen = [env.reset(seed=seed)[0]]
+        for move in ("[0]", "[1]", "[2]", "[3]"):
+            observation, _, terminated, truncated, _ = env.step(move)
+            seen.append(observation)
+            if terminated or truncated:
+                break
+        return env.seat, seen
+
+    assert games(5) == games(5)
+    assert {games(seed)[0] for seed in range(12)} == {0, 1}
+
+
+def test_an_opponent_that_is_none_is_told() -> None:
+    for opponent, told in (("rondom", "name one of random, or a module:function"), ("no_such:move", "no_such")):
+        with pytest.raises(EnvConfigError, match=told):
+            make("TicTacToe", opponent=opponent)
+    with pytest.raises(EnvConfigError, match="seat=2"):
+        make("TicTacToe", seat=2)
+    with pytest.raises(EnvConfigError, match="cannot be begun by 2 players"):
+        make("TicTacToe", game="GuessTheNumber-v0")

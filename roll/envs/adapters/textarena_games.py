@@ -51,6 +51,9 @@ class TextArenaEnv(TextEnv):
         MissingDependencyError: If textarena is not installed.
     """
 
+    players = 1
+    seat = 0
+
     def __init__(
         self,
         game: str,
@@ -65,7 +68,7 @@ class TextArenaEnv(TextEnv):
         render_mode: str | None = "ansi",
     ) -> None:
         self._options = json.dumps(dict(game_options or {}), sort_keys=True)
-        _check(game, self._options)
+        _check(game, self._options, self.players)
         self.name, self.longest = game, int(longest)
         self._luck = _Luck(0)
         super().__init__(
@@ -82,21 +85,28 @@ class TextArenaEnv(TextEnv):
         """Make the game and reset it with a seed drawn from ours."""
         self._luck = _Luck(int(self.np_random.integers(1 << 31)))
         with self._luck.drawn():
-            self.game = _begun(self.name, self._options, self._luck.seed)
+            self.game = _begun(self.name, self._options, self._luck.seed, self.players)
+            if self._others():
+                raise RuntimeError(f"{self.name} was over before the policy moved")
             return self._said()
 
     def act(self, action: str) -> Outcome:
         """Make a move."""
         with self._luck.drawn():
             over, _ = self.game.step(action=action)
-            refused = bool(self.game.state.error_count)
-            told = self._said()
+            refused = not over and bool(self.game.state.error_count)
+            over = over or self._others()
+            told = "" if over else self._said()
             rewards, info = self.game.close() if over else ({}, {})
         if not over:
             return Outcome(told, {"game": 0.0}, effective=not refused)
-        reward = float(rewards[0])
-        reason = str((info.get(0) or {}).get("reason") or "The end.")
+        reward = float(rewards[self.seat])
+        reason = str((info.get(self.seat) or {}).get("reason") or "The end.")
         return Outcome(reason, {"game": reward}, terminated=True, success=reward >= 1.0)
+
+    def _others(self) -> bool:
+        """Let other players move until it is the policy's turn; return whether the game is over."""
+        return False
 
     def _said(self) -> str:
         """Return what the game has said since it was last asked, without the player's own words."""
@@ -132,14 +142,14 @@ class _Luck:
                 np.random.set_state(numpy)
 
 
-def _begun(name: str, options: str, seed: int) -> Any:
+def _begun(name: str, options: str, seed: int, players: int) -> Any:
     game = library("textarena", "textarena").make(f"{name}-raw", **json.loads(options))
-    game.reset(num_players=1, seed=seed)
+    game.reset(num_players=players, seed=seed)
     return game
 
 
 @lru_cache(maxsize=64)
-def _check(name: str, options: str) -> None:
+def _check(name: str, options: str, players: int) -> None:
     """Begin a game once, for what is wrong with its name or its options."""
     library("textarena", "textarena")
     games = library("textarena.envs.registration", "textarena").ENV_REGISTRY
@@ -150,9 +160,9 @@ def _check(name: str, options: str) -> None:
         raise EnvConfigError(f"game={name!r}: it fetches words or answers from a network, which is not done here")
     with _Luck(0).drawn():
         try:
-            _begun(name, options, 0)
+            _begun(name, options, 0, players)
         except Exception as error:
+            who = "one player" if players == 1 else f"{players} players"
             raise EnvConfigError(
-                f"game={name!r}, game_options={options}: it cannot be begun by one player "
-                f"({type(error).__name__}: {error})"
+                f"game={name!r}, game_options={options}: it cannot be begun by {who} ({type(error).__name__}: {error})"
             ) from error
