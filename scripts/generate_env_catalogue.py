@@ -14,9 +14,13 @@ PAGE = Path(__file__).resolve().parent.parent / "docs" / "env_catalogue.md"
 SOURCES = {
     "sokoban": "roll",
     "frozen_lake": "roll",
+    "graded_problems": "roll",
     "gymnasium_text": "gymnasium",
     "reasoning_gym": "reasoning-gym",
     "textarena": "textarena",
+    "textarena_duel": "textarena",
+    "textworld": "textworld",
+    "open_adventure": "open-adventure",
     "minigrid": "minigrid",
 }
 """The package whose rules are played, by environment type."""
@@ -24,7 +28,7 @@ HEAD = """# Catalogue of environments
 
 The tags that come with the package; `scripts/generate_env_catalogue.py` writes this page. The prompt is what a policy
 is told once and in its first turn with seed 0, in characters. What is not from roll or gymnasium needs
-`pip install 'roll-rl[envs]'`. [Environments](environments.md) says what the options mean, and how to make tags of other
+`pip install 'roll-rl[envs]'`, TextWorld `'roll-rl[textworld]'`, and the cave Debian's package open-adventure. [Environments](environments.md) says what the options mean, and how to make tags of other
 games, data sets and worlds of these libraries.
 
 | Tag | From | Options | Actions | Turns | Prompt |
