@@ -28,8 +28,9 @@ HEAD = """# Catalogue of environments
 
 The tags that come with the package; `scripts/generate_env_catalogue.py` writes this page. The prompt is what a policy
 is told once and in its first turn with seed 0, in characters. What is not from roll or gymnasium needs
-`pip install 'roll-rl[envs]'`, TextWorld `'roll-rl[textworld]'`, and the cave Debian's package open-adventure. [Environments](environments.md) says what the options mean, and how to make tags of other
-games, data sets and worlds of these libraries.
+`pip install 'roll-rl[envs]'`; TextWorld needs `'roll-rl[textworld]'`, and the cave Debian's package open-adventure.
+[Environments](environments.md) says what the options mean, and how to make tags of other games, data sets and worlds of
+these libraries.
 
 | Tag | From | Options | Actions | Turns | Prompt |
 |---|---|---|---|---|---|

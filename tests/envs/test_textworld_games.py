@@ -49,6 +49,8 @@ def test_levels_differ_and_silence_is_no_command(folder: Path) -> None:
     seen = {env.reset(seed=seed)[0] for seed in range(8)}
     assert len(seen) == 2
     before = env.reset(seed=0)[0]
+    assert env.step("<answer>\x00é</answer>")[0] == before
+    before = env.reset(seed=0)[0]
     observation, reward, *_ = env.step("nothing to read")
     assert observation == before and reward == -1.0
     _, _, _, truncated, info = [env.step("<answer>dance</answer>") for _ in range(2)][-1]

@@ -123,4 +123,4 @@ def _opponent(name: str) -> Opponent:
         raise EnvConfigError(f"opponent={name!r}: {error}") from error
     if not callable(found):
         raise EnvConfigError(f"opponent={name!r}: name one of {', '.join(_OPPONENTS)}, or a module:function")
-    return found  # type: ignore[no-any-return]
+    return found

@@ -20,6 +20,8 @@ CACHE: Final = Path.home() / ".cache" / "roll" / "textworld"
 """Where games are kept once they are made, which takes seconds."""
 _TITLE: Final = "$$"
 """What the lines of the library's large title are drawn with."""
+_LONGEST: Final = 200
+"""Characters of a command that are read."""
 _MAKING = threading.Lock()
 
 
@@ -94,8 +96,12 @@ class TextWorldEnv(TextEnv):
 
     def act(self, action: str) -> Outcome:
         """Give a command."""
+        # The interpreter waits for ever where a line has a zero byte, and knows no more than ASCII.
+        words = " ".join("".join(each if " " <= each <= "~" else " " for each in action).split())[:_LONGEST]
+        if not words:
+            return Outcome(self._observation, {"points": 0.0}, effective=False)
         before, seen = self._state["score"] or 0, self._observation
-        self._state, _, done = self._game.step(" ".join(action.split()))
+        self._state, _, done = self._game.step(words)
         most = max(1, self._state["max_score"] or 1)
         earned = ((self._state["score"] or 0) - before) / most
         told = self._told()
