@@ -1,6 +1,9 @@
+import json
 import random
 import re
 import socket
+import threading
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any
 
 import numpy as np
@@ -8,7 +11,7 @@ import pytest
 import textarena
 
 import roll.envs
-from roll.envs import make
+from roll.envs import UnavailableError, make
 from roll.envs.adapters.textarena_games import TextArenaEnv
 from roll.envs.errors import EnvConfigError
 
@@ -114,7 +117,7 @@ def silent(told: str, luck: np.random.Generator) -> str:
     return "I pass."
 
 
-def duel(opponent: str, moves: list[str], **options: Any) -> tuple[list[Any], Any]:
+def duel(opponent: Any, moves: list[str], **options: Any) -> tuple[list[Any], Any]:
     env = make("TicTacToe", opponent=opponent, **options)
     env.reset(seed=options.pop("seed", 1))
     return [env.step(move) for move in moves], env
@@ -165,10 +168,46 @@ def test_seats_and_the_opponents_moves_are_the_seeds() -> None:
 
 
 def test_an_opponent_that_is_none_is_told() -> None:
-    for opponent, told in (("rondom", "name one of random, or a module:function"), ("no_such:move", "no_such")):
+    for opponent, told in (("rondom", "name random, a module:function, or an endpoint"), ("no_such:move", "no_such")):
         with pytest.raises(EnvConfigError, match=told):
             make("TicTacToe", opponent=opponent)
     with pytest.raises(EnvConfigError, match="seat=2"):
         make("TicTacToe", seat=2)
     with pytest.raises(EnvConfigError, match="cannot be begun by 2 players"):
         make("TicTacToe", game="GuessTheNumber-v0")
+
+
+def test_a_model_behind_an_endpoint_has_the_other_seat(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A fake one in this process, which thinks, and takes the first square that is free; then it is gone."""
+    asked: list[dict[str, Any]] = []
+    status = 200
+
+    class Handler(BaseHTTPRequestHandler):
+        def do_POST(self) -> None:
+            asked.append(json.loads(self.rfile.read(int(self.headers["Content-Length"]))))
+            move = first_free(asked[-1]["messages"][-1]["content"], np.random.default_rng())
+            message = {"role": "assistant", "content": f"<think>[8]?</think>I take {move}"}
+            self.send_response(status)
+            self.end_headers()
+            self.wfile.write(json.dumps({"choices": [{"message": message}]}).encode())
+
+        def log_message(self, *_: Any) -> None:
+            pass
+
+    monkeypatch.undo()  # this game does reach for a server
+    with ThreadingHTTPServer(("127.0.0.1", 0), Handler) as server:
+        threading.Thread(target=server.serve_forever, daemon=True).start()
+        opponent = {"url": f"http://127.0.0.1:{server.server_port}/v1", "model": "frozen"}
+        steps, env = duel(opponent, ["[3]", "[4]", "[5]"], seat=0)
+        same, _ = duel(f"{__name__}:first_free", ["[3]", "[4]", "[5]"], seat=0)
+        assert [step[:3] for step in steps] == [step[:3] for step in same]
+        assert [message["role"] for message in asked[1]["messages"]] == ["system", "user", "assistant", "user"]
+        assert asked[0]["model"] == "frozen" and asked[0]["seed"] != asked[1]["seed"]
+        status = 503
+        with pytest.raises(UnavailableError, match="503"):
+            duel(opponent, ["[3]"], seat=0)
+        server.shutdown()
+    with pytest.raises(UnavailableError, match="ConnectError"):
+        duel(opponent, ["[3]"], seat=0)
+    with pytest.raises(EnvConfigError, match="an endpoint has url, model, and api_key"):
+        make("TicTacToe", opponent={"url": "http://127.0.0.1:1"})

@@ -1,39 +1,21 @@
-"""The games of TextArena for two players, against an opponent that is a program."""
+"""The games of TextArena for two players: the policy has one seat, and somebody else the other."""
 
 from __future__ import annotations
 
-import re
-from collections.abc import Callable, Mapping, Sequence
-from pkgutil import resolve_name
+from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
-import numpy as np
-
+from roll.envs.adapters.opponents import Opponent, opponent_of
 from roll.envs.adapters.textarena_games import MOVE_PATTERN, TextArenaEnv
 from roll.envs.base import Outcome
 from roll.envs.errors import EnvConfigError
 
-Opponent = Callable[[str, np.random.Generator], str]
-"""Returns a move, with its brackets: of what the opponent is told since its last move, with luck of the episode."""
-
-_MOVE: Final = re.compile(MOVE_PATTERN)
-_OFFERED: Final = re.compile(r"(?:available|valid|legal|possible)[^:\n]*:(.*)", re.IGNORECASE | re.DOTALL)
 _MOST_ANSWERS: Final = 50
 """Moves of the opponent between two of the policy, most of them refused."""
 
 
-def random_move(told: str, luck: np.random.Generator) -> str:
-    """Return one of the moves that the game lists last, or of any that it names; ``[0]`` where it names none."""
-    offered = list(_OFFERED.finditer(told))
-    moves = _MOVE.findall(offered[-1][1] if offered else told) or _MOVE.findall(told) or ["[0]"]
-    return str(moves[int(luck.integers(len(moves)))])
-
-
-_OPPONENTS: Final[Mapping[str, Opponent]] = {"random": random_move}
-
-
 class TextArenaDuelEnv(TextArenaEnv):
-    """A game of TextArena for two players: the policy has one seat, a program the other.
+    """A game of TextArena for two players: the policy has one seat, a program or a model the other.
 
     The game pays at its end: 1 for a win, -1 for a loss, 0 for a draw. A move that the game refuses is the policy's
     again; after another it loses, as the game has it. If it is the opponent that loses so, the policy wins.
@@ -41,8 +23,8 @@ class TextArenaDuelEnv(TextArenaEnv):
     Args:
         game: Id of the game, such as ``"TicTacToe-v0"``.
         game_options: Options of the game itself.
-        opponent: ``"random"``, which chooses among the moves that the game offers, or ``"module:function"`` (of what
-            it is told, and a NumPy generator).
+        opponent: ``"random"``, which chooses among the moves that the game offers, ``"module:function"`` (of what it
+            is told, and a NumPy generator), or an endpoint (:class:`roll.envs.adapters.opponents.EndpointOpponent`).
         seat: The policy's, 0 or 1; ``None`` draws it from the seed.
         actions: The moves there are, with their brackets; ``None`` where a move is free text.
         worst: The least that the game pays for a move. A response without a move earns it.
@@ -64,7 +46,7 @@ class TextArenaDuelEnv(TextArenaEnv):
         self,
         game: str,
         game_options: Mapping[str, Any] | None = None,
-        opponent: str = "random",
+        opponent: str | Mapping[str, Any] = "random",
         seat: int | None = None,
         actions: Sequence[str] | None = None,
         worst: float = -1.0,
@@ -77,7 +59,8 @@ class TextArenaDuelEnv(TextArenaEnv):
     ) -> None:
         if seat not in (None, 0, 1):
             raise EnvConfigError(f"seat={seat}: must be 0 or 1, or None to draw it")
-        self._opponent, self._fixed_seat = _opponent(opponent), seat
+        self._new_opponent, self._fixed_seat = opponent_of(opponent), seat
+        self._opponent: Opponent = self._new_opponent()
         super().__init__(
             game=game,
             game_options=game_options,
@@ -94,14 +77,24 @@ class TextArenaDuelEnv(TextArenaEnv):
     def start(self) -> str:
         """Begin a game, in which the opponent may move first."""
         self.seat = int(self.np_random.integers(2)) if self._fixed_seat is None else self._fixed_seat
+        self.close()
+        self._opponent = self._new_opponent()
         return super().start()
+
+    def close(self) -> None:
+        """Let go of the opponent."""
+        getattr(self._opponent, "close", lambda: None)()
 
     def _others(self) -> bool:
         """Let the opponent move until it is the policy's turn; return whether the game is over."""
         for _ in range(_MOST_ANSWERS):
-            if self.game.state.current_player_id == self.seat:
-                return False
-            over, _ = self.game.step(action=self._opponent(self._said(), self.np_random))
+            with self._luck.drawn():
+                if self.game.state.current_player_id == self.seat:
+                    return False
+                told = self._said()
+            move = self._opponent(told, self.np_random)  # may take its time, while other games go on
+            with self._luck.drawn():
+                over, _ = self.game.step(action=move)
             if over:
                 return True
         raise RuntimeError(f"the opponent of {self.name} made {_MOST_ANSWERS} moves in a row: it cannot play this game")
@@ -112,15 +105,3 @@ class TextArenaDuelEnv(TextArenaEnv):
         score = float(outcome.terminated and sum(outcome.reward_parts.values()))
         metrics = {"won": float(score > 0), "drawn": float(outcome.terminated and score == 0), "lost": float(score < 0)}
         return outcome._replace(metrics=metrics)
-
-
-def _opponent(name: str) -> Opponent:
-    if name in _OPPONENTS:
-        return _OPPONENTS[name]
-    try:
-        found = resolve_name(name) if ":" in name else None
-    except (ImportError, AttributeError, ValueError) as error:
-        raise EnvConfigError(f"opponent={name!r}: {error}") from error
-    if not callable(found):
-        raise EnvConfigError(f"opponent={name!r}: name one of {', '.join(_OPPONENTS)}, or a module:function")
-    return found

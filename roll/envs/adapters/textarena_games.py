@@ -82,12 +82,17 @@ class TextArenaEnv(TextEnv):
         )
 
     def start(self) -> str:
-        """Make the game and reset it with a seed drawn from ours."""
+        """Make the game and reset it with a seed drawn from ours.
+
+        Raises:
+            RuntimeError: Others ended it before the policy's first move.
+        """
         self._luck = _Luck(int(self.np_random.integers(1 << 31)))
         with self._luck.drawn():
             self.game = _begun(self.name, self._options, self._luck.seed, self.players)
-            if self._others():
-                raise RuntimeError(f"{self.name} was over before the policy moved")
+        if self._others():
+            raise RuntimeError(f"{self.name} was over before the policy moved")
+        with self._luck.drawn():
             return self._said()
 
     def act(self, action: str) -> Outcome:
@@ -95,7 +100,8 @@ class TextArenaEnv(TextEnv):
         with self._luck.drawn():
             over, _ = self.game.step(action=action)
             refused = not over and bool(self.game.state.error_count)
-            over = over or self._others()
+        over = over or self._others()
+        with self._luck.drawn():
             told = "" if over else self._said()
             rewards, info = self.game.close() if over else ({}, {})
         if not over:

@@ -1,0 +1,113 @@
+"""Who has the other seat of a game: a program of this file, a function of yours, or a model behind an endpoint."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Mapping
+from pkgutil import resolve_name
+from typing import Any, Final
+
+import httpx
+import numpy as np
+
+from roll.common.unavailable import UnavailableError
+from roll.envs.errors import EnvConfigError
+
+Opponent = Callable[[str, np.random.Generator], str]
+"""Returns a move, with its brackets: of what the opponent is told since its last move, with luck of the episode."""
+
+_MOVE: Final = re.compile(r"\[[^\[\]]*\]")
+_OFFERED: Final = re.compile(r"(?:available|valid|legal|possible)[^:\n]*:(.*)", re.IGNORECASE | re.DOTALL)
+_SYSTEM: Final = "Play the game. Answer with your move in square brackets as the game asks for it."
+_KEYS: Final = ("url", "model", "api_key", "temperature", "max_tokens", "seconds")
+
+
+def random_move(told: str, luck: np.random.Generator) -> str:
+    """Return one of the moves that the game lists last, or of any that it names; ``[0]`` where it names none."""
+    offered = list(_OFFERED.finditer(told))
+    moves = _MOVE.findall(offered[-1][1] if offered else told) or _MOVE.findall(told) or ["[0]"]
+    return str(moves[int(luck.integers(len(moves)))])
+
+
+class EndpointOpponent:
+    """A model that is asked in the form of OpenAI: another one, or a checkpoint of a run that a server holds.
+
+    It is told what the game has said since its last move, after what was said before. Its last words in square brackets
+    are the move; an answer without any is given to the game as it is, which refuses it.
+
+    Args:
+        url: Where the API begins, such as ``http://127.0.0.1:8000/v1``.
+        model: The model's name there.
+        api_key: Sent as a bearer token, if any.
+        temperature: Of its sampling; the seed of each request is drawn from the episode's luck.
+        max_tokens: Tokens of an answer.
+        seconds: For an answer.
+    """
+
+    def __init__(
+        self,
+        url: str,
+        model: str,
+        api_key: str | None = None,
+        temperature: float = 1.0,
+        max_tokens: int = 512,
+        seconds: float = 60.0,
+    ) -> None:
+        self._url = f"{url.rstrip('/')}/chat/completions"
+        self._asked = {"model": model, "temperature": temperature, "max_tokens": max_tokens}
+        headers = {} if api_key is None else {"Authorization": f"Bearer {api_key}"}
+        self._client = httpx.Client(timeout=seconds, headers=headers)
+        self._said: list[dict[str, str]] = [{"role": "system", "content": _SYSTEM}]
+
+    def __call__(self, told: str, luck: np.random.Generator) -> str:
+        """Ask for a move.
+
+        Raises:
+            UnavailableError: There is no answer in time, or the server says that it has none now.
+            RuntimeError: It refuses the request.
+        """
+        self._said.append({"role": "user", "content": told})
+        asked = {**self._asked, "messages": self._said, "seed": int(luck.integers(1 << 31))}
+        try:
+            answer = self._client.post(self._url, json=asked)
+        except httpx.TransportError as error:
+            raise UnavailableError(f"opponent {self._url}: {type(error).__name__}: {error}") from error
+        if answer.status_code == 429 or answer.status_code >= 500:
+            raise UnavailableError(f"opponent {self._url} answers {answer.status_code}: {answer.text[:200]}")
+        try:
+            text = str(answer.raise_for_status().json()["choices"][0]["message"]["content"] or "")
+        except (httpx.HTTPStatusError, ValueError, KeyError, IndexError, TypeError) as error:
+            raise RuntimeError(f"opponent {self._url} answers {answer.status_code}: {answer.text[:200]}") from error
+        self._said.append({"role": "assistant", "content": text})
+        spoken = text.rpartition("</think>")[2]
+        moves = _MOVE.findall(spoken)
+        return str(moves[-1]) if moves else spoken
+
+    def close(self) -> None:
+        """Let go of the connection."""
+        self._client.close()
+
+
+def opponent_of(given: str | Mapping[str, Any]) -> Callable[[], Opponent]:
+    """Return what makes the opponent of an episode.
+
+    Args:
+        given: ``"random"``, ``"module:function"``, or the options of :class:`EndpointOpponent`.
+
+    Raises:
+        EnvConfigError: There is no such opponent.
+    """
+    if isinstance(given, Mapping):
+        unknown = sorted(set(given) - set(_KEYS))
+        if unknown or not {"url", "model"} <= set(given):
+            raise EnvConfigError(f"opponent={dict(given)}: an endpoint has url, model, and {', '.join(_KEYS[2:])}")
+        return lambda: EndpointOpponent(**given)
+    if given == "random":
+        return lambda: random_move
+    try:
+        found = resolve_name(given) if ":" in given else None
+    except (ImportError, AttributeError, ValueError) as error:
+        raise EnvConfigError(f"opponent={given!r}: {error}") from error
+    if not callable(found):
+        raise EnvConfigError(f"opponent={given!r}: name random, a module:function, or an endpoint (url, model)")
+    return lambda: found
