@@ -242,11 +242,20 @@ def tool_use(tag: Tag) -> ToolUse:
     """Return how calls of a tag's tools are read, limited and charged.
 
     Raises:
-        ValueError: A key is unknown or its value cannot work.
+        ValueError: A key is unknown or its value cannot work; the message says which.
     """
-    from roll.config.tool_use import ToolUse
+    from pydantic import ValidationError
 
-    return ToolUse.model_validate(dict(tag.tool_use))
+    from roll.config.tool_use import ToolUse
+    from roll.config.validation import validation_problems
+
+    given = dict(tag.tool_use)
+    try:
+        return ToolUse.model_validate(given)
+    except ValidationError as error:
+        problems = validation_problems(error, given, ToolUse)
+        told = "; ".join(f"tool_use.{each.path}: {each.message} Fix: {each.fix}" for each in problems)
+        raise ValueError(told) from error
 
 
 def _build_tag(name: str, options: Mapping[str, Any], where: str | None = None) -> Tag:

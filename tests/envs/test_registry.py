@@ -171,6 +171,20 @@ def test_unknown_option_names_the_tag_and_the_nearest_option():
         roll.envs.make("SimpleSokoban", dim_room=[4, 4])
 
 
+@pytest.mark.parametrize(
+    ("given", "told"),
+    [
+        ({"max_callz": 1}, r"tool_use.max_callz: unknown key. Fix: did you mean max_calls\?"),
+        ({"max_calls": 0}, r"tool_use.max_calls: .*greater than or equal to 1"),
+        ({"formats": ["hermess"]}, r"tool_use.formats.*hermes"),
+    ],
+)
+def test_wrong_limits_of_tools_are_told_from_python_as_in_a_configuration(given, told):
+    tag = roll.envs.Tag("x", "frozen_lake", tools=["calculator"], tool_use=given)
+    with pytest.raises(EnvConfigError, match=f"tag 'x': {told}"):
+        roll.envs.make(tag)
+
+
 def test_seed_of_make_is_used_once_by_the_first_unseeded_reset():
     env = roll.envs.make("SimpleSokoban", seed=3)
     first, second = env.reset()[0], env.reset()[0]
