@@ -67,19 +67,19 @@ class AgenticKeys(PromptKeys):
         return filled
 
     @property
-    def samples_per_step(self) -> int:
+    def sampled_per_step(self) -> int:
         """Trajectories of a training step: episodes, and responses to prompts."""
         if not self.prompts_per_step:
             return self.rollout_batch_size
         return self.rollout_batch_size + self.prompts_per_step * self.num_return_sequences_in_group
 
-    def samples_in_words(self) -> str:
-        """Return the keys that make :attr:`samples_per_step`, with their values."""
+    def sampled_in_words(self) -> str:
+        """Return the keys that make :attr:`sampled_per_step`, with their values."""
         if not self.prompts_per_step:
-            return super().samples_in_words()
+            return super().sampled_in_words()
         prompts = f"prompts_per_step {self.prompts_per_step}"
         responses = f"num_return_sequences_in_group {self.num_return_sequences_in_group}"
-        return f"{super().samples_in_words()} + {prompts} × {responses} = {self.samples_per_step} trajectories"
+        return f"{super().sampled_in_words()} + {prompts} × {responses} = {self.sampled_per_step} trajectories"
 
     @property
     def played_tags(self) -> set[str]:

@@ -7,7 +7,7 @@ from typing import Any
 
 from roll.config.algorithm import ADVANTAGE_ESTIMATORS, GROUP_ESTIMATORS, POLICY_LOSSES, UNBIASED_BY_RATIO
 from roll.config.errors import Problem, choose_from
-from roll.config.experience import experience_cautions, experience_problems
+from roll.config.experience_checks import experience_cautions, experience_problems
 from roll.config.rl_keys import RLKeys
 from roll.config.sampling_keys import SamplingKeys
 

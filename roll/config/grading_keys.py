@@ -8,6 +8,7 @@ from typing import Annotated, Any, ClassVar, Final, Literal
 from pydantic import Field, FiniteFloat, model_validator
 
 from roll.config.base import ConfigModel, NameList
+from roll.config.operators import OperatorsConfig
 from roll.config.sampling import SamplingConfig
 from roll.config.worker import CustomClass, NonNegative, Positive, WorkerConfig
 
@@ -102,6 +103,10 @@ class GradedKeys(SamplingConfig):
         default_factory=dict,
         description="Domains by name: which rows or environment tags belong to each, and how their responses are "
         "graded. The grade of an episode is added to its environment's reward.",
+    )
+    operators: OperatorsConfig = Field(
+        default_factory=OperatorsConfig,
+        description="What is done to tasks before they are played, and to groups before they are learned from or kept.",
     )
     custom_reward_function: CustomClass | None = Field(
         None,

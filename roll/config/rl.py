@@ -24,6 +24,12 @@ class RLConfig(RLKeys, SamplingConfig):
             yield "reference", self.reference or self.actor_train
 
     @property
+    def groups_per_lease(self) -> int:
+        """Groups that a step learns from."""
+        members = max(1, self.sampled_per_step // self.groups_per_step)
+        return self.groups_per_step if self.leased_per_step is None else self.leased_per_step // members
+
+    @property
     def estimator(self) -> str | None:
         """How scores become advantages."""
         return self.adv_estimator

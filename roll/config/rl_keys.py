@@ -42,6 +42,13 @@ class RLKeys(SamplingKeys, AlgorithmConfig):
         return self.mode in ("train", "bench")
 
     @property
+    def leased_per_step(self) -> int | None:
+        """Trajectories that a step learns from, where that is another number than a step samples."""
+        if self.experience is None or self.mode in ("explore", "bench"):
+            return None
+        return self.experience.train_batch_size
+
+    @property
     def replays(self) -> bool:
         """Whether it learns again from what it sampled before."""
         return self.mode == "both" and self.experience is not None

@@ -29,17 +29,17 @@ class RLVRKeys(PromptKeys):
         return {**data, "actor_infer": {**engine, "generating_args": limited}}
 
     @property
-    def samples_per_step(self) -> int:
+    def sampled_per_step(self) -> int:
         """Responses of a training step: ``rollout_batch_size`` prompts with so many responses each."""
         return self.rollout_batch_size * self.num_return_sequences_in_group
 
-    def samples_in_words(self) -> str:
-        """Return the keys that make :attr:`samples_per_step`, with their values."""
+    def sampled_in_words(self) -> str:
+        """Return the keys that make :attr:`sampled_per_step`, with their values."""
         responses = self.num_return_sequences_in_group
         if responses == 1:
-            return super().samples_in_words()
-        product = f"{super().samples_in_words()} × num_return_sequences_in_group {responses}"
-        return f"{product} = {self.samples_per_step} trajectories"
+            return super().sampled_in_words()
+        product = f"{super().sampled_in_words()} × num_return_sequences_in_group {responses}"
+        return f"{product} = {self.sampled_per_step} trajectories"
 
     @property
     def val_generating(self) -> GeneratingArgs:

@@ -71,6 +71,9 @@ class SamplingKeys(TrainerKeys):
     )
     generate_opt_level: Literal[0, 1] = Field(1, description="0: whole batches; 1: a scheduler routes requests.")
     max_running_requests: AtOnce = Field(128, description="Most requests at one engine at a time.")
+    max_retry_times: NonNegative = Field(
+        0, description="Times that a group all of whose members broke is played again before it counts as failed."
+    )
     generation_timeout: Annotated[float, Field(gt=0)] | None = Field(
         None, description="Seconds an engine may take for a request; then another engine is tried. null: any time."
     )
@@ -121,13 +124,28 @@ class SamplingKeys(TrainerKeys):
         return self.async_generation_ratio > 0
 
     @property
+    def sampled_per_step(self) -> int:
+        """Trajectories that a training step samples."""
+        return self.rollout_batch_size
+
+    @property
+    def leased_per_step(self) -> int | None:
+        """Trajectories that a training step learns from, where it takes them from a store in another number."""
+        return None
+
+    @property
     def samples_per_step(self) -> int:
         """Trajectories of a training step."""
-        return self.rollout_batch_size
+        return self.leased_per_step or self.sampled_per_step
+
+    def sampled_in_words(self) -> str:
+        """Return the keys that make :attr:`sampled_per_step`, with their values."""
+        return f"rollout_batch_size {self.rollout_batch_size}"
 
     def samples_in_words(self) -> str:
         """Return the keys that make :attr:`samples_per_step`, with their values."""
-        return f"rollout_batch_size {self.rollout_batch_size}"
+        leased = self.leased_per_step
+        return self.sampled_in_words() if leased is None else f"experience.train_batch_size {leased}"
 
     def expert_rows_beside(self, sampled: int) -> int:
         """Return the rows of experts that learn in one optimiser step with so many sampled trajectories."""

@@ -123,6 +123,11 @@ class DataArgs(ConfigModel):
         None, description="Share of each domain in the prompts, kept exactly. null: in proportion to their rows."
     )
     shuffle: bool = Field(True, description="Draw rows in an order of their own in each epoch; false keeps the file's.")
+    selector: Literal["learning_progress"] | None = Field(
+        None,
+        description="Which prompt of a domain comes next: `learning_progress`: more often those whose success changes. "
+        "null: all in turn.",
+    )
     max_samples: Positive | None = Field(None, description="Use only the first rows of each file.")
     truncation: Literal["error", "left", "right"] = Field(
         "error",

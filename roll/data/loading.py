@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import itertools
 import json
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
@@ -19,12 +20,15 @@ from roll.data.dataset import PromptDataset
 from roll.data.errors import DataError
 from roll.data.files import DataFile, open_file
 from roll.data.lengths import Decode, Encode, EncodeText, LengthLimit
+from roll.data.operated import Rows, operated
 from roll.data.places import data_paths
 from roll.data.report import DomainCounts, LoadReport
 from roll.data.rows import RowReader
+from roll.data.sql_table import SqlTable, open_sql_table
 from roll.data.table import PromptTable, ReadSource
+from roll.operators import Operator
 
-Source = DataFile | CustomRows
+Source = DataFile | CustomRows | SqlTable
 
 
 def load_prompts(
@@ -36,6 +40,7 @@ def load_prompts(
     decode: Decode,
     prompt_length: int | None,
     seed: int,
+    operators: Sequence[Operator] = (),
 ) -> PromptDataset:
     """Load the prompts that a run trains on.
 
@@ -47,12 +52,13 @@ def load_prompts(
         decode: Tokens to text; used to cut prompts.
         prompt_length: Most tokens of a prompt; ``None`` for no limit.
         seed: Seed of the order.
+        operators: What is done to the rows before they are checked.
 
     Raises:
         DataError: If the files, a row, a tag, a length or the shares are wrong; the message names place and fix.
     """
     limit = LengthLimit(prompt_length, args.truncation, encode=encode, encode_text=encode_text, decode=decode)
-    table = load_table(args, domains, limit)
+    table = load_table(args, domains, limit, operators)
     return PromptDataset(table, seed=seed, probabilities=args.domain_interleave_probs, shuffle=args.shuffle)
 
 
@@ -74,7 +80,9 @@ def validation_prompts(
     return load_table(args, domains, limit)
 
 
-def load_table(args: DataArgs, domains: Mapping[str, Sequence[str]], limit: LengthLimit) -> PromptTable:
+def load_table(
+    args: DataArgs, domains: Mapping[str, Sequence[str]], limit: LengthLimit, operators: Sequence[Operator] = ()
+) -> PromptTable:
     """Read all rows of a section, check each, and sort them into domains.
 
     Raises:
@@ -88,7 +96,7 @@ def load_table(args: DataArgs, domains: Mapping[str, Sequence[str]], limit: Leng
         tag_domains.setdefault(only, only)
     check = _Check(tag_domains, limit, report, filter_overlong=args.filter_overlong_prompts)
     sources: list[ReadSource] = []
-    for rows in open_sources(args, report):
+    for rows in operated(open_sources(args, report), operators, report):
         reader = RowReader(args, rows.columns, file=rows.name, only_domain=only)
         check.read(len(sources), rows, reader)
         sources.append(ReadSource(rows, reader))
@@ -105,12 +113,15 @@ def open_sources(args: DataArgs, report: LoadReport) -> Iterable[Source]:
         return [open_custom(args, report)]
     if not args.file_name:
         raise DataError("no data: `file_name` is not set.", "name one or several files, or a `custom_cls`.")
+    tables = [name for name in args.file_name if "://" in name]
     paths = data_paths(args)
     again = [str(path) for path, count in Counter(path.resolve() for path in paths).items() if count > 1]
     if again:
         raise DataError(f"`file_name` lists {again[0]} twice.", "list it once; shares are set by domain.")
-    return (
-        open_file(path, name, report, args.max_samples) for path, name in zip(paths, _short_names(paths), strict=True)
+    named = zip(paths, _short_names(paths), strict=True)
+    return itertools.chain(
+        (open_file(path, name, report, args.max_samples) for path, name in named),
+        (open_sql_table(address, report, args.max_samples) for address in tables),
     )
 
 
@@ -151,7 +162,7 @@ class _Check:
         self._longest = 0
         self._overlong_place = ""
 
-    def read(self, number: int, rows: Source, reader: RowReader) -> None:
+    def read(self, number: int, rows: Rows, reader: RowReader) -> None:
         """Check the rows of source ``number``.
 
         Raises:
@@ -163,7 +174,7 @@ class _Check:
             except FixableError as error:
                 self._report.bad_row(error.message, error.fix, file=rows.name, line=rows.place(index), unit=rows.unit)
 
-    def _row(self, place: tuple[int, int], rows: Source, reader: RowReader, row: Mapping[str, Any]) -> None:
+    def _row(self, place: tuple[int, int], rows: Rows, reader: RowReader, row: Mapping[str, Any]) -> None:
         written = canonical(row)
         parsed = reader.read(row)
         domain = self._tag_domains.get(parsed.tag)

@@ -17,13 +17,15 @@ _NOT_ROWS: Final = ("dataset_infos.json", "dataset_info.json", "state.json", "co
 
 
 def data_paths(args: DataArgs) -> list[Path]:
-    """Return the files that a section names, folders and data sets of a hub opened.
+    """Return the files that a section names, folders and data sets of a hub opened; tables of databases are left out.
 
     Raises:
         DataError: A folder has no such file, or a data set cannot be had.
     """
     found = []
     for name in args.file_name or []:
+        if "://" in name:
+            continue
         path = shipped_data(Path(name).expanduser())
         if path.is_dir():
             found += _inside(path, name, args)

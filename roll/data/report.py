@@ -38,12 +38,14 @@ class LoadReport:
         files: Rows read and skipped, per file.
         domains: Rows kept, left out for their length, and cut, per domain.
         examples: The first skipped rows: file, line, and why.
+        notes: What else became of them, a sentence each.
     """
 
     on_bad_row: Literal["error", "skip"] = "error"
     files: list[FileCounts] = field(default_factory=list)
     domains: dict[str, DomainCounts] = field(default_factory=dict)
     examples: list[str] = field(default_factory=list)
+    notes: list[str] = field(default_factory=list)
 
     @property
     def read(self) -> int:
@@ -75,6 +77,7 @@ class LoadReport:
         for file in self.files:
             skipped = f", {file.skipped} skipped" if file.skipped else ""
             yield f"{file.name}: {file.read} rows{skipped}"
+        yield from self.notes
         for name, domain in self.domains.items():
             filtered = f", {domain.filtered} too long and left out" if domain.filtered else ""
             truncated = f", {domain.truncated} too long and cut" if domain.truncated else ""

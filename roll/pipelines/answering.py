@@ -68,7 +68,7 @@ class AnsweringRun(SampledRun[Config]):
         Raises:
             ConfigError: If the data are not those of the checkpoint.
         """
-        position = self.prompts.data.resume_position(state["data"]) if "data" in state else 0
+        position = self.prompts.load_state(state)
         # Earlier versions wrote the position only, and "ahead" where they sampled ahead.
         ahead = {PROMPTS: state["ahead"]} if "ahead" in state else None
         load_state(self.stream, state.get("sampling", ahead), position)

@@ -90,8 +90,8 @@ class PlayingRun(SampledRun[Config]):
         Raises:
             ConfigError: If the data are not those of the checkpoint.
         """
-        if self.prompts and "data" in state:
-            self.prompts.data.resume_position(state["data"])
+        if self.prompts:
+            self.prompts.load_state(state)
         # Earlier versions wrote "groups_played", and "ahead" where they sampled ahead.
         load_state(self.stream, state.get("sampling", state.get("ahead")), int(state.get("groups_played", 0)))
 

@@ -14,10 +14,11 @@ from roll.config import RLConfig
 from roll.data.supervised import load_demonstrations
 from roll.experience.errors import StoreError
 from roll.pipelines.experience.exploring import Explorer
-from roll.pipelines.experience.following import FollowedRun
+from roll.pipelines.experience.following import FollowedRun, ListedCheckpoints
 from roll.pipelines.experience.opening import open_replay, open_store
 from roll.pipelines.experience.replaying import ReplayedGroups
 from roll.pipelines.experience.stored_groups import StoredGroups
+from roll.pipelines.experience.syncing import SyncRequests
 from roll.pipelines.learning.algorithm_options import needs_baselines
 from roll.pipelines.learning.batches import TrainingBatch
 from roll.pipelines.learning.token_record import store_learned
@@ -46,7 +47,8 @@ class RLPipeline(SampledRun[Config]):
     explorer: Explorer | None = None
     stored: StoredGroups | None = None
     replayed: ReplayedGroups | None = None
-    followed: FollowedRun | None = None
+    followed: FollowedRun | ListedCheckpoints | None = None
+    requests: SyncRequests | None = None
     _found: bool = True
 
     experts: ExpertRows | None = None
@@ -76,7 +78,8 @@ class RLPipeline(SampledRun[Config]):
         if keys is None or not self.config.replays:
             super().give_groups(sources)
             return
-        share = keys.fresh_share or 1.0
+        # Where more is learned from than sampled, all of what is sampled is fresh.
+        share = 1.0 if self.config.leased_per_step else keys.fresh_share or 1.0
         super().give_groups([replace(each, groups_per_step=max(1, round(share * each.groups_per_step)))
                              for each in sources])  # fmt: skip
 
@@ -84,11 +87,11 @@ class RLPipeline(SampledRun[Config]):
         """Return what gives each step its groups: what is sampled, or a store."""
         keys = self.config.experience
         if self.config.mode == "bench":
-            assert keys is not None and keys.follow is not None, "bench without it is refused"
-            self.followed = FollowedRun(keys.follow)
+            assert keys is not None and (keys.follow or keys.checkpoints), "bench without them is refused"
+            self.followed = FollowedRun(keys.follow) if keys.follow else ListedCheckpoints(keys.checkpoints)
         if keys is None or self.followed is not None:
             return super().make_stream(sources)
-        count = self.config.groups_per_step
+        count = self.config.groups_per_lease
         if self.config.replays:
             fresh = sum(source.groups_per_step for source in sources)
             opened = partial(open_replay, keys, self.config.output_dir, fresh / count)
@@ -97,7 +100,8 @@ class RLPipeline(SampledRun[Config]):
         learns = self.config.learns_from_store
         store = open_store(keys, learns=learns, needs_baselines=needs_baselines(self.config))
         if learns:
-            self.stored = StoredGroups(store, count, self.domains())
+            self.requests = None if keys.sync is None else SyncRequests(self.config.output_dir)
+            self.stored = StoredGroups(store, count, self.domains(), self.answer_requests)
             return self.stored
         self.explorer = Explorer(store, keys, count)
         return super().make_stream(sources)
@@ -121,7 +125,26 @@ class RLPipeline(SampledRun[Config]):
 
     def saves(self, step: int) -> bool:
         """Whether there is a checkpoint after a step."""
-        return super().saves(step) if self.followed is None else self._found
+        if self.followed is not None:
+            return self._found
+        sync = None if self.stored is None or self.config.experience is None else self.config.experience.sync
+        by_pace = sync is not None and sync.style != "dynamic_by_explorer" and step % sync.interval == 0
+        return super().saves(step) or by_pace or bool(self.requests and self.requests.pending())
+
+    async def save(self, step: int) -> None:
+        """Write a checkpoint, and tell explorers that asked for one."""
+        asked = self.requests.pending() if self.requests is not None else []
+        await super().save(step)
+        if self.requests is not None:
+            self.requests.answer(asked)
+
+    async def answer_requests(self) -> None:
+        """While nothing is there to learn from, give explorers that ask for them the weights of now."""
+        asked = self.requests.pending() if self.requests is not None else []
+        if asked and self.unsaved is not None:
+            await to_its_end(asyncio.create_task(self.save(self.unsaved)))
+        elif asked and self.requests is not None:
+            self.requests.answer(asked)
 
     async def before_rollout(self, step: int) -> bool:
         """Where this run explores, wait until the store has room, and take the newest weights.
@@ -139,7 +162,9 @@ class RLPipeline(SampledRun[Config]):
         if self.explorer is not None:
             with self.progress.stage("wait"):
                 await self.explorer.wait_for_room()
-            await to_its_end(asyncio.create_task(self.follow(self.explorer)))
+                found = await self.explorer.weights_for(step, self.core.engines.version)
+            if found is not None:
+                await to_its_end(asyncio.create_task(self.take_weights(*found)))
         return True
 
     def pass_on(self, groups: Sequence[TrajectoryGroup], step: int) -> dict[str, float] | None:
@@ -152,13 +177,6 @@ class RLPipeline(SampledRun[Config]):
         if not kept["experience/new_groups"]:
             self.progress.warning(f"step {step}: the store has these groups already; another seed samples others")
         return {**kept, "experience/version": float(self.core.engines.version)}
-
-    async def follow(self, explorer: Explorer) -> None:
-        """Sample from the newest checkpoint of the run that learns, if there is one that is not sampled from yet."""
-        found = explorer.newer_than(self.core.engines.version)
-        if found is None:
-            return
-        await self.take_weights(*found)
 
     async def take_weights(self, version: int, folder: Path) -> bool:
         """Sample from a checkpoint from now on; returns whether it is still there."""

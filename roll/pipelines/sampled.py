@@ -15,6 +15,7 @@ from typing import Any, Protocol, TypeVar
 from roll.config import SamplingConfig
 from roll.distributed.weight_sync import WeightSyncError
 from roll.env_managers.groups import GroupMismatchError
+from roll.pipelines.experience.operating import OperatedGroups
 from roll.pipelines.learning.batches import TrainingBatch
 from roll.pipelines.learning.learner import algorithm_warnings
 from roll.pipelines.reporting.alarms import Alarms
@@ -33,6 +34,7 @@ from roll.pipelines.run.interrupts import to_its_end
 from roll.pipelines.run.life_cycle import Run
 from roll.pipelines.run.terminal import say
 from roll.pipelines.sampling.meter import RolloutMeter
+from roll.pipelines.sampling.operators import operators_on
 from roll.pipelines.sampling.prompt_data import PromptData
 from roll.pipelines.sampling.stream import Groups, Source, group_stream, members_per_step
 from roll.runs.layout import TRAJECTORIES
@@ -101,7 +103,11 @@ class SampledRun(Run[Config]):
     def make_stream(self, sources: Sequence[Source]) -> Groups:
         """Return what gives each step its groups."""
         config: Any = self.config  # each kind that samples has the keys of grading, whatever it learns from
-        return group_stream(config, sources, self.core.engines, self.meter)
+        stream, operators = (
+            group_stream(config, sources, self.core.engines, self.meter),
+            operators_on(config, "experience"),
+        )
+        return OperatedGroups(stream, operators) if operators else stream
 
     async def before_rollout(self, step: int) -> bool:
         """Wait until a step may begin; return whether anything is sampled in it."""

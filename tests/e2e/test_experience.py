@@ -77,6 +77,21 @@ def test_several_explorers_fill_one_store_under_names_of_their_own(tmp_path: Pat
         assert ids == {f"{name}/{member.group_id}" for member in trained_on(tmp_path / name, 1)}
 
 
+def test_a_step_learns_from_as_many_groups_as_are_asked_for_whatever_a_step_samples(tmp_path: Path) -> None:
+    """The store is a database here, so that a run has learned from one."""
+    store = f"'sqlite:///{tmp_path / 'store.sqlite'}'"
+    run("agentic", tmp_path / "explore", mode="explore", experience__path=store, experience__type="sql",
+        experience__ahead=99)  # fmt: skip
+    run("agentic", tmp_path / "train", mode="train", experience__path=store, experience__type="sql",
+        experience__train_batch_size=8, max_steps=4)  # fmt: skip
+    sampled = [member.group_id for step in (1, 2) for member in trained_on(tmp_path / "explore", step)]
+    learned = [[member.group_id for member in trained_on(tmp_path / "train", step)] for step in range(1, 5)]
+    assert [len(step) for step in learned] == [8] * 4 and sum(learned, []) == sampled
+    run("agentic", tmp_path / "both", experience__uses=3, experience__train_batch_size=32)
+    assert [row["rollout/groups_replayed"] for row in rows(tmp_path / "both")] == [0, 4]
+    assert len(trained_on(tmp_path / "both", 1)) == 32 and len(trained_on(tmp_path / "both", 2)) == 16
+
+
 def test_a_store_that_is_used_up_says_what_to_do(tmp_path: Path) -> None:
     run("agentic", tmp_path / "first", max_steps=1)
     with pytest.raises(RunError, match=r"0 of 4 groups left .0 fresh.*max_steps.*experience\.uses"):
@@ -101,6 +116,16 @@ def test_a_bench_measures_each_checkpoint_as_the_run_itself_would_have(kind: str
         }
     assert len(list((tmp_path / "bench" / "trajectories").glob("val_step=*.parquet"))) == 3
     assert not list((tmp_path / "bench").glob("checkpoints/*/hf"))
+
+
+def test_a_bench_measures_a_list_of_checkpoints_in_its_order(tmp_path: Path) -> None:
+    run("agentic", tmp_path / "both", eval_steps=1)
+    own = {row["step"]: row["val/success"] for row in rows(tmp_path / "both") if "val/success" in row}
+    listed = [str(folder_of(tmp_path / "both" / CHECKPOINTS, step)) for step in (2, 1)]
+    bench = {"mode": "bench", "experience__checkpoints": str(listed), "eval_steps": 1}
+    run("agentic", tmp_path / "bench", **bench, max_steps=2)
+    measured = {row["step"]: row["val/success"] for row in rows(tmp_path / "bench")}
+    assert measured == {0: own[0], 1: own[2], 2: own[1]}
 
 
 REPLAY = {"experience__fresh_share": 0.5, "experience__uses": 2, "experience__priority": "staleness"}
@@ -140,6 +165,24 @@ def test_half_of_a_step_is_replayed_and_a_run_that_goes_on_ends_the_same(kind: s
         ({"mode": "explore", "experience__uses": 2}, "mode: explore needs a store"),
         ({"mode": "train"}, "mode: train needs a store"),
         ({"experience__path": "x"}, "keeps its groups to itself"),
+        (
+            {"mode": "train", "experience__path": "x", "experience__train_batch_size": 10},
+            "groups have 4 members, and are whole",
+        ),
+        (
+            {"experience__uses": 2, "experience__train_batch_size": 16},
+            "a step samples 16 trajectories, so nothing is replayed",
+        ),
+        ({"mode": "train", "experience__path": "x", "experience__type": "sql"}, "a store of type sql has an address"),
+        (
+            {"mode": "train", "experience__path": "x", "experience__sync": "{offset: 3}", "checkpoint_config__keep": 2},
+            "needs one of the newest 5 checkpoints",
+        ),
+        (
+            {"mode": "explore", "experience__path": "x", "experience__sync": "{style: dynamic_by_trainer, offset: 1}"},
+            "only style: fixed has one",
+        ),
+        ({"mode": "bench", "experience__checkpoints": "[a, b, c]", "eval_steps": 1, "max_steps": 2}, "3 checkpoints"),
         ({"mode": "train", "experience__path": "x", "async_generation_ratio": 1.0}, "nothing can be sampled ahead"),
     ],
 )
@@ -188,3 +231,40 @@ def test_two_programs_work_at_the_same_time_and_weights_are_followed(tmp_path: P
         # One step lies in the store, one is being played.
         assert max(step - 3, 0) <= min(versions) and max(versions) <= step - 1
     assert max(versions) >= 1, "the last step was sampled with weights that were learned meanwhile"
+
+
+SYNCS = {
+    "fixed": "{style: fixed, interval: 2, offset: 1}",
+    "dynamic_by_trainer": "{style: dynamic_by_trainer, interval: 2}",
+    "dynamic_by_explorer": "{style: dynamic_by_explorer, interval: 2}",
+}
+
+
+@pytest.mark.exhaustive
+@pytest.mark.long
+@pytest.mark.parametrize("style", SYNCS)
+def test_each_style_of_synchronisation_keeps_the_staleness_that_it_promises(style: str, tmp_path: Path) -> None:
+    keys = {"max_steps": 6, "save_steps": 0, "eval_steps": 0, "checkpoint_config.keep": 9}
+    keys |= {"experience.path": "store", "experience.sync": SYNCS[style]}
+    explore = command(output_dir="explore", mode="explore", **keys, **{"experience.follow": "train"})
+    with (tmp_path / "explore.log").open("w") as log:
+        with subprocess.Popen(explore, cwd=tmp_path, env=environment(), stdout=log, stderr=log) as explorer:
+            done = programs.run(command(output_dir="train", mode="train", **keys), tmp_path, environment(), 240)
+            assert explorer.wait(60) == 0, (tmp_path / "explore.log").read_text()
+    assert done.returncode == 0, done.stderr
+    versions = [
+        {turn.policy_version[0] for member in trained_on(tmp_path / "train", step) for turn in member.turns}
+        for step in range(1, 7)
+    ]
+    assert all(len(each) == 1 for each in versions), "the weights of a step are those of its beginning"
+    sampled_with = [version for each in versions for version in each]
+    assert sampled_with == sorted(sampled_with)
+    if style == "fixed":
+        assert sampled_with == [0, 0, 0, 2, 2, 4], "nothing of it depends on who is faster"
+    elif style == "dynamic_by_trainer":
+        assert all(version % 2 == 0 for version in sampled_with) and max(sampled_with) >= 2
+    else:
+        # It asks before its steps 3 and 5, and gets the weights of then: at most two steps were not learned from.
+        assert sampled_with[0] == sampled_with[1] == 0 and sampled_with[2] == sampled_with[3]
+        assert sampled_with[4] == sampled_with[5] > sampled_with[2]
+    assert all(step - 1 - version <= 4 for step, version in enumerate(sampled_with, start=1))

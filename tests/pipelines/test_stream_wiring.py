@@ -3,19 +3,19 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import pytest
 
 from roll.pipelines.sampling.meter import RolloutMeter
-from roll.pipelines.sampling.stream import Source, group_stream, members_per_step
+from roll.pipelines.sampling.stream import Source, group_stream, members_per_step, retried
 from roll.schedulers.group_stream import GroupStream, StepGroups
 from roll.schedulers.groups import RolloutError
 from roll.schedulers.tasks import Task
 from roll.tracking import Progress
-from roll.trajectories.model import Status, Trajectory, Turn
+from roll.trajectories.model import Status, Trajectory, TrajectoryGroup, Turn
 from tests.e2e.support import small_config
 
 
@@ -171,3 +171,19 @@ def test_where_everything_that_was_tried_broke_the_step_fails_with_the_first_err
     world.fails = lambda number, episode: True
     with pytest.raises(RolloutError, match=r"every one of the \d+ groups .* The first: broke"):
         world.step()
+
+
+def test_a_group_all_of_whose_members_broke_is_played_again_as_often_as_asked_for() -> None:
+    def group(*statuses: Status) -> TrajectoryGroup:
+        members = [Trajectory("t", "g", number, 0, status=status) for number, status in enumerate(statuses)]
+        return TrajectoryGroup("g", "t", members)
+
+    broken, half = group(Status.ERROR_TIMEOUT, Status.ERROR_ENV), group(Status.ERROR_ENV, Status.COMPLETED)
+    for times, tries, expected in [(0, [broken], broken), (2, [broken, half], half), (2, [broken] * 3, broken)]:
+        left = iter(tries)
+
+        async def play(task: Any, left: Iterator[TrajectoryGroup] = left) -> TrajectoryGroup:
+            return next(left)
+
+        assert asyncio.run(retried(play, times)(cast(Any, None))) is expected
+        assert next(left, None) is None, "no try too few"

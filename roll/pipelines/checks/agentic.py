@@ -20,6 +20,7 @@ from roll.pipelines.checks.common import (
 from roll.pipelines.checks.grading import grading_problems, tool_problems
 from roll.pipelines.checks.keys_without_effect import keys_without_effect
 from roll.pipelines.run.checks import module_problems, sentence, tracker_problems
+from roll.pipelines.sampling.operators import operator_problems
 from roll.workers.environment import environment, manager_class, templates
 
 
@@ -40,7 +41,11 @@ def check_agentic(config: AgenticConfig, *, trains: bool = True) -> list[str]:
     """
     require_runnable(config)
     problems = list(module_problems(config, ("env_modules", "algorithm_modules", "reward_modules", "tracker_modules")))
-    problems = problems or [*algorithm_problems(config), *playing_problems(config, trains=trains)]
+    problems = problems or [
+        *algorithm_problems(config),
+        *operator_problems(config),
+        *playing_problems(config, trains=trains),
+    ]
     if problems:
         raise ConfigError(problems)
     return list(keys_without_effect(config))

@@ -19,6 +19,7 @@ from roll.pipelines.checks.common import (
 from roll.pipelines.checks.grading import grading_problems, tool_problems
 from roll.pipelines.checks.keys_without_effect import keys_without_effect
 from roll.pipelines.run.checks import module_problems, tracker_problems
+from roll.pipelines.sampling.operators import operator_problems
 
 
 def check_rlvr(config: RLVRConfig) -> list[str]:
@@ -40,6 +41,7 @@ def check_rlvr(config: RLVRConfig) -> list[str]:
 
 def answering_problems(config: AnsweringConfig) -> Iterator[Problem]:
     """Yield what is wrong with the roles and graders of a run over prompts, whatever it learns from its responses."""
+    yield from operator_problems(config)
     yield from strategy_problems(config)
     yield from trained_text_problems(config)
     yield from sampling_problems(config)

@@ -10,7 +10,7 @@ from typing import Final
 
 from roll.config.experience import ExperienceConfig
 from roll.experience.base import ExperienceStore
-from roll.runs.layout import CHECKPOINTS, list_checkpoints
+from roll.pipelines.experience.syncing import Synchronizer
 from roll.trajectories.model import TrajectoryGroup
 
 _LOOK_EVERY: Final = 0.2
@@ -35,6 +35,8 @@ class Explorer:
         self._store = store
         self._config = config
         self._most = None if config.ahead is None else config.ahead * per_step
+        follow = config.follow
+        self._synchronizer = None if follow is None else Synchronizer(config.sync, follow, config.writer)
 
     def keep(self, groups: Sequence[TrajectoryGroup], version: int) -> dict[str, float]:
         """Put the groups of a step into the store; returns how many were new, and how many have not been learned from.
@@ -58,12 +60,13 @@ class Explorer:
         while self._most is not None and self._store.counts().fresh >= self._most:
             await asyncio.sleep(_LOOK_EVERY)
 
-    def newer_than(self, version: int) -> tuple[int, Path] | None:
-        """Return the newest checkpoint of the run that is followed, with its step, if that is above ``version``."""
-        if self._config.follow is None:
-            return None
-        found = list_checkpoints(self._config.follow / CHECKPOINTS)
-        return found[-1] if found and found[-1][0] > version else None
+    async def weights_for(self, step: int, version: int) -> tuple[int, Path] | None:
+        """Return the checkpoint that a step is to sample with, once it is there; ``None`` to go on with ``version``.
+
+        Raises:
+            RolloutError: It does not come in time.
+        """
+        return None if self._synchronizer is None else await self._synchronizer.before(step, version)
 
     def finish(self) -> None:
         """Nothing more will come."""

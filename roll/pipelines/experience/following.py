@@ -1,12 +1,13 @@
-"""The checkpoints of another run, one after the other, as they appear."""
+"""The checkpoints of another run, or a list of some, one after the other, as they appear."""
 
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Final
 
-from roll.runs.layout import CHECKPOINTS, list_checkpoints
+from roll.runs.layout import CHECKPOINT_STATE, CHECKPOINTS, list_checkpoints
 from roll.runs.outcome import State, state_of
 from roll.schedulers.groups import RolloutError
 
@@ -45,3 +46,23 @@ class FollowedRun:
                     "what there is with roll eval"
                 )
             await asyncio.sleep(_LOOK_EVERY)
+
+
+class ListedCheckpoints:
+    """Folders of checkpoints that are evaluated in their order, each as soon as it is there.
+
+    Args:
+        folders: The folders, ``step=000050`` of whatever runs.
+    """
+
+    def __init__(self, folders: Sequence[Path]) -> None:
+        self._folders = folders
+
+    async def checkpoint(self, step: int) -> Path | None:
+        """Wait for the checkpoint of this number in the list, from 1; return it, or ``None`` behind the last."""
+        if step > len(self._folders):
+            return None
+        folder = self._folders[step - 1]
+        while not (folder / CHECKPOINT_STATE).is_file():
+            await asyncio.sleep(_LOOK_EVERY)
+        return folder

@@ -10,7 +10,7 @@ from roll.common.registry import UnknownNameError
 from roll.config import ConfigError, Problem
 from roll.config.experience import ExperienceConfig
 from roll.experience.adopt import adopt_run
-from roll.experience.base import Reader
+from roll.experience.base import ExperienceStore, Reader
 from roll.experience.folder import FolderStore
 from roll.experience.priorities import priority_of
 from roll.pipelines.run.checks import sentence
@@ -55,7 +55,15 @@ def open_replay(config: ExperienceConfig, output_dir: Path, fresh_share: float) 
     return FolderStore(output_dir / REPLAY, replace(reader_of(config), fresh_share=fresh_share))
 
 
-def open_store(config: ExperienceConfig, *, learns: bool, needs_baselines: bool) -> FolderStore:
+def _in_database(address: str, reader: Reader) -> ExperienceStore:
+    try:
+        from roll.experience.sql import SqlStore
+    except ImportError as error:
+        raise ConfigError([Problem("experience.type", str(error), "install it, or name a folder.", "sql")]) from error
+    return SqlStore(address, reader)
+
+
+def open_store(config: ExperienceConfig, *, learns: bool, needs_baselines: bool) -> ExperienceStore:
     """Open a store, or make one.
 
     Args:
@@ -68,6 +76,8 @@ def open_store(config: ExperienceConfig, *, learns: bool, needs_baselines: bool)
     """
     assert config.path is not None, "such a mode without a path is refused"
     reader = reader_of(config)
+    if isinstance(config.path, str):
+        return _in_database(config.path, reader)
     if learns and (config.path / TRAJECTORIES).is_dir():
         if needs_baselines:
             message = (

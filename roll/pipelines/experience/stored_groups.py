@@ -29,9 +29,17 @@ class StoredGroups:
         store: Where they are.
         per_step: Groups of a step.
         domains: The domain of each tag of prompts, for groups that do not know theirs.
+        while_waiting: Called again and again while groups are waited for.
     """
 
-    def __init__(self, store: ExperienceStore, per_step: int, domains: Mapping[str, str]) -> None:
+    def __init__(
+        self,
+        store: ExperienceStore,
+        per_step: int,
+        domains: Mapping[str, str],
+        while_waiting: Callable[[], Awaitable[None]] | None = None,
+    ) -> None:
+        self._while_waiting = while_waiting
         self._store = store
         self._per_step = per_step
         self._domains = domains
@@ -59,6 +67,8 @@ class StoredGroups:
                 )
             if on_progress is not None:
                 on_progress(min(left, self._per_step), self._per_step)
+            if self._while_waiting is not None:
+                await self._while_waiting()
             await asyncio.sleep(_LOOK_EVERY)
         self._leased = lease
         counts = self._store.counts()

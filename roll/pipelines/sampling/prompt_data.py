@@ -13,6 +13,7 @@ from roll.data.dataset import PromptDataset
 from roll.data.loading import load_prompts, validation_prompts
 from roll.data.prompts import Prompt
 from roll.pipelines.sampling.data_sections import data_faults_at
+from roll.pipelines.sampling.operators import operators_on
 from roll.workers.loading import Text
 
 
@@ -47,7 +48,8 @@ def load_data(config: PromptKeys, text: Text) -> PromptData:
     data = config.actor_train.data_args
     tokens = tokenisation(config, text, config.actor_infer.generating_args)
     with data_faults_at("actor_train.data_args"):
-        train = load_prompts(data, config.prompt_tags, seed=config.seed, **tokens)
+        operators = operators_on(config, "tasks")
+        train = load_prompts(data, config.prompt_tags, seed=config.seed, operators=operators, **tokens)
     return PromptData(train, eval_prompts(config, config.val_data_args, text) if config.validation else [])
 
 

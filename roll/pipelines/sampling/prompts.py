@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -10,6 +10,7 @@ from roll.common.threads import CallThreads
 from roll.config import GeneratingArgs
 from roll.config.prompt_keys import PROMPTS, PromptKeys
 from roll.data.prompts import Prompt
+from roll.data.selecting import ProgressSelector
 from roll.env_managers import Retries, TrajectoryEnvManager
 from roll.generation import SamplingParams
 from roll.pipelines.learning.algorithm_options import needs_baselines
@@ -57,6 +58,8 @@ class Prompts:
         self._per_step = per_step
         self._beside = beside
         self._kind = "prompt-" if beside else ""
+        chosen = config.actor_train.data_args.selector
+        self._selector = None if chosen is None else ProgressSelector(data.train, config.seed)
         self._train = prompt_play(config, sampler, graders, config.actor_infer.generating_args, training=True)
         self._val = prompt_play(config, sampler, graders, config.validation_generating) if config.validation else None
 
@@ -66,7 +69,9 @@ class Prompts:
         pace = (self._per_step + self._beside) / self._per_step
         return Source(
             name=PROMPTS,
-            tasks=prompt_source(self.data.train, config.num_return_sequences_in_group, f"train-{self._kind}", pace),
+            tasks=prompt_source(
+                self._selector or self.data.train, config.num_return_sequences_in_group, f"train-{self._kind}", pace
+            ),
             play=self._train,
             groups_per_step=self._per_step,
             group_size=config.num_return_sequences_in_group,
@@ -86,6 +91,8 @@ class Prompts:
     def sampled(self, rollout: StepGroups, position: int) -> dict[str, float]:
         """Return how many prompts a step used up, how far that is in the data, and what each domain earned."""
         used_up = [*rollout.groups, *(each.group for each in rollout.dropped)]
+        if self._selector is not None:
+            self._selector.learned(_rates(used_up))
         levels = sum(not group.is_answers for group in used_up)
         return {
             "rollout/prompts_consumed": float(rollout.consumed - levels),
@@ -100,7 +107,31 @@ class Prompts:
         Args:
             sampling: What the sampling of the run remembers.
         """
-        return {"data": self.data.train.state_dict(sampling[PROMPTS]["next"])}
+        following = sampling[PROMPTS]["next"]
+        state = {"data": self.data.train.state_dict(following)}
+        if self._selector is not None:
+            state["selector"] = self._selector.state_dict(min([following, *sampling[PROMPTS]["unfinished"]]))
+        return state
+
+    def load_state(self, state: Mapping[str, Any]) -> int:
+        """Go on where a checkpoint stopped; returns its position.
+
+        Raises:
+            ConfigError: If its data were others.
+        """
+        if self._selector is not None and "selector" in state:
+            self._selector.load_state_dict(state["selector"])
+        return self.data.resume_position(state["data"]) if "data" in state else 0
+
+
+def _rates(groups: Sequence[TrajectoryGroup]) -> dict[str, float]:
+    """Return the share of sound members that succeeded, by the key of their prompt."""
+    found = {}
+    for group in groups:
+        sound = [member for member in group.trajectories if not member.status.is_error]
+        if group.is_answers and sound:
+            found[sound[0].initial_hash] = sum(member.success for member in sound) / len(sound)
+    return found
 
 
 def prompt_play(

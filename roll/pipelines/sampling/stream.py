@@ -15,7 +15,8 @@ from roll.rewards.groups import GroupRubric
 from roll.schedulers.group_stream import GroupStream, OnProgress, StepGroups
 from roll.schedulers.groups import GroupPlayer, Spares
 from roll.schedulers.source_share import GroupSource, Keep
-from roll.schedulers.tasks import Play, TaskSource
+from roll.schedulers.tasks import Play, Task, TaskSource
+from roll.trajectories.model import TrajectoryGroup
 
 Published = TypeVar("Published")
 
@@ -136,7 +137,7 @@ def _groups(config: GradedKeys, source: Source, meter: RolloutMeter) -> GroupSou
     )
     return GroupSource(
         tasks=source.tasks,
-        play_group=player.play_group,
+        play_group=retried(player.play_group, config.max_retry_times),
         groups_per_step=source.groups_per_step,
         keep=source.keep,
         most=source.groups_per_step * config.dynamic_sampling.max_batches if replacing else None,
@@ -144,6 +145,26 @@ def _groups(config: GradedKeys, source: Source, meter: RolloutMeter) -> GroupSou
         in_rounds=source.in_rounds and not ahead,
         replace_failed=replacing or ahead,
     )
+
+
+def retried(
+    play_group: Callable[[Task[Any]], Awaitable[TrajectoryGroup]], times: int
+) -> Callable[[Task[Any]], Awaitable[TrajectoryGroup]]:
+    """Return what plays a group again, at most so many times, when all of its members broke.
+
+    It is the same task with the same seeds: what is sampled does not depend on the number of tries, and a task that
+    always breaks still fails.
+    """
+
+    async def play(task: Task[Any]) -> TrajectoryGroup:
+        group = await play_group(task)
+        for _ in range(times):
+            if any(not member.status.is_error for member in group.trajectories):
+                break
+            group = await play_group(task)
+        return group
+
+    return play if times else play_group
 
 
 def spares(config: SamplingConfig) -> Spares:

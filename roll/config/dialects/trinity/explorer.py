@@ -212,6 +212,7 @@ EXPLORER_ROWS: Final = (
     Row(f"{ROLLOUT}.ignore_eos", note="A response ends at its stop token.", only=(False,), agrees=SAMPLING),
     Row("explorer.runner_per_model", "max_running_requests", "times `repeat_times`", _at_once),
     Row("explorer.max_timeout", "generation_timeout", "", only_sampling),
+    Row("explorer.max_retry_times", "max_retry_times", "", only_sampling),
     *no_effect(
         _RUNNERS,
         *(
@@ -219,7 +220,6 @@ EXPLORER_ROWS: Final = (
             for name in (
                 "name",
                 "runner_num",
-                "max_retry_times",
                 "max_repeat_times_per_runner",
                 "env_vars",
                 "runner_state_report_interval",

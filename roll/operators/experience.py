@@ -1,0 +1,117 @@
+"""Operators on groups of trajectories that were sampled."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from statistics import fmean
+from typing import Final
+
+from roll.operators.registry import Registered
+from roll.trajectories.model import Trajectory, TrajectoryGroup
+
+
+def keep_scores(
+    groups: Sequence[TrajectoryGroup], *, least: float | None = None, most: float | None = None
+) -> list[TrajectoryGroup]:
+    """Keep groups whose mean score is within bounds."""
+    return _within(groups, lambda group: fmean(group.scores), least, most)
+
+
+def keep_spread(
+    groups: Sequence[TrajectoryGroup], *, least: float | None = None, most: float | None = None
+) -> list[TrajectoryGroup]:
+    """Keep groups of whose scores the greatest is so far from the smallest."""
+    return _within(groups, lambda group: max(group.scores) - min(group.scores), least, most)
+
+
+def keep_success(
+    groups: Sequence[TrajectoryGroup], *, least: float | None = None, most: float | None = None
+) -> list[TrajectoryGroup]:
+    """Keep groups of whose members such a share succeeded."""
+    return _within(groups, lambda group: fmean(member.success for member in _sound(group)), least, most)
+
+
+def keep_tokens(
+    groups: Sequence[TrajectoryGroup], *, least: float | None = None, most: float | None = None
+) -> list[TrajectoryGroup]:
+    """Keep groups whose members sampled so many tokens on average."""
+    return _within(groups, lambda group: fmean(member.completion_tokens for member in _sound(group)), least, most)
+
+
+def deduplicate(groups: Sequence[TrajectoryGroup]) -> list[TrajectoryGroup]:
+    """Keep the first of groups that began in the same and whose members said the same."""
+    seen: set[object] = set()
+    kept = []
+    for group in groups:
+        members = _sound(group)
+        began = members[0].initial_hash if members else group.group_id
+        said = (group.tag, began, tuple(tuple(turn.response for turn in member.turns) for member in members))
+        if said not in seen:
+            seen.add(said)
+            kept.append(group)
+    return kept
+
+
+def shape_rewards(
+    groups: Sequence[TrajectoryGroup], *, metric: str, op: str = "add", weight: float = 1.0
+) -> list[TrajectoryGroup]:
+    """Change scores by a metric of each member: ``add``, ``subtract``, ``multiply``, ``divide`` by ``weight * metric``.
+
+    The last turn's reward has the difference, under the metric's name. Members without the metric stay as they are.
+
+    Raises:
+        ValueError: ``op`` is another word.
+    """
+    shaped = _OPS.get(op.lower())
+    if shaped is None:
+        raise ValueError(f"op must be one of {', '.join(_OPS)}, got {op!r}")
+    for group in groups:
+        for member in _sound(group):
+            if member.turns and metric in member.metrics:
+                _add(member, metric, shaped(member.score or 0.0, weight * member.metrics[metric]))
+    return list(groups)
+
+
+_OPS: Final[dict[str, Callable[[float, float], float]]] = {
+    "add": lambda score, by: score + by,
+    "subtract": lambda score, by: score - by,
+    "multiply": lambda score, by: score * by,
+    "divide": lambda score, by: score / by,
+}
+
+
+def _add(member: Trajectory, name: str, score: float) -> None:
+    difference = score - (member.score or 0.0)
+    last = member.turns[-1]
+    member.score = score
+    last.reward += difference
+    last.reward_parts[name] = last.reward_parts.get(name, 0.0) + difference
+
+
+def _sound(group: TrajectoryGroup) -> list[Trajectory]:
+    return [member for member in group.trajectories if not member.status.is_error]
+
+
+def _within(
+    groups: Sequence[TrajectoryGroup],
+    number: Callable[[TrajectoryGroup], float],
+    least: float | None,
+    most: float | None,
+) -> list[TrajectoryGroup]:
+    """Keep groups whose number is within bounds, and those without a sound member, which teach nothing anyway."""
+
+    def fits(group: TrajectoryGroup) -> bool:
+        if not _sound(group):
+            return True
+        found = number(group)
+        return (least is None or found >= least) and (most is None or found <= most)
+
+    return [group for group in groups if fits(group)]
+
+
+SCORE: Final = Registered(keep_scores, "experience")
+SPREAD: Final = Registered(keep_spread, "experience")
+SUCCESS: Final = Registered(keep_success, "experience")
+TOKENS: Final = Registered(keep_tokens, "experience")
+DEDUPLICATE_GROUPS: Final = Registered(deduplicate, "experience")
+REWARD_SHAPING: Final = Registered(shape_rewards, "experience")

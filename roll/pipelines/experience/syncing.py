@@ -1,0 +1,149 @@
+"""When a run that explores takes new weights from the run that learns, and when it waits for them.
+
+Both find each other in the folder of the run that learns: its checkpoints, and ``sync_requests``, where an explorer
+that sets the pace asks for one.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Final
+
+from roll.common.disk import replace_text
+from roll.config.experience_sync import SyncConfig
+from roll.runs.layout import CHECKPOINTS, list_checkpoints
+from roll.runs.outcome import State, state_of
+from roll.schedulers.groups import RolloutError
+
+REQUESTS: Final = "sync_requests"
+"""Folder of what explorers ask for: a file each, with the number of the request, and beside it the answer."""
+
+_ANSWER: Final = ".answer"
+_LOOK_EVERY: Final = 0.2
+
+Found = tuple[int, Path]
+"""Step and folder of a checkpoint."""
+
+
+def due_version(config: SyncConfig, step: int) -> int:
+    """Return the version that a step of an explorer samples with, where both keep step (``fixed``).
+
+    Explorer and trainer synchronise every ``interval`` steps, the explorer ``offset`` steps ahead. What is sampled in a
+    step and learned from in the same step of the trainer is ``offset + interval - 1`` versions behind at most.
+    """
+    return max(0, (step - 1 - config.offset) // config.interval * config.interval)
+
+
+class Synchronizer:
+    """Says which weights a step of an explorer samples with.
+
+    Args:
+        config: The style; ``None`` takes the newest checkpoint there is.
+        folder: The folder of the run that learns.
+        writer: Name of this explorer among others.
+        clock: Seconds.
+    """
+
+    def __init__(
+        self, config: SyncConfig | None, folder: Path, writer: str | None, clock: Callable[[], float] = time.monotonic
+    ) -> None:
+        self._config = config
+        self._folder = folder
+        self._request = folder / REQUESTS / (writer or "explorer").replace("/", "-")
+        self._clock = clock
+
+    async def before(self, step: int, version: int) -> Found | None:
+        """Return the checkpoint to take before a step, once it is there; ``None`` to go on with ``version``.
+
+        Raises:
+            RolloutError: It does not come in time, or was removed.
+        """
+        config = self._config
+        if config is None or config.style == "dynamic_by_trainer":
+            return self._newest(version)
+        if config.style == "fixed":
+            due = due_version(config, step)
+            return None if due <= version else await self._of(due, version)
+        if step == 1 or (step - 1) % config.interval:
+            return None
+        await self._asked_for(step)
+        return self._newest(version)
+
+    def _newest(self, version: int) -> Found | None:
+        found = list_checkpoints(self._folder / CHECKPOINTS)
+        return found[-1] if found and found[-1][0] > version else None
+
+    async def _of(self, step: int, version: int) -> Found | None:
+        """Wait for the checkpoint of a step; of a run that ended before it, take the last one."""
+        until = self._deadline()
+        while True:
+            over = self._is_over  # before the look: the last checkpoint may come in between
+            found = dict(list_checkpoints(self._folder / CHECKPOINTS))
+            if step in found:
+                return step, found[step]
+            if any(other > step for other in found):
+                raise RolloutError(
+                    f"{self._folder} has no checkpoint of step {step} any more: raise checkpoint_config.keep of the "
+                    "run that learns, and let both have the same experience.sync"
+                )
+            if over:
+                return self._newest(version)
+            await self._wait(until, f"a checkpoint of step {step}")
+
+    async def _asked_for(self, step: int) -> None:
+        """Ask for the weights of now, and wait until the run that learns says that there is a checkpoint of them."""
+        self._request.parent.mkdir(parents=True, exist_ok=True)
+        replace_text(self._request, str(step))
+        until = self._deadline()
+        while not (self._is_over or _is_answered(self._request)):
+            await self._wait(until, "the weights that it asked for")
+
+    @property
+    def _is_over(self) -> bool:
+        return state_of(self._folder) is State.FINISHED
+
+    def _deadline(self) -> float | None:
+        assert self._config is not None
+        return None if self._config.timeout is None else self._clock() + self._config.timeout
+
+    async def _wait(self, until: float | None, what: str) -> None:
+        if until is not None and self._clock() > until:
+            assert self._config is not None
+            raise RolloutError(
+                f"the run of {self._folder} has not written {what} within experience.sync.timeout="
+                f"{self._config.timeout:g} s. Start it, or look at what it does; then continue this one"
+            )
+        await asyncio.sleep(_LOOK_EVERY)
+
+
+class SyncRequests:
+    """What explorers ask of the run that learns.
+
+    Args:
+        folder: Its folder.
+    """
+
+    def __init__(self, folder: Path) -> None:
+        self._folder = folder / REQUESTS
+
+    def pending(self) -> list[Path]:
+        """Return the requests that have no answer yet."""
+        found = [path for path in sorted(self._folder.glob("[!.]*")) if path.suffix != _ANSWER]
+        return [path for path in found if not _is_answered(path)]
+
+    def answer(self, requests: list[Path]) -> None:
+        """Say that there is a checkpoint of the weights of now."""
+        for path in requests:
+            replace_text(_answer(path), path.read_text())
+
+
+def _answer(request: Path) -> Path:
+    return request.with_name(f"{request.name}{_ANSWER}")
+
+
+def _is_answered(request: Path) -> bool:
+    answer = _answer(request)
+    return answer.exists() and answer.read_text() == request.read_text()

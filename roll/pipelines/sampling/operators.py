@@ -1,0 +1,31 @@
+"""The operators that a configuration names."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from roll.common.registry import UnknownNameError
+from roll.config import Problem
+from roll.config.grading_keys import GradedKeys
+from roll.operators import Operator, operator_of
+from roll.operators.registry import On
+from roll.pipelines.run.checks import sentence
+
+
+def operators_on(config: GradedKeys, on: On) -> list[Operator]:
+    """Return the operators on tasks or on experience; the modules that register some must have been imported."""
+    chosen = config.operators.tasks if on == "tasks" else config.operators.experience
+    return [operator_of(each.name, each.args, on) for each in chosen]
+
+
+def operator_problems(config: GradedKeys) -> Iterator[Problem]:
+    """Yield operators that nobody knows, and options that they do not have."""
+    pipelines: dict[On, str] = {"tasks": "operators.tasks", "experience": "operators.experience"}
+    for on, path in pipelines.items():
+        for index, each in enumerate(getattr(config.operators, on)):
+            try:
+                operator_of(each.name, each.args, on)
+            except UnknownNameError as error:
+                yield Problem(f"{path}.{index}.name", sentence(error), "use a known name.", each.name)
+            except ValueError as error:
+                yield Problem(f"{path}.{index}.args", sentence(error), "correct it.", each.args)

@@ -1,0 +1,65 @@
+"""A run applies operators to its tasks and to what it samples, and says what they did."""
+
+from __future__ import annotations
+
+import sqlite3
+from pathlib import Path
+
+import pytest
+
+from roll.config import ConfigError
+from roll.pipelines.agentic import run_agentic
+from roll.pipelines.rlvr import run_rlvr
+from tests.e2e import rlvr_support, support
+from tests.e2e.ray_support import trained_on
+from tests.e2e.support import rows
+
+STEPS = {"max_steps": 2, "save_steps": 0, "eval_steps": 0}
+
+
+def test_groups_are_filtered_and_shaped_before_they_are_learned_from(tmp_path: Path) -> None:
+    operators = "[{name: spread, args: {least: 0.001}}, {name: reward_shaping, args: {metric: success, weight: 2.0}}]"
+    config = support.small_config(tmp_path / "out", **STEPS, operators__experience=operators)
+    run_agentic(config)
+    dropped = [int(row["operators/spread/dropped"]) for row in rows(tmp_path / "out")]
+    for step, count in enumerate(dropped, start=1):
+        kept = trained_on(tmp_path / "out", step)
+        assert len(kept) == 16 - 4 * count
+        for member in kept:
+            assert member.score == pytest.approx(sum(turn.reward for turn in member.turns))
+            assert member.turns[-1].reward_parts.get("success", 0.0) == 2.0 * member.success
+    assert sum(dropped) > 0
+
+
+def test_rows_are_filtered_once_and_the_run_says_how_many(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    database = tmp_path / "tasks.sqlite"
+    with sqlite3.connect(database) as connection:
+        connection.execute("create table sums (number integer primary key, question text, answer text, tag text)")
+        values = [(number, f"{number} + 1 =", str(number + 1), "math_rule") for number in range(9)]
+        connection.executemany("insert into sums values (?, ?, ?, ?)", values[::-1])
+    connection.close()
+    operators = [{"name": "filter", "args": {"column": "number", "least": 3}}]
+    config = rlvr_support.small_config(
+        tmp_path / "out", **STEPS, progress="lines", operators__tasks=operators, dynamic_sampling__enable=False,
+        actor_train__data_args={
+            "file_name": f"sqlite:///{database}#sums", "prompt": "question", "ground_truth": "answer",
+        },
+    )  # fmt: skip
+    run_rlvr(config)
+    assert "operator filter: dropped 3 of 9" in "".join(capfd.readouterr())
+    keys = {member.initial_hash for step in (1, 2) for member in trained_on(tmp_path / "out", step)}
+    assert keys <= {f"sums:{place}" for place in range(4, 10)}, "their places are those in the table"
+
+
+@pytest.mark.exhaustive
+@pytest.mark.parametrize(
+    ("written", "message"),
+    [
+        ("[curriculumm]", "unknown operator 'curriculumm'"),
+        ("[{name: filter, args: {colum: x}}]", "cannot be given"),
+        ("[success]", "works on experience, not on tasks"),
+    ],
+)
+def test_an_operator_that_cannot_be_is_refused_before_a_model_loads(tmp_path: Path, written: str, message: str) -> None:
+    with pytest.raises(ConfigError, match=message):
+        run_agentic(support.small_config(tmp_path / "out", **STEPS, operators__tasks=written))
