@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from roll.data.errors import DataError, Unit
@@ -20,7 +20,7 @@ class SqlTable:
 
     unit: Unit = "row"
 
-    def __init__(self, name: str, rows: list[Mapping[str, Any]], columns: list[str]) -> None:
+    def __init__(self, name: str, rows: Sequence[Mapping[str, Any]], columns: Sequence[str]) -> None:
         self.name = name
         self.columns = frozenset(columns)
         self._rows = rows

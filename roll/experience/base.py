@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
-from typing import Protocol
+from pathlib import Path
+from typing import Protocol, runtime_checkable
 
 from roll.experience.priorities import LEAST_USED, Priority
 from roll.trajectories.model import TrajectoryGroup
@@ -96,6 +97,30 @@ class StoreCounts:
     leased: int
     trained: int
     dropped: int
+
+
+@runtime_checkable
+class KeepsFiles(Protocol):
+    """A store whose groups lie in files of trajectories, which others may have too: none is written twice."""
+
+    def append_file(
+        self,
+        file: Path,
+        groups: Sequence[TrajectoryGroup],
+        policy_version: int,
+        kept: Collection[str],
+        prefix: str = "",
+    ) -> int:
+        """Keep groups that lie in a file already; returns how many were new.
+
+        Raises:
+            OSError: The file cannot be linked.
+        """
+        ...
+
+    def file_of(self, lease: Lease) -> Path | None:
+        """Return the file that has exactly the members of a lease, in its order."""
+        ...
 
 
 class ExperienceStore(Protocol):

@@ -4,18 +4,20 @@ from __future__ import annotations
 
 import threading
 from collections import defaultdict
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Iterable, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Final
 
 from roll.common.disk import sync
-from roll.experience.base import Reader
+from roll.experience.base import Lease, Reader
 from roll.experience.entries import Entry, Indexed, Segment, entries_of, first_of_each, group_of
 from roll.experience.index import Index
 from roll.experience.indexed import TRAIN, IndexedStore
 from roll.experience.opening import open_file
 from roll.experience.segments import SegmentReader, SegmentWriter
 from roll.trajectories.model import Trajectory, TrajectoryGroup
+from roll.trajectories.store import open_trajectories
 
 INDEX: Final = "index.sqlite"
 SEGMENTS: Final = "segments"
@@ -66,10 +68,60 @@ class FolderStore(IndexedStore):
             return len(self._index.add([]))
         members = [member for group in new for member in group.trajectories]
         with self._writing:
-            if self._writer is None:
-                self._writer = SegmentWriter(self.path / SEGMENTS, self._has)
-            name, digest = self._writer.write(members, policy_version, self.path.name)
+            name, digest = self._own_writer.write(members, policy_version, self.path.name)
         return self.add(entries_of(new, policy_version), Segment(f"{SEGMENTS}/{name}", digest))
+
+    def append_file(
+        self,
+        file: Path,
+        groups: Sequence[TrajectoryGroup],
+        policy_version: int,
+        kept: Collection[str],
+        prefix: str = "",
+    ) -> int:
+        """Keep groups that lie in a file of trajectories already: it is linked, and not written once more.
+
+        Nothing may write into that file later; it may be replaced or removed.
+
+        Args:
+            file: The file, with the members of all ``groups`` one after another.
+            groups: The groups.
+            policy_version: The weights that sampled them.
+            kept: The ids of those that are to be kept.
+            prefix: Put before the ids of groups and of their members.
+
+        Returns:
+            How many were new.
+
+        Raises:
+            OSError: It cannot be linked.
+        """
+        entries = [replace(each, group_id=prefix + each.group_id) for each in entries_of(groups, policy_version)
+                   if each.group_id in kept]  # fmt: skip
+        missing = self.missing(each.group_id for each in entries)
+        if not missing:
+            return len(self._index.add([]))
+        with self._writing:
+            name, digest = self._own_writer.link(file)
+        new = [each for each in entries if each.group_id in missing]
+        return self.add(new, Segment(f"{SEGMENTS}/{name}", digest, prefix))
+
+    def file_of(self, lease: Lease) -> Path | None:
+        """Return the file that has exactly the members of a lease, in its order; ``None`` where there is none."""
+        found = self._index.lease(self._reader, len(lease.numbers), lease.step) or []
+        places = {each.segment for each in found}
+        segment = next(iter(places), None)
+        if len(places) != 1 or segment is None or segment.prefix:
+            return None
+        rows = [row for each in found for row in range(each.entry.first_row, each.entry.first_row + each.entry.members)]
+        with open_trajectories(self.path / segment.path) as file:
+            return self.path / segment.path if rows == list(range(file.metadata.num_rows)) else None
+
+    @property
+    def _own_writer(self) -> SegmentWriter:
+        if self._writer is None:
+            self._writer = SegmentWriter(self.path / SEGMENTS, self._has)
+        return self._writer
 
     def add(self, entries: Sequence[Entry], segment: Segment) -> int:
         """Make groups exist whose members are in a file already. Returns how many were new."""

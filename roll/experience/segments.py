@@ -80,9 +80,28 @@ class SegmentWriter:
         Raises:
             ValueError: A number does not fit its column.
         """
-        path = self._folder / f"{self._name}-{self._written:06d}.parquet"
-        self._written += 1
+        path = self._next()
         write_trajectories(path, trajectories, step=policy_version, phase="train", run=run)
+        return self._on_disk(path)
+
+    def link(self, file: Path) -> tuple[str, str]:
+        """Make a file of trajectories a segment without another copy of it: the same content under a second name.
+
+        Returns:
+            Its file name, and the digest of its content.
+
+        Raises:
+            OSError: The file is on another disk, or that disk knows no links.
+        """
+        path = self._next()
+        os.link(file, path)
+        return self._on_disk(path)
+
+    def _next(self) -> Path:
+        self._written += 1
+        return self._folder / f"{self._name}-{self._written - 1:06d}.parquet"
+
+    def _on_disk(self, path: Path) -> tuple[str, str]:
         digest = digest_of(path)
         sync(path)
         sync(self._folder)

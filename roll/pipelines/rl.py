@@ -167,12 +167,16 @@ class RLPipeline(SampledRun[Config]):
                 await to_its_end(asyncio.create_task(self.take_weights(*found)))
         return True
 
-    def pass_on(self, groups: Sequence[TrajectoryGroup], step: int) -> dict[str, float] | None:
+    def stored_file(self, step: int) -> Path | None:
+        """Return the file that has exactly what a step was given, as that step's, where there is one already."""
+        return None if self.stored is None else self.stored.file(step)
+
+    def pass_on(self, groups: Sequence[TrajectoryGroup], step: int, file: Path | None) -> dict[str, float] | None:
         """Put the groups into the store, where this run explores; the step is complete then."""
         if self.explorer is None:
             return None
         with self.changing(step):
-            kept = self.explorer.keep(groups, self.core.engines.version)
+            kept = self.explorer.keep(groups, self.core.engines.version, file)
             self.stream.trained()
         if not kept["experience/new_groups"]:
             self.progress.warning(f"step {step}: the store has these groups already; another seed samples others")

@@ -113,8 +113,18 @@ class SampledRun(Run[Config]):
         """Wait until a step may begin; return whether anything is sampled in it."""
         return True
 
-    def pass_on(self, groups: Sequence[TrajectoryGroup], step: int) -> dict[str, float] | None:
-        """Give the groups to who learns from them, if this run does not, and return metrics: the step is complete."""
+    def stored_file(self, step: int) -> Path | None:
+        """Return the file that has exactly what a step was given, as that step's, where there is one already."""
+        return None
+
+    def pass_on(self, groups: Sequence[TrajectoryGroup], step: int, file: Path | None) -> dict[str, float] | None:
+        """Give the groups to who learns from them, if this run does not, and return metrics: the step is complete.
+
+        Args:
+            groups: What was sampled.
+            step: The step.
+            file: Where they were stored, if they were.
+        """
         return None
 
     def version_before(self, step: int) -> int:
@@ -145,8 +155,8 @@ class SampledRun(Run[Config]):
             for note in rollout.notes:
                 self.progress.warning(f"step {step}: {note}")
             report_failures(self.progress, new.groups, f"step {step}")
-            store(self.config, new.groups, step, "train", self.core.token_text)
-        begun, learned = time.time(), self.pass_on(rollout.groups, step)
+            file = store(self.config, new.groups, step, "train", self.core.token_text, self.stored_file(step))
+        begun, learned = time.time(), self.pass_on(rollout.groups, step, file)
         if learned is None:
             batch = self.learner.make_batch(rollout.groups)
             learned = await to_its_end(asyncio.create_task(self.update(batch, step)))

@@ -55,6 +55,9 @@ def test_what_is_explored_teaches_what_it_would_have_taught_in_one_run(kind: str
     assert not same(train_state(tmp_path / "train", 2)["model"], learned["model"])
     assert [row["rollout/staleness/max"] for row in rows(tmp_path / "train")] == [0, 1]
     assert not list((tmp_path / "explore").glob("checkpoints/*/hf"))
+    files = [store / "segments", tmp_path / "explore" / "trajectories", tmp_path / "train" / "trajectories"]
+    written = [{path.stat().st_ino for path in folder.glob("*.parquet")} for folder in files]
+    assert written[0] == written[1] == written[2] and len(written[0]) == 2, "what is sampled is on the disk once"
 
 
 @pytest.mark.parametrize("kind", ["agentic", "rlvr"])

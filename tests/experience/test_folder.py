@@ -15,7 +15,7 @@ from roll.experience.folder import FolderStore
 from roll.experience.index import Index
 from roll.experience.segments import digest_of
 from roll.trajectories.model import Trajectory
-from roll.trajectories.store import read_origin, read_trajectories
+from roll.trajectories.store import read_origin, read_trajectories, write_trajectories
 
 
 class KilledError(BaseException):
@@ -210,3 +210,34 @@ def test_a_store_may_be_moved(tmp_path: Path) -> None:
     shutil.move(tmp_path / "here", tmp_path / "there")
     lease = FolderStore(tmp_path / "there").lease(4, 1)
     assert lease is not None and list(lease.groups) == [make_group(number) for number in range(4)]
+
+
+def test_groups_that_lie_in_a_file_are_kept_without_writing_them_again(tmp_path: Path) -> None:
+    groups = [make_group(number) for number in range(4)]
+    file = tmp_path / "file.parquet"
+    members = [member for group in groups for member in group.trajectories]
+    write_trajectories(file, members, step=3, phase="train", run="explores")
+    store = FolderStore(tmp_path / "store")
+    kept = {group.group_id for group in groups[:3]}
+    assert store.append_file(file, groups, 7, kept) == 3 and store.append_file(file, groups, 7, kept) == 0
+    (segment,) = segments(tmp_path / "store")
+    assert segment.stat().st_ino == file.stat().st_ino
+    write_trajectories(file, members[:1], step=4, phase="train", run="explores")  # the run goes on over its file
+    lease = store.lease(3, 1)
+    assert lease is not None and list(lease.groups) == groups[:3] and lease.policy_version == (7, 7, 7)
+    assert (store.file_of(lease) is None) == bool(groups[3].trajectories), "whether the file has more"
+    assert store.append_file(segment, groups, 8, {group.group_id for group in groups}, "other/") == 4
+    again = store.lease(4, 2)
+    assert again is not None
+    assert [group.group_id for group in again.groups] == [f"other/{group.group_id}" for group in groups]
+    assert all(member.group_id == group.group_id for group in again.groups for member in group.trajectories)
+    store.append([make_group(8), make_group(9)], 9)
+    last = store.lease(2, 3)
+    assert last is not None and store.file_of(last) not in (None, segment)
+
+
+def test_a_file_that_cannot_be_linked_leaves_nothing(tmp_path: Path) -> None:
+    store = FolderStore(tmp_path / "store")
+    with pytest.raises(OSError):
+        store.append_file(tmp_path / "nowhere.parquet", [make_group(0)], 0, {make_group(0).group_id})
+    assert not segments(tmp_path / "store") and not store.counts().groups

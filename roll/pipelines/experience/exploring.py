@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Final
 
 from roll.config.experience import ExperienceConfig
-from roll.experience.base import ExperienceStore
+from roll.experience.base import ExperienceStore, KeepsFiles
 from roll.pipelines.experience.syncing import Synchronizer
 from roll.trajectories.model import TrajectoryGroup
 
@@ -38,14 +38,32 @@ class Explorer:
         follow = config.follow
         self._synchronizer = None if follow is None else Synchronizer(config.sync, follow, config.writer)
 
-    def keep(self, groups: Sequence[TrajectoryGroup], version: int) -> dict[str, float]:
+    def keep(self, groups: Sequence[TrajectoryGroup], version: int, file: Path | None = None) -> dict[str, float]:
         """Put the groups of a step into the store; returns how many were new, and how many have not been learned from.
 
         Groups that broke are left out.
+
+        Args:
+            groups: The groups.
+            version: The weights that sampled them.
+            file: The file of trajectories that has all of them, if there is one: the store keeps that, where it can.
         """
-        new = self._store.append([self._named(group) for group in whole(groups)], version)
+        new = self._linked(groups, version, file)
+        if new is None:
+            new = self._store.append([self._named(group) for group in whole(groups)], version)
         counts = self._store.counts()
         return {"experience/new_groups": float(new), "experience/available": float(counts.fresh)}
+
+    def _linked(self, groups: Sequence[TrajectoryGroup], version: int, file: Path | None) -> int | None:
+        """Keep the file of some groups; ``None`` where the store keeps none, or the disk knows no links."""
+        if file is None or not isinstance(self._store, KeepsFiles):
+            return None
+        kept = {group.group_id for group in whole(groups)}
+        prefix = "" if self._config.writer is None else f"{self._config.writer}/"
+        try:
+            return self._store.append_file(file, groups, version, kept, prefix)
+        except OSError:
+            return None
 
     def _named(self, group: TrajectoryGroup) -> TrajectoryGroup:
         """Return a group under the name that it has in the store."""

@@ -7,12 +7,14 @@ import time
 from collections import Counter
 from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import replace
+from pathlib import Path
 from typing import Any, Final, TypeVar
 
-from roll.experience.base import ExperienceStore, Lease
+from roll.experience.base import ExperienceStore, KeepsFiles, Lease
 from roll.schedulers.group_stream import OnProgress, StepGroups
 from roll.schedulers.groups import RolloutError
 from roll.schedulers.staleness import staleness_metrics
+from roll.trajectories.store import read_origin
 
 Published = TypeVar("Published")
 
@@ -83,6 +85,13 @@ class StoredGroups:
             **({f"rollout/groups/{tag}": float(count) for tag, count in tags.items()} if len(tags) > 1 else {}),
         }
         return StepGroups(groups, dropped=[], is_fallback=False, metrics=metrics)
+
+    def file(self, step: int) -> Path | None:
+        """Return the file that has exactly what a step was given last, as that step's; ``None`` where there is none."""
+        if self._leased is None or not isinstance(self._store, KeepsFiles):
+            return None
+        file = self._store.file_of(self._leased)
+        return file if file is not None and read_origin(file).step == step else None
 
     @property
     def is_empty(self) -> bool:

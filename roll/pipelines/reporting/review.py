@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import random
 import shutil
 from collections.abc import Callable, Iterator, Sequence
@@ -33,13 +34,44 @@ def report_failures(progress: Progress, groups: Sequence[TrajectoryGroup], where
 
 
 def store(
-    config: SamplingConfig, groups: Sequence[TrajectoryGroup], step: int, phase: Phase, token_text: Callable[[int], str]
-) -> None:
-    """Write the trajectories of a step as parquet, where that is due."""
-    if config.stores(step) or (phase == "val" and config.trajectory_dump_steps):
-        path = trajectory_path(config.output_dir, step, phase)
-        trajectories = list(all_trajectories(groups))
-        write_trajectories(path, trajectories, step=step, phase=phase, run=config.exp_name, token_text=token_text)
+    config: SamplingConfig,
+    groups: Sequence[TrajectoryGroup],
+    step: int,
+    phase: Phase,
+    token_text: Callable[[int], str],
+    there: Path | None = None,
+) -> Path | None:
+    """Write the trajectories of a step as parquet, where that is due.
+
+    Args:
+        config: Where, and at which steps.
+        groups: The groups.
+        step: The step.
+        phase: What they are for.
+        token_text: Gives the text of a token.
+        there: A file that has exactly these groups as those of this step already; it is linked, where it can be.
+
+    Returns:
+        The file, where one was due.
+    """
+    if not (config.stores(step) or (phase == "val" and config.trajectory_dump_steps)):
+        return None
+    path = trajectory_path(config.output_dir, step, phase)
+    if there is not None and _is_linked(there, path):
+        return path
+    trajectories = list(all_trajectories(groups))
+    return write_trajectories(path, trajectories, step=step, phase=phase, run=config.exp_name, token_text=token_text)
+
+
+def _is_linked(file: Path, path: Path) -> bool:
+    """Give a file a second name; false where the disk knows no links, or it is another disk."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    try:
+        path.unlink(missing_ok=True)
+        os.link(file, path)
+    except OSError:
+        return False
+    return True
 
 
 def keep_evaluation(
