@@ -25,11 +25,6 @@ class SamplingConfig(SamplingKeys):
         """Return what a step samples, and how that becomes optimiser steps."""
         raise NotImplementedError(f"{type(self).__name__} does not say what it samples.")
 
-    @property
-    def groups_per_step(self) -> int:
-        """Groups of a training step."""
-        raise NotImplementedError(f"{type(self).__name__} does not say how many groups a step has.")
-
     def update_plan(self) -> UpdatePlan:
         """Return how the trajectories of a step become optimiser steps."""
         return update_plan(self)

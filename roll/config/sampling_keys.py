@@ -124,6 +124,11 @@ class SamplingKeys(TrainerKeys):
         return self.async_generation_ratio > 0
 
     @property
+    def groups_per_step(self) -> int:
+        """Groups of a training step."""
+        raise NotImplementedError(f"{type(self).__name__} does not say how many groups a step has.")
+
+    @property
     def sampled_per_step(self) -> int:
         """Trajectories that a training step samples."""
         return self.rollout_batch_size

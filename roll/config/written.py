@@ -168,6 +168,8 @@ def _secrets(value: Any, name: str = "") -> Iterator[str]:
 
 def scalar(value: Any) -> str:
     """Return a value as YAML on one line, as OmegaConf reads it."""
+    if isinstance(value, ConfigModel):
+        return scalar({name: item for name, item, is_set in _keys(value) if is_set})
     if isinstance(value, Mapping):
         return "{" + ", ".join(f"{scalar(key)}: {scalar(item)}" for key, item in value.items()) + "}"
     if isinstance(value, list | tuple):

@@ -62,7 +62,7 @@ def operated(sources: Iterable[Rows], operators: Sequence[Operator], report: Loa
     listed = list(sources)
     if not operators:
         return listed
-    rows, origin = [], []
+    rows, origin = list[TaskRow](), list[tuple[int, int]]()
     for number, source in enumerate(listed):
         for index, columns in enumerate(source):
             rows.append(TaskRow(len(rows), f"{source.name}:{source.place(index)}", dict(columns)))

@@ -126,3 +126,10 @@ def test_differences_are_listed_by_key() -> None:
     )
     assert differences(before, before) == []
     assert differences(before, after) == ["max_steps: 3 → 4", "variables.y: (none) → [2]", "variables.x: 1 → (none)"]
+
+
+def test_a_list_of_sections_is_written_with_what_was_set(tmp_path: Path) -> None:
+    operators = {"experience": [{"name": "spread", "args": {"least": 0.1}}, "deduplicate_groups"]}
+    config = AgenticConfig.model_validate({"operators": operators})
+    assert "experience: [{name: spread, args: {least: 0.1}}, {name: deduplicate_groups}]" in to_yaml(config)
+    assert again(config, tmp_path) == config

@@ -34,16 +34,14 @@ def test_groups_are_filtered_and_shaped_before_they_are_learned_from(tmp_path: P
 def test_rows_are_filtered_once_and_the_run_says_how_many(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
     database = tmp_path / "tasks.sqlite"
     with sqlite3.connect(database) as connection:
-        connection.execute("create table sums (number integer primary key, question text, answer text, tag text)")
+        connection.execute("create table sums (number integer primary key, prompt text, ground_truth text, tag text)")
         values = [(number, f"{number} + 1 =", str(number + 1), "math_rule") for number in range(9)]
         connection.executemany("insert into sums values (?, ?, ?, ?)", values[::-1])
     connection.close()
     operators = [{"name": "filter", "args": {"column": "number", "least": 3}}]
     config = rlvr_support.small_config(
         tmp_path / "out", **STEPS, progress="lines", operators__tasks=operators, dynamic_sampling__enable=False,
-        actor_train__data_args={
-            "file_name": f"sqlite:///{database}#sums", "prompt": "question", "ground_truth": "answer",
-        },
+        actor_train__data_args__file_name=f"sqlite:///{database}#sums",
     )  # fmt: skip
     run_rlvr(config)
     assert "operator filter: dropped 3 of 9" in "".join(capfd.readouterr())
