@@ -240,7 +240,9 @@ class RLPipeline(SampledRun[Config]):
         """Say what was read."""
         yield from super().remarks()
         if self.stored is not None and self.stored.is_empty and self.config.experience is not None:
-            yield f"  store     {self.config.experience.path} is empty: this run waits for one with mode=explore"
+            path = self.config.experience.path
+            place = path.rpartition("@")[2] if isinstance(path, str) else path  # an address may have a password
+            yield f"  store     {place} is empty: this run waits for one with mode=explore"
         yield from (f"  {line}" for line in self._written)
 
     def keep(self, batch: TrainingBatch, step: int) -> None:
