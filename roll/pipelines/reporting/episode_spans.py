@@ -27,7 +27,7 @@ def trace_of(trajectory: Trajectory) -> int:
 
 def ended(trajectory: Trajectory) -> float:
     """Return when an episode was over, its grade included, in Unix seconds."""
-    return max((turn.began + sum(turn.seconds.values()) for turn in trajectory.turns), default=trajectory.began)
+    return max((_phases(turn)[-1][2] for turn in trajectory.turns), default=trajectory.began)
 
 
 def sampled_spans(trajectory: Trajectory) -> Iterator[Span]:
@@ -53,15 +53,22 @@ def sampled_spans(trajectory: Trajectory) -> Iterator[Span]:
 
 
 def _turn_spans(trace: int, whole: int, number: int, turn: Turn) -> Iterator[Span]:
-    inside, at = span_id(trace, number), turn.began
+    inside, phases = span_id(trace, number), _phases(turn)
     oldest, newest = turn.policy_version
     known = {"turn": number, "tokens": len(turn.completion_ids), "oldest_version": oldest, "newest_version": newest}
-    yield Span(trace, inside, f"turn {number}", at, at + sum(turn.seconds.values()), whole, known)
+    yield Span(trace, inside, f"turn {number}", turn.began, phases[-1][2], whole, known)
+    for phase, begun, until in phases:
+        if until > begun:
+            yield Span(trace, span_id(trace, number, phase), _NAMES.get(phase, phase), begun, until, inside)
+
+
+def _phases(turn: Turn) -> list[tuple[str, float, float]]:
+    """Return the phases of a turn with begin and end, added up in one order: the last ends when the turn does."""
+    at, found = turn.began, [("", turn.began, turn.began)]
     for phase in sorted(turn.seconds, key=_order):
-        until = at + turn.seconds[phase]
-        if until > at:
-            yield Span(trace, span_id(trace, number, phase), _NAMES.get(phase, phase), at, until, inside)
-        at = until
+        found.append((phase, at, at + turn.seconds[phase]))
+        at = found[-1][2]
+    return found
 
 
 def _order(phase: str) -> int:
