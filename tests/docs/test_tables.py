@@ -32,6 +32,7 @@ DECORATORS = {
     "register_pipeline": "roll.config",
     "register_group_reward": "roll.rewards.groups",
     "register_priority": "roll.experience.priorities",
+    "register_operator": "roll.operators",
 }
 
 
