@@ -10,7 +10,7 @@ from importlib.resources import files
 from typing import Any, Final
 
 _ORNAMENTS: Final = re.compile(
-    r"[-_](instruct|chat|base|it|hf|think(ing)?|gptq|awq|fp8|int4|bf16|v\d(\.\d)*|\d{4})(?=[-_]|$)"
+    r"[-_](instruct|chat|base|it|hf|think(ing)?|gptq|awq|fp8|int4|bf16|v\d\.\d|\d{4})(?=[-_]|$)"
 )
 
 
