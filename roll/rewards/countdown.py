@@ -74,6 +74,8 @@ def _computed(node: ast.expr, used: list[int]) -> Fraction:
     if isinstance(node, ast.Constant) and type(node.value) is int:
         used.append(node.value)
         return Fraction(node.value)
+    if isinstance(node, ast.UnaryOp) and isinstance(node.op, ast.USub):
+        return -_computed(node.operand, used)
     if isinstance(node, ast.BinOp):
         left, right = _computed(node.left, used), _computed(node.right, used)
         if isinstance(node.op, ast.Add):

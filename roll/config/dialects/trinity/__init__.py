@@ -10,12 +10,13 @@ from roll.config.dialects.trinity.buffer import BUFFER_ROWS
 from roll.config.dialects.trinity.explorer import EXPLORER_ROWS
 from roll.config.dialects.trinity.model import MODEL_ROWS
 from roll.config.dialects.trinity.run import RUN_ROWS
+from roll.config.dialects.trinity.stores import STORE_ROWS
 from roll.config.dialects.trinity.trainer import TRAINER_ROWS
 from roll.config.dialects.verl import VERL
 
 TRINITY: Final = Guide(
     "Trinity-RFT",
-    (*ALGORITHM_ROWS, *MODEL_ROWS, *BUFFER_ROWS, *TRAINER_ROWS, *EXPLORER_ROWS, *RUN_ROWS),
+    (*ALGORITHM_ROWS, *MODEL_ROWS, *BUFFER_ROWS, *STORE_ROWS, *TRAINER_ROWS, *EXPLORER_ROWS, *RUN_ROWS),
     inside={"trainer.trainer_config": VERL},
 )
 """The Trinity-RFT configuration guide; what is handed on to its trainer is written in verl's keys."""

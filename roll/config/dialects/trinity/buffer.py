@@ -11,13 +11,10 @@ from roll.config.dialects.trinity.rewards import GAMES, grade, name_of, reward, 
 from roll.config.dialects.trinity.sections import (
     ALGO,
     DATA,
-    EXPERTS,
     INPUT,
     SAMPLING,
-    STORE,
     TASKS,
     TRAIN,
-    compares_pairs,
     distils,
     first_of,
     samples,
@@ -110,67 +107,10 @@ def _column(native: str) -> Any:
     return convert
 
 
-def _of_demonstrations(native: Mapping[str, str]) -> Any:
-    """Convert a column of rows that are learned from, by the pipeline's key for it."""
-
-    def convert(value: Any, look: Look) -> Any:
-        if samples(look):
-            return Unused("samples have no columns")
-        kind = "dpo" if compares_pairs(look) else "sft"
-        return Sets({native[kind]: value}) if kind in native else Unused("this pipeline has no such column")
-
-    return convert
-
-
-def _store_path(value: Any, look: Look) -> Any:
-    if not samples(look):
-        return Sets({f"{DATA}.file_name": value})
-    if look("mode") in ("explore", "train"):
-        name = str(value).rpartition("/")[2].rpartition(".")[0] or "experience"
-        return Sets({"experience.path": f"output/{name}"}, note="a store is a folder, which both programs see")
-    return Unused("trajectories are kept in memory and written as parquet")
-
-
-def _store_kind(value: Any, look: Look) -> Any:
-    if value not in _STORAGES:
-        raise FixableError("there is no such storage.", f"use {', '.join(_STORAGES)}.")
-    if not samples(look):
-        return Unused("" if value == "file" else "rows come from files")
-    return Unused("" if value == "queue" else "trajectories are kept in memory and written as parquet")
-
-
 def _task_kind(value: Any, look: Look) -> Any:
     if value not in _STORAGES:
         raise FixableError("there is no such storage.", "use file.")
     return Unused() if value == "file" else Impossible("prompts come from files", "write them into one")
-
-
-def _replays(value: Any, look: Look) -> Any:
-    if value is not True:
-        return Unused()
-    note = "half of a step's groups are replayed"
-    return Sets({"experience.fresh_share": 0.5}, {"experience.uses": 2}, note)
-
-
-def _priority(value: Any, look: Look) -> Any:
-    if look(f"{STORE}.replay_buffer.enable") is not True:
-        return Unused("nothing is replayed")
-    if value == "linear_decay":
-        return Sets({"experience.priority": value})
-    if value == "decay_limit_randomization":
-        return Sets(
-            {"experience.priority": "linear_decay"}, note="without a random part; `experience.uses` limits uses"
-        )
-    raise FixableError("there is no such priority.", "use linear_decay or decay_limit_randomization.")
-
-
-def _priority_option(native: str) -> Any:
-    def convert(value: Any, look: Look) -> Any:
-        if look(f"{STORE}.replay_buffer.enable") is not True:
-            return Unused("nothing is replayed")
-        return Sets({native: value}) if native else Unused("priorities have no random part")
-
-    return convert
 
 
 def _evaluations(value: Any, look: Look) -> Any:
@@ -252,10 +192,6 @@ def _overlong(native: str) -> Any:
     return convert
 
 
-def _expert_files(value: Any, look: Look) -> Any:
-    return Sets({"expert.data_args.file_name": value})
-
-
 def _answered_by(value: Any, look: Look) -> Any:
     judged = value is True and bool(first_of(look("explorer.auxiliary_models")))
     return Unused("the verifiers in rewards grade") if not judged else Unused("the workflow's judge is llm_judge")
@@ -276,30 +212,6 @@ def _selector(value: Any, look: Look) -> Any:
     return Impossible("rows are drawn evenly in each epoch", "custom_cls, whose order is its own, or dynamic_sampling")
 
 
-def _of_rows(native: str) -> Any:
-    def convert(value: Any, look: Look) -> Any:
-        return Unused("samples are in no file") if samples(look) else Sets({f"{DATA}.{native}": value})
-
-    return convert
-
-
-def _form(value: Any, look: Look) -> Any:
-    if value not in ("plaintext", "messages", "chatpair"):
-        raise FixableError("there is no such form.", "use plaintext or messages.")
-    return Unused()
-
-
-def _own_template(value: Any, look: Look) -> Any:
-    return Sets({f"{DATA}.template": value})
-
-
-def _cooldown(value: Any, look: Look) -> Any:
-    if look(f"{STORE}.replay_buffer.enable") is not True:
-        return Unused("nothing is replayed")
-    return Sets({"experience.cooldown": 1}, note="a group rests for a step")
-
-
-_STORED: Final = "trajectories are kept in memory and written as parquet"
 _READ: Final = "files are read once, by one process"
 
 BUFFER_ROWS: Final = (
@@ -341,7 +253,7 @@ BUFFER_ROWS: Final = (
         lambda value, look: value in (1, look(f"{ALGO}.repeat_times")),
     ),
     Row(f"{TASKS}.storage_type", note="Prompts come from files.", convert=_task_kind, agrees=f"{DATA}.file_name"),
-    *no_effect("a file is its name", f"{TASKS}.name", f"{STORE}.name", f"{EXPERTS}.name"),
+    *no_effect("a file is its name", f"{TASKS}.name"),
     Row(f"{TASKS}.default_workflow_type", note="what grades, or is played", convert=_workflow, agrees="rewards"),
     Row(f"{INPUT}.default_workflow_type", note="what grades, or is played", convert=_common_workflow, agrees="rewards"),
     Row(f"{TASKS}.default_reward_fn_type", note="what grades", convert=reward, agrees="rewards"),
@@ -396,7 +308,6 @@ BUFFER_ROWS: Final = (
     *no_effect(
         _READ,
         *(f"{TASKS}.{name}" for name in ("enable_progress_bar", "index", "max_retry_times", "max_retry_interval")),
-        *(f"{STORE}.{name}" for name in ("enable_progress_bar", "index", "max_retry_times", "max_retry_interval")),
     ),
     *no_effect(_READ, f"{TASKS}.repeat_times", f"{TASKS}.total_epochs", f"{TASKS}.ray_namespace"),
     *(
@@ -407,74 +318,6 @@ BUFFER_ROWS: Final = (
             *no_effect("rows are drawn evenly in each epoch", f"{selector}.feature_keys", f"{selector}.kwargs"),
             *no_effect("the order follows from `seed`", f"{selector}.seed"),
         )
-    ),
-    Row(f"{STORE}.storage_type", note="queue, or file", convert=_store_kind, agrees=f"{DATA}.file_name"),
-    Row(f"{STORE}.path", note="rows of a file, or a store", convert=_store_path),
-    Row(f"{STORE}.split", note="of a folder or a data set", convert=_of_rows("split")),
-    Row(f"{STORE}.subset_name", note="of a data set of several", convert=_of_rows("subset")),
-    *(
-        Row(f"{STORE}.format.{key}", note="columns of rows that are learned from", convert=_of_demonstrations(native))
-        for key, native in {
-            "messages_key": {"sft": "messages_key"},
-            "prompt_key": {"sft": "prompt_key", "dpo": "prompt_key"},
-            "response_key": {"sft": "response_key"},
-            "chosen_key": {"dpo": "chosen_key"},
-            "rejected_key": {"dpo": "rejected_key"},
-            "tools_key": {"sft": "tools_key", "dpo": "tools_key"},
-            "system_prompt_key": {"sft": "system_key", "dpo": "system_key"},
-        }.items()
-    ),
-    Row(
-        f"{STORE}.format.prompt_type", note="plaintext, messages or chatpair", convert=_form, agrees=f"{DATA}.file_name"
-    ),
-    Row(f"{STORE}.format.chat_template", note="of the policy", convert=_own_template),
-    Row(f"{STORE}.format.enable_thinking", f"{DATA}.enable_thinking"),
-    *no_effect("every turn of a conversation is imitated", f"{STORE}.format.enable_concatenated_multi_turn"),
-    Row(f"{STORE}.replay_buffer.enable", "experience.fresh_share", "half of a step's groups", _replays),
-    Row(f"{STORE}.replay_buffer.priority_fn", "experience.priority", "of a replay", _priority),
-    Row(
-        f"{STORE}.replay_buffer.priority_fn_args.decay",
-        "experience.priority_options",
-        "of a replay",
-        _priority_option("experience.priority_options.decay"),
-    ),
-    Row(
-        f"{STORE}.replay_buffer.priority_fn_args.use_count_limit",
-        "experience.uses",
-        "of a replay",
-        _priority_option("experience.uses"),
-    ),
-    Row(f"{STORE}.replay_buffer.priority_fn_args.sigma", note="of a replay", convert=_priority_option("")),
-    Row(
-        f"{STORE}.replay_buffer.reuse_cooldown_time",
-        "experience.cooldown",
-        "seconds there, steps here",
-        _cooldown,
-    ),
-    *no_effect(
-        _STORED,
-        *(f"{STORE}.{name}" for name in ("capacity", "max_read_timeout", "use_priority_queue", "schema_type")),
-        f"{STORE}.wrap_in_ray",
-    ),
-    *no_effect(_STORED, f"{STORE}.reuse_cooldown_time", f"{STORE}.replay_buffer_kwargs"),
-    Row(f"{EXPERTS}.path", "expert.data_args.file_name", "what experts wrote", _expert_files),
-    Row(f"{EXPERTS}.format.messages_key", "expert.messages_key"),
-    Row(f"{EXPERTS}.format.prompt_key", "expert.prompt_key"),
-    Row(f"{EXPERTS}.format.response_key", "expert.response_key"),
-    *impossible("a policy is shown text only", f"{EXPERTS}.format.image_key"),
-    Row(f"{EXPERTS}.format.prompt_type", note="plaintext or messages", convert=_form, agrees="expert.data_args"),
-    Row(f"{EXPERTS}.split", "expert.data_args.split"),
-    Row(f"{EXPERTS}.subset_name", "expert.data_args.subset"),
-    agreeing(
-        f"{EXPERTS}.storage_type",
-        "expert.data_args.file_name",
-        "rows come from files",
-        lambda value, look: value == "file",
-    ),
-    agreeing(f"{EXPERTS}.schema_type", "expert", "rows are demonstrations", lambda value, look: value == "sft"),
-    *no_effect("rows of experts are drawn anew in each epoch, as long as the run lasts", f"{EXPERTS}.total_epochs"),
-    *no_effect(
-        "rows of experts are drawn anew in each epoch", f"{EXPERTS}.enable_progress_bar", f"{EXPERTS}.total_steps"
     ),
     *impossible(
         "a warm-up is a stage of its own",
