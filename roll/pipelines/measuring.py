@@ -22,7 +22,7 @@ from roll.pipelines.sampling.evaluation import sample_all
 from roll.pipelines.sampling.grading import GradedPlay, graders_by_tag, start_graders
 from roll.pipelines.sampling.levels import VAL, require_turns, start_environments, validation_levels
 from roll.pipelines.sampling.prompt_data import eval_prompts
-from roll.pipelines.sampling.prompts import prompt_play
+from roll.pipelines.sampling.prompts import prompt_play, response_play
 from roll.schedulers.answers import Grader, PromptPlay, prompt_tasks
 from roll.schedulers.levels import Level, LevelPlay
 from roll.schedulers.tasks import Play, Task
@@ -151,7 +151,7 @@ async def _answer(config: EvaluationConfig, greedy: bool, shown: Progress | None
         async with sampler.engines.watched():
             if config.recorded is not None:
                 recorded = _listed if listed else _stored
-                play = prompt_play(config, sampler, graders, config.val_generating)
+                play = response_play(config, sampler, graders, config.val_generating)
                 return Measured(await _grade(play, recorded(config.recorded, prompts)), text, drawn=False)
             each = 1 if greedy else config.val_generating.num_return_sequences
             with _shown(config, shown, f"{len(prompts)} prompts × {each} responses") as progress:

@@ -95,7 +95,7 @@ class KeyWatch:
             self.note(section, key)
             return object.__getattribute__(section, key)
 
-        ConfigModel.__getattribute__ = read  # type: ignore[method-assign]
+        ConfigModel.__getattribute__ = read  # type: ignore[assignment, method-assign]
         try:
             yield
         finally:

@@ -80,7 +80,7 @@ def where_it_ran(run: StoredRun) -> Iterator[None]:
 
 def is_one_request(config: RLConfig, trajectory: Trajectory) -> bool:
     """Whether an episode is a response to a prompt without tools, whose request is named as the episode is."""
-    return is_answer(config, trajectory) and not config.tools
+    return is_answer(config, trajectory) and not (isinstance(config, PromptKeys) and config.tools)
 
 
 def is_answer(config: RLConfig, trajectory: Trajectory) -> bool:

@@ -152,6 +152,17 @@ def prompt_play(
     """
     if config.tools:
         return tool_play(config, sampler, graders, generating)
+    return response_play(config, sampler, graders, generating, training)
+
+
+def response_play(
+    config: PromptKeys,
+    sampler: Sampler,
+    graders: Mapping[str, Grader],
+    generating: GeneratingArgs,
+    training: bool = False,
+) -> PromptPlay:
+    """Make what answers prompts with one response, or grades one that was recorded; arguments as above."""
     sampling = sampling_params(generating)
     # Grades decide what is sampled next only where groups are replaced; elsewhere the engine need not wait. It must not
     # wait for a judge that waits for the engine.

@@ -165,7 +165,7 @@ EXPLORER_ROWS: Final = (
             f"{ROLLOUT}.{name}",
             native,
             f"model.{name} says it",
-            lambda value, look, name=name: value == look(f"model.{name}"),
+            _as_the_model(name),
         )
         for name, native in (
             ("max_prompt_tokens", "prompt_length"),
