@@ -30,7 +30,10 @@ class GradedProblemsEnv(AsyncTextEnv):
         max_steps: How many answers may be given.
         success_threshold: The score from which a problem is solved.
         worst: The least that the verifier gives.
+        format_penalty: Added to the reward of a response without an answer.
+        action_pattern: Finds what the verifier reads in a response; by default it reads the whole of it.
         env_instruction: Replaces what the policy is told.
+        render_mode: ``"ansi"``, ``"rgb_array"`` (a picture of the text) or ``None``.
 
     Raises:
         EnvConfigError: A file cannot be read, or the verifier cannot be made.
@@ -46,7 +49,10 @@ class GradedProblemsEnv(AsyncTextEnv):
         max_steps: int | None = 1,
         success_threshold: float = 1.0,
         worst: float = 0.0,
+        format_penalty: float = 0.0,
+        action_pattern: str | None = None,
         env_instruction: str | None = None,
+        render_mode: str | None = "ansi",
     ) -> None:
         try:
             self._verifier = make_verifier(verifier, dict(options or {}))
@@ -57,7 +63,14 @@ class GradedProblemsEnv(AsyncTextEnv):
         self._prompt, self._threshold = prompt, success_threshold
         self._row: Mapping[str, Any] = {}
         self._best = 0.0
-        super().__init__(action_pattern=None, worst_reward=worst, max_steps=max_steps, env_instruction=env_instruction)
+        super().__init__(
+            action_pattern=action_pattern,
+            format_penalty=format_penalty,
+            worst_reward=worst,
+            max_steps=max_steps,
+            env_instruction=env_instruction,
+            render_mode=render_mode,
+        )
 
     async def start(self) -> str:  # type: ignore[override]
         """Ask the question that the seed chooses."""

@@ -12,7 +12,7 @@ from roll.envs import AsyncTextEnv, Outcome, TextEnv
 from roll.envs.adapters.gymnasium_text import GymnasiumTextEnv
 from roll.envs.adapters.reasoning_gym import ReasoningGymEnv
 from roll.envs.adapters.textarena_games import TextArenaEnv
-from tests.envs.builtin_tags import BUILTIN_TAGS
+from tests.envs.builtin_tags import PLAIN_TAGS
 
 ROOT = Path(__file__).resolve().parents[2]
 
@@ -85,7 +85,7 @@ class Waits(AsyncTextEnv):
 
 
 SOUND = (
-    *BUILTIN_TAGS,
+    *PLAIN_TAGS,
     "examples.custom_env:TreasureHunt",
     "examples.minesweeper:Minesweeper",
     *(

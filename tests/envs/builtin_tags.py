@@ -25,3 +25,6 @@ BUILTIN_TAGS = [
     "BabyAIPickUp",
     "MiniGridEmpty",
 ]
+
+PLAIN_TAGS = [tag for tag in BUILTIN_TAGS if tag not in ("MultipleChoice", "ColossalCave", "TextWorldHouse")]
+"""Those that are stepped without waiting: not by a verifier that is awaited, nor by a program of their own."""

@@ -3,7 +3,7 @@ import random
 
 import numpy as np
 import pytest
-from builtin_tags import BUILTIN_TAGS
+from builtin_tags import PLAIN_TAGS
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -20,7 +20,7 @@ RESPONSES = st.one_of(
 
 @settings(max_examples=80, deadline=None)
 @given(
-    st.sampled_from(BUILTIN_TAGS),
+    st.sampled_from(PLAIN_TAGS),
     st.sampled_from(["<answer>(.*?)</answer>", r"<think>(.*?)</think>\s*<answer>(.*?)</answer>", ""]),
     st.integers(0, 2**63 - 1),
     st.lists(RESPONSES, max_size=15),

@@ -2,7 +2,7 @@ import warnings
 
 import gymnasium
 import pytest
-from builtin_tags import BUILTIN_TAGS
+from builtin_tags import PLAIN_TAGS
 from gymnasium.utils.env_checker import check_env
 
 import roll.envs
@@ -27,7 +27,7 @@ def test_passes_gymnasium_checker_without_warnings(env_id, options):
         check_env(gymnasium.make(env_id, **options).unwrapped)
 
 
-@pytest.mark.parametrize("tag", BUILTIN_TAGS)
+@pytest.mark.parametrize("tag", PLAIN_TAGS)
 def test_every_tag_steps_through_gymnasium_types(tag):
     env = roll.envs.make(tag, seed=0)
     observation, info = env.reset()

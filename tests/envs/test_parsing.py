@@ -1,5 +1,5 @@
 import pytest
-from builtin_tags import BUILTIN_TAGS
+from builtin_tags import PLAIN_TAGS
 
 import roll.envs
 from roll.envs.base import THINK_ACTION_PATTERN, Outcome, TextEnv
@@ -65,7 +65,7 @@ def test_instruction_is_generated_from_the_lookups_and_can_be_replaced():
 
 
 def test_instruction_shows_a_response_that_parses():
-    for tag in BUILTIN_TAGS:
+    for tag in PLAIN_TAGS:
         env = roll.envs.make(tag)
         action = env.parse_action(env.instruction.splitlines()[-1])
         assert action == env.actions[0] if env.actions else "your" in action

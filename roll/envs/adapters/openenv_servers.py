@@ -45,6 +45,7 @@ class OpenEnvEnv(AsyncTextEnv):
         format_penalty: Added to the reward of a response without an action.
         action_pattern: Finds the action in a response; empty: the response is the action.
         env_instruction: Replaces what the server says of itself.
+        render_mode: ``"ansi"``, ``"rgb_array"`` (a picture of the text) or ``None``.
 
     Raises:
         EnvConfigError: There is no such server, or it has no such field.
@@ -66,6 +67,7 @@ class OpenEnvEnv(AsyncTextEnv):
         format_penalty: float = 0.0,
         action_pattern: str | None = DEFAULT_ACTION_PATTERN,
         env_instruction: str | None = None,
+        render_mode: str | None = "ansi",
     ) -> None:
         self._client = library("websockets.asyncio.client", "websockets")
         self._url = url.rstrip("/")
@@ -85,6 +87,7 @@ class OpenEnvEnv(AsyncTextEnv):
             worst_reward=worst,
             max_steps=max_steps,
             env_instruction=env_instruction,
+            render_mode=render_mode,
         )
 
     def describe(self) -> str:
