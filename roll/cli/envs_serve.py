@@ -7,6 +7,7 @@ import sys
 import uvicorn
 
 from roll.certificates import Target
+from roll.certificates.episodes import settled
 from roll.cli.envs_text import found
 from roll.config.errors import ConfigError, Problem
 from roll.envs.serving import EnvServer
@@ -21,7 +22,7 @@ def serve(target: Target, host: str, port: int, sessions: int) -> None:
     source = found(target)
     env = source.make()
     description = str(getattr(env, "instruction", "")) or (type(env).__doc__ or "").strip()
-    env.close()
+    settled(env.close())
     server = EnvServer(source.make, target.name, description, sessions)
     config = uvicorn.Config(server.app(), host=host, port=port, log_level="warning", access_log=False)
     running = uvicorn.Server(config)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
@@ -55,6 +56,20 @@ def test_levels_differ_and_silence_is_no_command(folder: Path) -> None:
     assert observation == before and reward == -1.0
     _, _, _, truncated, info = [env.step("<answer>dance</answer>") for _ in range(2)][-1]
     assert truncated and info["metrics"]["success"] == 0.0
+
+
+@pytest.mark.long
+def test_games_in_threads_do_not_disturb_one_another(folder: Path) -> None:
+    def play(_: int) -> list[str]:
+        env = TextWorldEnv(games=1, folder=str(folder))
+        seen = [env.reset(seed=3)[0]]
+        seen += [env.step(f"<answer>{command}</answer>")[0] for command in env.solution() or ()]
+        env.close()
+        return seen
+
+    with ThreadPoolExecutor(8) as threads:
+        games = list(threads.map(play, range(16)))
+    assert games == [games[0]] * 16 and len(games[0]) > 3
 
 
 def test_what_cannot_be_made_is_told() -> None:

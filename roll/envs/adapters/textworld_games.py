@@ -22,7 +22,8 @@ _TITLE: Final = "$$"
 """What the lines of the library's large title are drawn with."""
 _LONGEST: Final = 200
 """Characters of a command that are read."""
-_MAKING = threading.Lock()
+_ONE_AT_A_TIME = threading.Lock()
+"""The library parses with objects that all its games share."""
 
 
 class TextWorldEnv(TextEnv):
@@ -90,8 +91,9 @@ class TextWorldEnv(TextEnv):
         self.close()
         level = self._games_seed * 1_000_003 + int(self.np_random.integers(self._games))
         file = game_file(self._folder, self._options, level)
-        self._game = _interpreter(file)
-        self._state = self._game.reset()
+        with _ONE_AT_A_TIME:
+            self._game = _interpreter(file)
+            self._state = self._game.reset()
         return self._told()
 
     def act(self, action: str) -> Outcome:
@@ -101,7 +103,8 @@ class TextWorldEnv(TextEnv):
         if not words:
             return Outcome(self._observation, {"points": 0.0}, effective=False)
         before, seen = self._state["score"] or 0, self._observation
-        self._state, _, done = self._game.step(words)
+        with _ONE_AT_A_TIME:
+            self._state, _, done = self._game.step(words)
         most = max(1, self._state["max_score"] or 1)
         earned = ((self._state["score"] or 0) - before) / most
         told = self._told()
@@ -150,7 +153,7 @@ def game_file(folder: Path, options: str, level: int) -> Path:
     if file.is_file() and file.with_suffix(".json").is_file():
         return file
     folder.mkdir(parents=True, exist_ok=True)
-    with _MAKING, FileLock(str(file.with_suffix(".lock"))):
+    with _ONE_AT_A_TIME, FileLock(str(file.with_suffix(".lock"))):
         if not (file.is_file() and file.with_suffix(".json").is_file()):
             _make(file, json.loads(options), level)
     return file

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import asyncio
+import inspect
 from collections.abc import Iterator
 from typing import Any
 
@@ -89,7 +91,9 @@ def _tag_problems(config: PlayingConfig) -> Iterator[Problem]:
 def _environment_problems(config: PlayingConfig, name: str, manager: EnvManagerConfig, key: str) -> Iterator[Problem]:
     """Make one environment and close it again."""
     try:
-        environment(name, manager)().close()
+        closing = environment(name, manager)().close()
+        if inspect.iscoroutine(closing):
+            asyncio.run(closing)
     except Exception as error:
         place = f"{_section(config, name)}.{name}.env_config" if name in config.tags() else f"{key}.tags"
         message = f"the environment cannot be made: {sentence(error)}"
