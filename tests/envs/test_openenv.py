@@ -164,8 +164,9 @@ def test_our_client_plays_our_server_and_an_episode_survives_its_restart() -> No
             restarted.extend([server, await asyncio.to_thread(server.__enter__)])
 
         limits = EnvManagerLimits(max_steps=4, sequence_length=10**5, max_new_tokens=64)
+        renderer: Any = Characters()
         manager = TrajectoryEnvManager(
-            renderer=Characters(), generate=generate, limits=limits, templates=Templates("", "{observation}")
+            renderer=renderer, generate=generate, limits=limits, templates=Templates("", "{observation}")
         )
 
         async def play() -> Trajectory:
