@@ -121,6 +121,7 @@ def test_a_bench_measures_each_checkpoint_as_the_run_itself_would_have(kind: str
     assert not list((tmp_path / "bench").glob("checkpoints/*/hf"))
 
 
+@pytest.mark.exhaustive
 def test_a_bench_measures_a_list_of_checkpoints_in_its_order(tmp_path: Path) -> None:
     run("agentic", tmp_path / "both", eval_steps=1)
     own = {row["step"]: row["val/success"] for row in rows(tmp_path / "both") if "val/success" in row}

@@ -25,7 +25,8 @@ Opened = Callable[..., ExperienceStore]
 IN_POSTGRESQL = pytest.param(
     "postgresql", marks=[pytest.mark.processes, pytest.mark.exhaustive, needs_postgres], id="postgresql"
 )
-KINDS = ("memory", "folder", "sqlite", IN_POSTGRESQL)
+IN_SQLITE = pytest.param("sqlite", marks=pytest.mark.exhaustive, id="sqlite")
+KINDS = ("memory", "folder", IN_SQLITE, IN_POSTGRESQL)
 """Every kind of store."""
 
 
