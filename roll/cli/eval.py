@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import json
+import shlex
 import warnings
+from collections.abc import Iterable
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -26,6 +28,7 @@ app = typer.Typer()
         "roll eval output/sokoban --env SimpleSokoban --greedy   the newest checkpoint of a run",
         "roll eval output/rlvr_math/checkpoints/step=000060 --data roll_problems.jsonl",
         "roll eval toy --env FrozenLake --episodes 64 val_generating_args.temperature=0.5",
+        "roll eval toy --agent my_agent:solve --tasks tasks.jsonl",
         "roll eval --endpoint http://localhost:8000/v1 --model my-model --env SimpleSokoban",
         "roll eval eval_math --endpoint http://localhost:8000/v1 --model my-model --json",
     ),
@@ -51,6 +54,14 @@ def evaluate(
     data: Annotated[
         list[Path] | None, typer.Option("--data", metavar="FILE", help="Answer these problems; may be repeated.")
     ] = None,
+    agent: Annotated[
+        str | None,
+        typer.Option(metavar="PROGRAM", help="This agent works instead: module:function, or a command in quotes."),
+    ] = None,
+    tasks: Annotated[
+        list[Path] | None, typer.Option(metavar="FILE", help="With --agent: its tasks, as JSON lines; may be repeated.")
+    ] = None,
+    calls: Annotated[int, typer.Option(min=1, help="With --agent: most calls of an episode.")] = 50,
     endpoint: Annotated[
         str | None, typer.Option(metavar="URL", help="The policy is behind this OpenAI-compatible address, up to /v1.")
     ] = None,
@@ -84,6 +95,11 @@ def evaluate(
     if policy is not None and "=" in policy and not Path(policy).exists():
         words.insert(0, policy)
         policy = None
+    if agent is not None:
+        if env:
+            raise typer.BadParameter("an agent works (--agent), or an environment is played (--env).")
+        env = [_AGENT]
+        words = [*_agent_words(agent, tasks or [], calls), *words]
     named, config = _who(policy, bool(env or data), endpoint, model)
     who: str | Endpoint | None = named
     if endpoint is not None and model is not None:
@@ -131,6 +147,24 @@ def _who(policy: str | None, has_task: bool, endpoint: str | None, model: str | 
     if policy is None:
         raise typer.BadParameter("name a configuration or a policy, or an endpoint: --endpoint URL --model NAME.")
     return (policy, None) if has_task or Path(policy).is_dir() else (None, policy)
+
+
+_AGENT = "Agent"
+"""The tag of the agent that is named on the command line."""
+
+
+def _agent_words(program: str, tasks: list[Path], calls: int) -> list[str]:
+    """Return the keys of a tag whose episodes an agent works at."""
+    from roll.config.composing import quoted
+
+    def listed(words: Iterable[str]) -> str:
+        return f"[{','.join(map(quoted, words))}]"
+
+    tag = f"custom_envs.{_AGENT}"
+    is_function = " " not in program and ":" in program
+    named = f"program={quoted(program)}" if is_function else f"command={listed(shlex.split(program))}"
+    said = [f"{tag}.env_type=agent", f"{tag}.max_steps={calls}", f"{tag}.env_config.{named}"]
+    return [*said, f"{tag}.env_config.tasks={listed(map(str, tasks))}"] if tasks else said
 
 
 def _task(policy: str | None, env: list[str] | None, data: list[Path] | None) -> str:
