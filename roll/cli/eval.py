@@ -85,6 +85,11 @@ def evaluate(
 
     Nothing is trained. A configuration, or a run, is evaluated on what it validates with. An endpoint gets messages and
     answers text; its key comes from the environment, never from the command line.
+
+    \f
+
+    Raises:
+        BadParameter: Both an agent and something else to do are named.
     """
     from roll.cli.own_words import own_words
     from roll.config import ConfigWarning
@@ -96,8 +101,8 @@ def evaluate(
         words.insert(0, policy)
         policy = None
     if agent is not None:
-        if env:
-            raise typer.BadParameter("an agent works (--agent), or an environment is played (--env).")
+        if env or data:
+            raise typer.BadParameter("an agent works (--agent), or something is played (--env) or answered (--data).")
         env = [_AGENT]
         words = [*_agent_words(agent, tasks or [], calls), *words]
     named, config = _who(policy, bool(env or data), endpoint, model)

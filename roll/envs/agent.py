@@ -11,23 +11,13 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from numbers import Real
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 
 from roll.envs.agent_programs import Command, Function, Program
 from roll.envs.base import Outcome, TextEnv
 from roll.envs.errors import EnvConfigError
 
 MANAGER = "roll.env_managers.agent.AgentEnvManager"
-
-
-class Access(Protocol):
-    """How a program reaches the policy; :class:`roll.gateway.AgentClient` is one."""
-
-    model: str
-
-    def environment(self) -> dict[str, str]:
-        """Return what a program in a process of its own finds in its environment."""
-        ...
 
 
 @dataclass(frozen=True, slots=True)
@@ -151,7 +141,11 @@ class AgentEnv(TextEnv):
             self._check.stop()
 
     def act(self, action: str) -> Outcome:
-        """Refuse: nobody acts in the program's place."""
+        """Refuse: nobody acts in the program's place.
+
+        Raises:
+            EnvConfigError: Always.
+        """
         raise EnvConfigError("an agent program plays by itself: it is run by a pipeline, or by roll eval, not played")
 
     def close(self) -> None:

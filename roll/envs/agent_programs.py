@@ -58,7 +58,11 @@ class Function:
         self._running: tuple[asyncio.AbstractEventLoop, asyncio.Task[Any]] | None = None
 
     def run(self, task: Any, client: Any) -> Any:
-        """Call it; a coroutine has an event loop of its own, so that one that blocks holds up no other."""
+        """Call it; a coroutine has an event loop of its own, so that one that blocks holds up no other.
+
+        Raises:
+            AgentFailedError: It was cancelled.
+        """
         if not inspect.iscoroutinefunction(self._function):
             return self._function(task, client)
 

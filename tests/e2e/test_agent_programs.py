@@ -1,10 +1,9 @@
-"""Two steps of training on what an agent program asked the policy, which loses no token and does so again."""
+"""Two steps of training on what an agent program asked the policy, which loses no token."""
 
 from __future__ import annotations
 
 import json
 from pathlib import Path
-from typing import Any
 
 import pytest
 from safetensors.torch import load_file
@@ -21,12 +20,16 @@ import asyncio
 from roll.envs import make
 
 
-async def play(task, client):
+async def helped(task, client):
     """Play Sokoban, and let two others think about the level meanwhile."""
+    helpers = [client.chat(f"{number}: What of level {task.seed}?") for number in range(2)]
+    outcome, *_ = await asyncio.gather(alone(task, client), *helpers)
+    return outcome
+
+
+async def alone(task, client):
     env = make("SimpleSokoban")
     observation, _ = env.reset(seed=task.seed)
-    helpers = [client.chat([{"role": "user", "content": f"{number}: {observation}"}]) for number in range(2)]
-    others = asyncio.gather(*helpers)
     said, earned = [{"role": "system", "content": "Solve the Sokoban puzzle."}], 0.0
     for _ in range(10):
         said.append({"role": "user", "content": observation})
@@ -36,12 +39,11 @@ async def play(task, client):
         earned += reward
         if terminated or truncated:
             break
-    await others
     return {"reward": earned, "success": info["metrics"]["success"]}
 '''
 
 
-def run(folder: Path, **more: Any) -> tuple[list[Trajectory], list[dict[str, float]]]:
+def run(folder: Path, program: str) -> tuple[list[Trajectory], list[dict[str, float]]]:
     config = load(
         "sokoban",
         output_dir=str(folder),
@@ -51,10 +53,11 @@ def run(folder: Path, **more: Any) -> tuple[list[Trajectory], list[dict[str, flo
         rollout_batch_size=16,
         val_batch_size=4,
         adv_estimator="grpo",
-        custom_envs={"Player": {"env_type": "agent", "env_config": {"program": "e2e_player:play"}, "max_steps": 20}},
+        custom_envs={
+            "Player": {"env_type": "agent", "env_config": {"program": f"e2e_player:{program}"}, "max_steps": 20}
+        },
         train_env_manager={"tags": ["Player"], "env_groups": 4, "group_size": 4},
         val_env_manager={"tags": ["Player"], "env_groups": 4},
-        **more,
     )
     run_agentic(config)
     played = [each for path in sorted((folder / "trajectories").glob("step=*")) for each in read_trajectories(path)]
@@ -69,8 +72,8 @@ def player(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return tmp_path
 
 
-def test_a_policy_learns_from_the_calls_of_an_agent_and_does_so_again(player: Path) -> None:
-    played, metrics = run(player / "first")
+def test_a_policy_learns_from_the_calls_of_an_agent_and_of_its_helpers(player: Path) -> None:
+    played, metrics = run(player / "first", "helped")
     assert {episode.status.value for episode in played} == {"completed"}
     for episode in played:
         assert episode.metrics["branches"] == 3 and episode.metrics["tokens_kept"] == 1.0
@@ -81,12 +84,13 @@ def test_a_policy_learns_from_the_calls_of_an_agent_and_does_so_again(player: Pa
         assert main.last_turn - main.first_turn + 1 == episode.metrics["calls"] - 2
     assert max(line.get("train/grad_norm", 0.0) for line in metrics) > 0
     assert any(line.get("rollout/env/branches") == 3.0 for line in metrics)
-    (weights,) = (player / "first" / "checkpoints").glob("step=*2/hf/model.safetensors")
 
-    again, _ = run(player / "again")
-    assert [(one.score, [turn.completion_ids for turn in one.turns]) for one in again] == [
-        (one.score, [turn.completion_ids for turn in one.turns]) for one in played
-    ]
-    (same,) = (player / "again" / "checkpoints").glob("step=*2/hf/model.safetensors")
-    first, second = load_file(weights), load_file(same)
-    assert all(first[name].equal(second[name]) for name in first)
+
+@pytest.mark.exhaustive
+def test_an_agent_that_makes_one_call_at_a_time_gives_the_same_weights_again(player: Path) -> None:
+    runs = [run(player / name, "alone") for name in ("first", "again")]
+    first, again = ([(one.score, [turn.completion_ids for turn in one.turns]) for one in played] for played, _ in runs)
+    assert first == again
+    files = [next((player / name / "checkpoints").glob("step=*2/hf/model.safetensors")) for name in ("first", "again")]
+    weights, same = map(load_file, files)
+    assert all(weights[name].equal(same[name]) for name in weights)
