@@ -131,3 +131,14 @@ def write_run(folder: Path, config: AgenticConfig, steps: tuple[int, ...]) -> No
         shutil.copytree(TOYS["toy"], checkpoint / "hf")
         RunRecord.of(config).write(checkpoint)
         (checkpoint / "state.json").write_text("{}")
+
+
+def test_an_agent_is_a_tag_that_is_measured(measured: list[Any], capsys: pytest.CaptureFixture[str]) -> None:
+    assert roll("toy", "--agent", "mine:solve", "--tasks", "a.jsonl", "--tasks", "b c.jsonl", "--episodes", "8") == 0
+    assert roll("toy", "--agent", "python 'my agent.py' {question}", "--calls", "3") == 0
+    assert [config.val_env_manager.tags for config in measured] == [["Agent"], ["Agent"]]
+    function, command = (config.tags()["Agent"] for config in measured)
+    assert function.env_config == {"program": "mine:solve", "tasks": ["a.jsonl", "b c.jsonl"]}
+    assert command.env_config == {"command": ["python", "my agent.py", "{question}"]} and command.max_steps == 3
+    assert roll("toy", "--agent", "mine:solve", "--env", "FrozenLake") == 2
+    assert "--env" in capsys.readouterr().err
