@@ -161,12 +161,7 @@ EXPLORER_ROWS: Final = (
     Row(f"{ROLLOUT}.chat_template", f"{DATA}.template"),
     *(Row(f"{ROLLOUT}.{name}", f"{SAMPLING}.{name}") for name in ("repetition_penalty",)),
     *(
-        agreeing(
-            f"{ROLLOUT}.{name}",
-            native,
-            f"model.{name} says it",
-            _as_the_model(name),
-        )
+        agreeing(f"{ROLLOUT}.{name}", native, f"model.{name} says it", _as_the_model(name))
         for name, native in (
             ("max_prompt_tokens", "prompt_length"),
             ("max_response_tokens", "response_length"),
