@@ -20,6 +20,7 @@ from roll.config.dialects.rows import (
 from roll.config.dialects.trinity.sections import ALGO, ROLLOUT, STORE, distils, first_of, samples
 from roll.config.errors import FixableError
 
+_SECRET: Final = "api_key"
 _MODES: Final = ("both", "explore", "train", "bench")
 _LEVELS: Final = ("DEBUG", "INFO", "WARNING", "ERROR", "CRITICAL")
 
@@ -126,7 +127,10 @@ def _stages(value: Any, look: Look) -> Any:
 def _own_tracker(value: Any, look: Look) -> Any:
     if not isinstance(value, Mapping):
         raise FixableError("must be a section.", "write {entity: mine}.")
-    return Sets({f"tracker_kwargs.{key}": item for key, item in value.items()}) if value else Unused()
+    options = {f"tracker_kwargs.{key}": item for key, item in value.items() if key != _SECRET}
+    if _SECRET in value:
+        return Sets(options, note=f"a tracker reads its {_SECRET} from the environment, such as WANDB_API_KEY")
+    return Sets(options) if options else Unused()
 
 
 RUN_ROWS: Final = (
