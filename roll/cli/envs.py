@@ -69,7 +69,10 @@ def play(
     play_env(_target(name, module), seed, sys.stdin, sys.stdout)
 
 
-@app.command(epilog=examples("roll envs serve SimpleSokoban", "roll envs serve my_module:MyEnv --port 9000"))
+@app.command(
+    short_help="Serve it to the clients of OpenEnv.",
+    epilog=examples("roll envs serve SimpleSokoban", "roll envs serve my_module:MyEnv --port 9000"),
+)
 def serve(
     name: Name,
     module: Modules = None,

@@ -29,10 +29,13 @@ from roll.config.env_manager import (
 )
 from roll.config.evaluation import EvaluationConfig
 from roll.config.experience import ExperienceConfig
+from roll.config.experience_sync import SyncConfig
 from roll.config.expert import ExpertConfig
 from roll.config.grading_keys import GradedKeys, QueryFilterConfig, RewardConfig, VerifierConfig
+from roll.config.operators import OperatorsConfig
 from roll.config.pair_keys import PairKeys
 from roll.config.policy_evaluation import PolicyEvaluationKeys
+from roll.config.profiling import ProfileConfig
 from roll.config.prompt_keys import PromptKeys, ValidationConfig
 from roll.config.reward_model_keys import RewardModelKeys
 from roll.config.rl_keys import RLKeys
@@ -41,6 +44,7 @@ from roll.config.run import CheckpointConfig, RunConfig
 from roll.config.sampling_keys import DynamicSampling, SamplingKeys
 from roll.config.staged import StagedConfig, StageKeys
 from roll.config.tool_use import ToolUse
+from roll.config.tracing import TracingConfig
 from roll.config.trainer_keys import TrainerKeys
 from roll.config.weight_sync import WeightSyncConfig
 from roll.config.worker import (
@@ -63,7 +67,11 @@ _TITLES: dict[type[ConfigModel], str] = {
     TrainerKeys: "Every run that trains (top level)",
     SamplingKeys: "Every run that samples (top level)",
     RLKeys: "Reinforcement learning (top level)",
+    TracingConfig: "`tracing`",
+    ProfileConfig: "`profile`",
     ExperienceConfig: "`experience`",
+    SyncConfig: "`sync` of `experience`",
+    OperatorsConfig: "`operators`",
     ExpertConfig: "`expert`",
     WeightSyncConfig: "`weight_sync`",
     AlgorithmConfig: "Algorithm (top level)",

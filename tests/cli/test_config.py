@@ -96,8 +96,8 @@ def test_what_cannot_be_used_has_code_2_and_every_problem(capsys: pytest.Capture
     [
         (
             "max_steps",
-            "max_steps  (integer, by default 500; agentic, distill, dpo, evaluation, multi_stage, reward_model, rlvr, "
-            "sample, sft)\n"
+            "max_steps  (integer, by default 500; agentic, distill, distill_prompts, distill_rows, dpo, evaluation, "
+            "multi_stage, reward_model, rlvr, sample, sft)\n"
             "  Training steps of the run.",
         ),
         ("group_size", "train_env_manager.group_size  (integer, by default 8; evaluation 1; agentic, distill, sample)"),

@@ -17,7 +17,7 @@ from roll.generation import GenerationRequest
 from roll.models.loading import load_tokenizer
 from roll.rendering import ChatRenderer, with_template
 
-HEADERS = r"<\|im_start\|>\w+\n|<\|im_end\|>|You may call these tools:.*</tool_call>(?=<)"
+HEADERS = r"<\|im_start\|>\w+\n|<\|im_end\|>|You may call these tools:.*?</tool_call>(?=<)"
 TOOLS = [{"type": "function", "function": {"name": "look", "description": "", "parameters": {"type": "object"}}}]
 
 

@@ -241,14 +241,11 @@ def test_checkpoints_of_earlier_versions_are_read_for_levels(state: dict[str, An
 )
 def test_checkpoints_of_earlier_versions_are_read_for_prompts(state: dict[str, Any], loaded: Any) -> None:
     class Prompts:
-        data: Any = None
-
-        def resume_position(self, data: int) -> int:
-            return data
+        def load_state(self, state: dict[str, Any]) -> int:
+            return int(state["data"])
 
     pipeline = object.__new__(RlvrPipeline)
     pipeline.prompts = Prompts()  # type: ignore[assignment]
-    pipeline.prompts.data = pipeline.prompts  # type: ignore[assignment]
     pipeline.stream = Recorder()  # type: ignore[assignment]
     pipeline.load_state(state)
     assert pipeline.stream.loaded == loaded  # type: ignore[attr-defined]
