@@ -15,10 +15,10 @@ TWO := -n 2 --dist loadfile
 # Tests start hundreds of processes, each of which would compile all of roll anew.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: help core setup vllm smollm mcp-peers sglang test-sglang sokoban rlvr train evaluate quick test test-all light check lint types imports format docs benchmarks clean
+.PHONY: help core setup vllm smollm mcp-peers sglang test-sglang sokoban rlvr train evaluate quick test test-all light check lint types imports format docs benchmarks benchmarks-check clean
 
 help:  ## Show this help
-	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  make %-12s %s\n", $$1, $$2}'
+	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  make %-17s %s\n", $$1, $$2}'
 
 $(VENV)/.core: pyproject.toml constraints.txt
 	@sh scripts/set_up.sh $(VENV) "$(PYTHON)" 3 -e .
@@ -118,6 +118,10 @@ docs: setup  ## Write the tables of keys anew, and the site of the documentation
 benchmarks: setup  ## Run the benchmarks (each prints ours, the peer and the ratio)
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[bench]'
 	for file in env_speed generation algorithms rlvr_vs_trl sft_vs_trl weight_sync train_step async_rollout ray_overhead waiting_envs; do $(BIN)/python benchmarks/$$file.py; done
+
+benchmarks-check: setup  ## Compare ratios with those of the last time on such a machine: fails if one fell (some 20 minutes)
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[bench]'
+	$(BIN)/python benchmarks/history.py check
 
 clean:  ## Remove the environment and caches (runs in output/ stay)
 	rm -rf $(VENV) $(LIGHT) $(SGLANG) .pytest_cache .ruff_cache .mypy_cache .hypothesis .import_linter_cache

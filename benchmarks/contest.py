@@ -15,10 +15,12 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import redirect_stdout
 from dataclasses import astuple, dataclass
 from multiprocessing.connection import Connection
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 import torch
+from ratios import leave
 from transformers import Qwen3Config, Qwen3ForCausalLM, TrainerCallback
 
 ROWS, VOCABULARY, RATE = 32, 4096, 1e-4
@@ -181,6 +183,7 @@ def report(case: str, found: Mapping[Side, Sequence[Round]], lengths: Sequence[i
     for name, attribute in (("by the clock", "wall"), ("by the processor", "cpu")):
         ratios = sorted(getattr(them, attribute) / getattr(one, attribute) for one, them in pairs)
         shown = f"{ratios[0]:.2f} to {ratios[-1]:.2f}"
+        leave(f"{Path(sys.argv[0]).stem}: {case}, {name}", ratios)
         yield f"ratio {name}, TRL at its best: {statistics.median(ratios):.2f} ({shown}); wanted {WANTED[case]}"
 
 

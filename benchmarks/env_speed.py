@@ -27,6 +27,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+from ratios import leave
 
 import roll.envs
 
@@ -133,6 +134,7 @@ def main() -> None:
             continue
         ratio = mine / best_theirs[name]
         verdict = "PASS" if ratio >= TARGETS[name] else "FAIL"
+        leave(f"env_speed: {label}", [ratio])
         print(f"{label:34}{mine:>12,.0f}{best_theirs[name]:>14,.0f}{ratio:>8.1f}x{TARGETS[name]:>8.0f}x  {verdict}")
 
 

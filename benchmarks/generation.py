@@ -16,6 +16,7 @@ import time
 
 import numpy as np
 import torch
+from ratios import leave
 from transformers import Qwen3Config, Qwen3ForCausalLM
 
 from roll.generation import GenerationRequest, SamplingParams
@@ -85,6 +86,7 @@ def compare(name: str, model: Qwen3ForCausalLM, prompts: list[list[int]], counts
     ours_best, plain_best = (min(column) for column in zip(*seconds, strict=True))
     total = sum(counts)
     ratio = plain_best / ours_best
+    leave(f"generation: {name}", [theirs / own for own, theirs in seconds])
     verdict = "PASS" if ratio >= wanted else "FAIL"
     print(
         f"{name:<10} hf_infer {total / ours_best:8.0f} tok/s   generate {total / plain_best:8.0f} tok/s   "

@@ -28,6 +28,7 @@ from roll.config.process import prepare_process
 prepare_process()  # the same OpenMP settings for both sides, before torch is imported
 
 import numpy as np  # noqa: E402
+from ratios import leave  # noqa: E402
 from recitation import TEACHING_STEPS, Recitation, correct_share, mixed_lengths, teach, uniform_lengths  # noqa: E402
 
 from roll.config import RLVRConfig, load  # noqa: E402
@@ -254,6 +255,8 @@ def compare(case: Case, task: Recitation, policy: Path, folder: Path, arguments:
         ours(case, policy, data, folder, arguments.steps, prompts, us)
         peer(case, policy, data, folder, arguments.steps, samples, them, min(arguments.peer_micro_batch, samples))
     ratio, cpu_ratio = them.seconds / us.seconds, them.cpu_seconds / us.cpu_seconds
+    pairs = zip(us.wall, them.wall, strict=True)
+    leave(f"rlvr_vs_trl: {case.name}", [theirs / own for own, theirs in pairs])
     rewards = np.mean(us.reward), np.mean(them.reward)
     # Both sample; the standard error of a mean over prompts is what a difference has to exceed.
     error = 2 * np.sqrt(np.var(us.reward) / len(us.reward) + np.var(them.reward) / len(them.reward))

@@ -22,6 +22,7 @@ from datetime import timedelta
 from typing import Any
 
 import torch
+from ratios import leave
 from torch import distributed, multiprocessing
 
 from roll.distributed.weight_sync import (
@@ -146,6 +147,7 @@ def main() -> None:
     for engines in (1, 2):
         result = measure(engines, arguments.rounds + 1, bucket_bytes, arguments.vocabulary)
         ours, plain = statistics.median(result.ours), statistics.median(result.plain)
+        leave(f"weight_sync: {engines} engines", [p / o for o, p in zip(result.ours, result.plain, strict=True)])
         verdict = ("PASS" if ours / plain <= TARGET else "FAIL") if result.same else "FAIL: weights differ"
         print(
             f"{engines:>7}{result.nbytes / 1e6:>8.0f}{ours:>10.3f}{plain:>10.3f}"

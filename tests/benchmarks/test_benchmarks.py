@@ -37,7 +37,7 @@ ARGUMENTS = {
     "weight_sync": "--rounds 1 --vocabulary 64",
 }
 QUICK = {"env_speed", "frozen_lake_optimum", "waiting_envs"}
-NOT_PROGRAMS = {"contest", "curves", "recitation", "virtual_time"}
+NOT_PROGRAMS = {"contest", "curves", "history", "ratios", "recitation", "virtual_time"}
 NEEDS = {"engine_overhead": "vllm", "env_speed": "gym_sokoban", "ray_overhead": "ray"}
 NEEDS |= dict.fromkeys(("dpo_vs_trl", "rlvr_vs_trl", "sft_vs_trl"), "trl")
 

@@ -12,7 +12,7 @@ import pytest
 from roll.config import ConfigError
 from roll.models.loading import load_tokenizer
 from roll.models.toy import MATH_WEIGHTS_DIRECTORY, WEIGHTS_DIRECTORY
-from roll.pipelines import playing, rlvr
+from roll.pipelines import answering, playing
 from roll.pipelines.agentic import run_agentic
 from roll.pipelines.rlvr import run_rlvr
 from roll.trajectories.model import Status
@@ -58,7 +58,7 @@ def no_model(monkeypatch: pytest.MonkeyPatch) -> None:
         raise AssertionError("the model was about to be loaded")
 
     monkeypatch.setattr(playing, "build_core", build)
-    monkeypatch.setattr(rlvr, "build_core", build)
+    monkeypatch.setattr(answering, "build_core", build)
 
 
 def test_a_base_model_plays_games_in_the_template_that_is_named_and_keeps_it(tmp_path: Path) -> None:
