@@ -194,11 +194,6 @@ def test_steps_are_learned_with_adapters_too(workings: Path, tmp_path: Path) -> 
         ({"actor_train__data_args__truncation": "right"}, "actor_train.data_args.truncation", "read at the end"),
         ({"step_separator": "", "supervision": "process"}, "step_separator", "tell steps apart"),
         ({"actor_train__data_args__messages": "talk"}, "actor_train.data_args.messages", "steps_key"),
-        (
-            {"actor_train__strategy_args__strategy_name": "megatron_train"},
-            "actor_train.strategy_args.strategy_name",
-            "megatron_train",
-        ),
     ],
 )
 def test_what_cannot_be_is_said_before_anything_is_read(pairs, tmp_path, changes, key, said) -> None:

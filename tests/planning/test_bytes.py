@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 import torch
 from tensordict import TensorDict
+from torch._C._profiler import _EventType
 from torch.profiler import ProfilerActivity, profile
 from transformers import AutoConfig, AutoModelForCausalLM
 
@@ -59,17 +60,34 @@ CASES: dict[str, tuple[str, dict[str, Any], int, int, dict[str, Any]]] = {
 
 
 def allocated(work: Callable[[], Any]) -> tuple[int, int]:
-    """Return the most bytes that were allocated at a time, and what is left of them."""
+    """Return the most bytes that were allocated at a time, and what is left of them; not what was there before."""
+    gc.collect()
     with profile(activities=[ProfilerActivity.CPU], profile_memory=True) as recorded:
         kept = work()
         gc.collect()
+    alive: dict[int, int] = {}
     now = most = 0
-    events = [event for event in recorded.profiler.kineto_results.events() if event.name() == "[memory]"]
-    for event in sorted(events, key=lambda event: event.start_ns()):
-        now += event.nbytes()
-        most = max(most, now)
+    for event in sorted(_allocations(recorded), key=lambda event: event.start_time_ns):
+        fields = event.typed[1]
+        if fields.alloc_size > 0:
+            alive[fields.ptr] = fields.alloc_size
+            now += fields.alloc_size
+            most = max(most, now)
+        else:
+            now -= alive.pop(fields.ptr, 0)
     del kept
     return most, now
+
+
+def _allocations(recorded: profile) -> list[Any]:
+    """Return what the allocator handed out and got back, each with its address."""
+    following, found = list(recorded.profiler.kineto_results.experimental_event_tree()), []
+    while following:
+        event = following.pop()
+        following += event.children
+        if event.tag == _EventType.Allocation:
+            found.append(event)
+    return found
 
 
 def trainer(strategy: str, model: Any, options: TrainOptions, config: dict[str, Any]) -> Any:
