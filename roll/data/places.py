@@ -61,7 +61,7 @@ def _downloaded(name: str) -> Path:
     """Return the folder of a data set of the hub that the environment names, downloaded where it is not cached."""
     try:
         if os.environ.get("USE_MODELSCOPE", "").lower() in ("1", "true", "yes"):
-            from modelscope import dataset_snapshot_download  # type: ignore[import-not-found]
+            from modelscope import dataset_snapshot_download
 
             return Path(dataset_snapshot_download(name))
         from huggingface_hub import snapshot_download
