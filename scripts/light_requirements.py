@@ -15,7 +15,7 @@ def main() -> None:
     """Print one requirement per line."""
     project = tomllib.loads((Path(__file__).parents[1] / "pyproject.toml").read_text(encoding="utf-8"))["project"]
     extras = project["optional-dependencies"]
-    everything = [*project["dependencies"], *extras["dev"], *extras["envs"]]
+    everything = [*project["dependencies"], *extras["dev"], *extras["envs"], *extras["monitoring"], *extras["sql"]]
     # The other extras of the project itself are its engines.
     wanted = [line for line in everything if _name(line) not in _WITH_TORCH | _FOR_NO_TEST | {project["name"]}]
     sys.stdout.write("\n".join(wanted) + "\n")
