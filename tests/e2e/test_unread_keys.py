@@ -37,6 +37,11 @@ ELSEWHERE = {
     "max_additional_running_prompts": "roll/pipelines/sampling/prompts.py",
     "pg_clip": "roll/config/algorithm.py",
     "validation.data_args.*": "roll/config/prompt_keys.py",
+    "*.data_args.subset": "roll/data/places.py",
+    "*.data_args.split": "roll/data/places.py",
+    **dict.fromkeys(
+        ("tools", "tool_use", "tool_use.*", "max_retries", "retry_wait"), "roll/pipelines/sampling/prompts.py"
+    ),
     "rewards.*.model_args": "roll/workers/reward_engines.py",
     "rewards.*.model_args.model_name_or_path": "roll/workers/reward_engines.py",
     "rewards.*.model_args.dtype": "roll/workers/reward_engines.py",
