@@ -36,7 +36,6 @@ COMMANDS: Final[dict[str, tuple[str, str]]] = {
     "plan": ("roll.cli.plan:app", "Reckon whether a job fits on its devices, and what it costs."),
     "diff-run": ("roll.cli.diff_run:app", "Name the keys that make two runs differ, and where they part."),
     "rehearse": ("roll.cli.rehearse:app", "Rehearse a job of a cluster here, with a small model."),
-    "rehearse": ("roll.cli.rehearse:app", "Rehearse the job of a cluster here, with a small random model."),
     "tune": ("roll.cli.tune:app", "Search for good values of keys by successive halving."),
     "doctor": ("roll.cli.doctor:app", "Say what this machine has, and what is missing for what."),
     "export": ("roll.cli.export:app", "Write a checkpoint as a Hugging Face folder, or GGUF."),
