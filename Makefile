@@ -8,8 +8,8 @@ SGLANG := .venv-sglang
 CONFIG ?= sokoban
 ARGS ?=
 TESTS ?=
-# Three for two cores: half of the time a test waits, for a process that starts or a deadline.
-THREE := -n 3 --dist loadfile
+# Four for two cores: more than a third of the time a test waits, for a process that starts or a deadline.
+FOUR := -n 4 --dist loadfile
 # What waits for nothing has a core each.
 TWO := -n 2 --dist loadfile
 # Tests start hundreds of processes, each of which would compile all of roll anew.
@@ -76,10 +76,10 @@ quick: setup  ## Run the tests that start no process (two cores, 80 s)
 	$(BIN)/python -m pytest --ring quick $(TWO) $(TESTS)
 
 test: setup  ## Run the tests, with one of each: Ray, vLLM where it is installed, DeepSpeed, Megatron, a browser, a terminal
-	$(BIN)/python -m pytest --ring test $(THREE) $(TESTS)
+	$(BIN)/python -m pytest --ring test $(FOUR) $(TESTS)
 
 test-all: setup  ## Run all tests: every combination, every fault, long runs
-	$(BIN)/python -m pytest $(THREE) $(TESTS)
+	$(BIN)/python -m pytest $(FOUR) $(TESTS)
 
 $(LIGHT)/.installed: pyproject.toml constraints.txt
 	@sh scripts/set_up.sh $(LIGHT) "$(PYTHON)" 2
@@ -88,7 +88,7 @@ $(LIGHT)/.installed: pyproject.toml constraints.txt
 	@touch $@
 
 light: $(LIGHT)/.installed  ## Run the tests that need no PyTorch, in .venv-light: make light PYTHON=python3.13
-	$(LIGHT)/bin/python -m pytest -m 'not heavy' $(THREE) $(addprefix tests/,config data generation structure env_managers envs rendering rewards sandbox schedulers tracking trajectories viewer)
+	$(LIGHT)/bin/python -m pytest -m 'not heavy' $(FOUR) $(addprefix tests/,config data generation structure env_managers envs rendering rewards sandbox schedulers tracking trajectories viewer)
 
 check: lint types imports test-all  ## Everything that CI checks
 

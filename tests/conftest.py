@@ -1,5 +1,6 @@
 """Shared set-up: the process settings of a real run, two threads at most, no network, a Ctrl-C that works."""
 
+import gc
 import importlib.util
 import os
 import re
@@ -47,3 +48,10 @@ def environment_registry_as_the_module_has_it(environment_registry_as_it_was: No
     """The same for a test."""
     with ENV_TYPES.restored(), TAGS.restored():
         yield
+
+
+@pytest.hookimpl(trylast=True)
+def pytest_collection_finish() -> None:
+    """Let the garbage collector pass over what importing made: it would look at millions of objects again and again."""
+    gc.collect()
+    gc.freeze()

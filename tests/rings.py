@@ -7,6 +7,7 @@ everything. A plain ``pytest tests/…`` runs all of what it is given; ``--ring`
 from __future__ import annotations
 
 import multiprocessing.process
+import os
 import re
 import sys
 from collections.abc import Iterable, Iterator
@@ -53,8 +54,9 @@ def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool 
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    in_processes = tuple(f"{_HERE / folder}{os.sep}" for folder in IN_PROCESSES)
     for item in items:
-        if item.path.is_relative_to(_HERE) and item.path.relative_to(_HERE).parts[0] in IN_PROCESSES:
+        if str(item.path).startswith(in_processes):
             item.add_marker(pytest.mark.processes)
     unwanted = NOT_IN[config.getoption("ring")]
     left_out = [item for item in items if unwanted & {mark.name for mark in item.iter_markers()}]

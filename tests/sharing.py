@@ -1,6 +1,6 @@
 """Which files share something that is slow to start, and so run in one process when there are several.
 
-``make test`` runs three processes at once (pytest-xdist), and gives each a whole file at a time. The files of a group
+``make test`` runs four processes at once (pytest-xdist), and gives each a whole file at a time. The files of a group
 are given as one: what the first of them starts, the others find.
 """
 

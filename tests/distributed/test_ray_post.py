@@ -151,7 +151,7 @@ def test_many_calls_share_few_trips_and_every_one_is_answered() -> None:
 
 def test_a_call_that_is_given_up_before_its_trip_never_begins_and_after_it_is_cancelled() -> None:
     async def play() -> None:
-        actor = FakeActor()
+        actor = FakeActor(seconds=0.5)  # the trip is still under way when the third call comes
         post = Post(actor, "worker-0", 5)
         first = asyncio.create_task(post.call("soon", pack((1,))))
         sent = asyncio.create_task(post.call("linger", pack((2,))))

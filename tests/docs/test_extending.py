@@ -23,6 +23,10 @@ SMALL: dict[str, list[str]] = {
 }
 
 
+OFTEN = ("An environment", "A verifier", "A kind of run")
+"""What `make test` runs of the page; each is a program that starts."""
+
+
 @dataclass
 class Section:
     """An extension point: its files by name, and what a run with them leaves behind."""
@@ -56,7 +60,13 @@ def sections() -> list[Section]:
 
 
 @pytest.mark.processes
-@pytest.mark.parametrize("section", sections(), ids=lambda section: section.name)
+@pytest.mark.parametrize(
+    "section",
+    [
+        pytest.param(each, id=each.name, marks=[] if each.name in OFTEN else pytest.mark.exhaustive)
+        for each in sections()
+    ],
+)
 def test_what_the_section_shows_runs_and_leaves_what_it_says(section: Section, tmp_path: Path) -> None:
     assert section.shows
     for name, text in section.files.items():

@@ -61,6 +61,7 @@ def no_model(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(answering, "build_core", build)
 
 
+@pytest.mark.exhaustive
 def test_a_base_model_plays_games_in_the_template_that_is_named_and_keeps_it(tmp_path: Path) -> None:
     changes = {"pretrain": base_model(tmp_path / "base"), "actor_train.data_args.template": "chatml", **SMALL}
     run_agentic(small_config(tmp_path / "out", **{**changes, "save_steps": 1, "trajectory_dump_steps": 1}))

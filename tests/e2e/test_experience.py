@@ -60,7 +60,7 @@ def test_what_is_explored_teaches_what_it_would_have_taught_in_one_run(kind: str
     assert written[0] == written[1] == written[2] and len(written[0]) == 2, "what is sampled is on the disk once"
 
 
-@pytest.mark.parametrize("kind", ["agentic", "rlvr"])
+@pytest.mark.parametrize("kind", exhaustive_but(["agentic", "rlvr"], "rlvr"))
 def test_a_finished_run_can_be_learned_from_again(kind: str, tmp_path: Path) -> None:
     run(kind, tmp_path / "first")
     run(kind, tmp_path / "again", mode="train", experience__path=tmp_path / "first")
@@ -69,6 +69,7 @@ def test_a_finished_run_can_be_learned_from_again(kind: str, tmp_path: Path) -> 
     assert same(train_state(tmp_path / "again", 2)["model"], train_state(tmp_path / "first", 2)["model"])
 
 
+@pytest.mark.exhaustive
 def test_several_explorers_fill_one_store_under_names_of_their_own(tmp_path: Path) -> None:
     store = {"mode": "explore", "experience__path": tmp_path / "store", "experience__ahead": 99, "max_steps": 1}
     run("agentic", tmp_path / "one", **store, seed=1, experience__writer="one")
@@ -80,6 +81,7 @@ def test_several_explorers_fill_one_store_under_names_of_their_own(tmp_path: Pat
         assert ids == {f"{name}/{member.group_id}" for member in trained_on(tmp_path / name, 1)}
 
 
+@pytest.mark.exhaustive
 def test_a_step_learns_from_as_many_groups_as_are_asked_for_whatever_a_step_samples(tmp_path: Path) -> None:
     """The store is a database here, so that a run has learned from one."""
     store = f"'sqlite:///{tmp_path / 'store.sqlite'}'"
@@ -95,6 +97,7 @@ def test_a_step_learns_from_as_many_groups_as_are_asked_for_whatever_a_step_samp
     assert len(trained_on(tmp_path / "both", 1)) == 32 and len(trained_on(tmp_path / "both", 2)) == 16
 
 
+@pytest.mark.exhaustive
 def test_a_store_that_is_used_up_says_what_to_do(tmp_path: Path) -> None:
     run("agentic", tmp_path / "first", max_steps=1)
     with pytest.raises(RunError, match=r"0 of 4 groups left .0 fresh.*max_steps.*experience\.uses"):
@@ -103,7 +106,7 @@ def test_a_store_that_is_used_up_says_what_to_do(tmp_path: Path) -> None:
     assert trained_on(tmp_path / "twice", 1) == trained_on(tmp_path / "twice", 2)
 
 
-@pytest.mark.parametrize("kind", ["agentic", "rlvr"])
+@pytest.mark.parametrize("kind", exhaustive_but(["agentic", "rlvr"], "agentic"))
 def test_a_bench_measures_each_checkpoint_as_the_run_itself_would_have(kind: str, tmp_path: Path) -> None:
     bench = {"mode": "bench", "experience__follow": tmp_path / "both", "eval_steps": 1}
     run(kind, tmp_path / "both", max_steps=3, save_steps=2, eval_steps=1)
@@ -135,7 +138,8 @@ def test_a_bench_measures_a_list_of_checkpoints_in_its_order(tmp_path: Path) -> 
 REPLAY = {"experience__fresh_share": 0.5, "experience__uses": 2, "experience__priority": "staleness"}
 
 
-@pytest.mark.parametrize("kind", exhaustive_but(["agentic", "rlvr"], "agentic"))
+@pytest.mark.exhaustive
+@pytest.mark.parametrize("kind", ["agentic", "rlvr"])
 def test_half_of_a_step_is_replayed_and_a_run_that_goes_on_ends_the_same(kind: str, tmp_path: Path) -> None:
     run(kind, tmp_path / "whole", **REPLAY, max_steps=3)
     metrics = rows(tmp_path / "whole")

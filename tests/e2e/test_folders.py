@@ -38,6 +38,7 @@ def test_a_second_run_moves_the_first_aside(tmp_path: Path, capsys: pytest.Captu
     assert len(rows(out)) == 1 and (out / "notes.txt").read_text() == "mine"
 
 
+@pytest.mark.exhaustive
 def test_resuming_an_older_checkpoint_sets_the_newer_one_aside(tmp_path: Path) -> None:
     out = tmp_path / "out"
     run_agentic(small_config(out, eval_steps=0, save_steps=1, max_steps=2))
@@ -103,6 +104,7 @@ def test_a_sweep_gives_every_job_its_folder_and_lists_their_results(
     assert re.fullmatch(r"\d{4}-\d\d-\d\d_\d\d-\d\d-\d\d", jobs[0].parent.name)
 
 
+@pytest.mark.exhaustive
 def test_a_checkpoint_can_be_named_on_the_command_line_as_it_is_shown(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -163,7 +163,7 @@ def problems_to_solve(folder: Path) -> Path:
     return path
 
 
-@pytest.mark.parametrize("what", ["games", pytest.param("answers", marks=pytest.mark.processes)])
+@pytest.mark.parametrize("what", ["games", pytest.param("answers", marks=pytest.mark.exhaustive)])
 def test_the_policy_is_measured_by_what_it_plays_and_answers(rows: Path, tmp_path: Path, what: str) -> None:
     data = {"validation": {"data_args": {"file_name": str(problems_to_solve(tmp_path))}}}
     section = {**GAMES, **SHORT} if what == "games" else {**ANSWERS, **data}
@@ -223,6 +223,7 @@ def test_an_evaluation_that_cannot_be_is_said_before_anything_is_loaded(rows, tm
     assert not (tmp_path / "run.json").exists()
 
 
+@pytest.mark.exhaustive
 def test_ctrl_c_saves_the_step_and_the_run_goes_on_from_there(rows: Path, tmp_path: Path, monkeypatch) -> None:
     whole, folder = tmp_path / "whole", tmp_path / "stopped"
     SFTPipeline.start(config(rows, whole, max_steps=5, eval_steps=0))

@@ -50,6 +50,7 @@ def test_an_evaluation_writes_nothing(tmp_path: Path) -> None:
     assert not (tmp_path / "out").exists()
 
 
+@pytest.mark.exhaustive
 def test_a_run_that_imports_a_module_stops(tmp_path: Path) -> None:
     words = command("agentic", "env_modules=[held]")
     assert press_ctrl_c(words, tmp_path, "now in import", ROLL_TEST_HOLD="import").splitlines()[-1] == "^CStopped."
@@ -61,6 +62,7 @@ def test_a_run_that_loads_its_model_stops(tmp_path: Path) -> None:
     assert "Stopped." in press_ctrl_c(words, tmp_path, "now in load_tokenizer")
 
 
+@pytest.mark.exhaustive
 def test_a_run_that_composes_its_configuration_stops(tmp_path: Path) -> None:
     words = held("roll.config.sources:composed_files", *command("agentic")[1:])
     assert press_ctrl_c(words, tmp_path, "now in composed_files").splitlines()[-1] == "^CStopped."
@@ -73,6 +75,7 @@ def test_the_export_of_a_review_stops_and_leaves_no_half_file(sokoban: Seen) -> 
     assert not (sokoban.folder / "half.html").exists()
 
 
+@pytest.mark.exhaustive
 def test_a_conversion_stops_and_leaves_no_half_folder(sokoban: Seen) -> None:
     script = str(EXAMPLES / "convert_checkpoint.py")
     words = held("roll.models.convert:_model", script, "out/checkpoints/step=000001", "stopped")

@@ -185,6 +185,7 @@ def test_another_study_is_not_mixed_into_the_folder_of_one(whole: tuple[Plan, Re
         pass
 
 
+@pytest.mark.exhaustive
 def test_a_study_that_ended_goes_on_with_more(
     whole: tuple[Plan, Results, list[str]], capsys: pytest.CaptureFixture[str]
 ) -> None:

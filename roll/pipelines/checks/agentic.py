@@ -12,16 +12,9 @@ from roll.config.errors import Absent, causes
 from roll.envs import Tag, get_tag, register_tags_from_config
 from roll.envs.errors import EnvError, UnknownTagError
 from roll.pipelines.checks.algorithms import algorithm_problems
-from roll.pipelines.checks.common import (
-    sampling_problems,
-    strategy_problems,
-    template_problems,
-    trained_text_problems,
-    worker_problems,
-)
-from roll.pipelines.checks.grading import grading_problems, tool_problems
 from roll.pipelines.checks.keys_without_effect import keys_without_effect
-from roll.pipelines.run.checks import module_problems, sentence, tracker_problems
+from roll.pipelines.checks.sampled import sampled_problems
+from roll.pipelines.run.checks import module_problems, sentence
 from roll.pipelines.sampling.operators import operator_problems
 from roll.workers.environment import environment, manager_class, templates
 
@@ -56,15 +49,7 @@ def check_agentic(config: AgenticConfig, *, trains: bool = True) -> list[str]:
 def playing_problems(config: PlayingConfig, *, trains: bool = True) -> Iterator[Problem]:
     """Yield what is wrong with the environments, roles and graders of a run, whatever it learns from its episodes."""
     yield from _tag_problems(config)
-    yield from strategy_problems(config)
-    if trains:
-        yield from trained_text_problems(config)
-    yield from sampling_problems(config)
-    yield from worker_problems(config)
-    yield from tracker_problems(config)
-    yield from template_problems(config)
-    yield from grading_problems(config)
-    yield from tool_problems(config)
+    yield from sampled_problems(config, trains=trains)
 
 
 def _tag_problems(config: PlayingConfig) -> Iterator[Problem]:

@@ -9,16 +9,11 @@ from roll.config import ConfigError, EvaluationConfig, Problem, RLVRConfig, requ
 from roll.config.answering import AnsweringConfig
 from roll.config.errors import Absent
 from roll.pipelines.checks.algorithms import algorithm_problems
-from roll.pipelines.checks.common import (
-    sampling_problems,
-    strategy_problems,
-    template_problems,
-    trained_text_problems,
-    worker_problems,
-)
+from roll.pipelines.checks.common import sampling_problems, template_problems
 from roll.pipelines.checks.grading import grading_problems, tool_problems
 from roll.pipelines.checks.keys_without_effect import keys_without_effect
-from roll.pipelines.run.checks import module_problems, tracker_problems
+from roll.pipelines.checks.sampled import sampled_problems
+from roll.pipelines.run.checks import module_problems
 from roll.pipelines.sampling.operators import operator_problems
 
 
@@ -42,14 +37,7 @@ def check_rlvr(config: RLVRConfig) -> list[str]:
 def answering_problems(config: AnsweringConfig) -> Iterator[Problem]:
     """Yield what is wrong with the roles and graders of a run over prompts, whatever it learns from its responses."""
     yield from operator_problems(config)
-    yield from strategy_problems(config)
-    yield from trained_text_problems(config)
-    yield from sampling_problems(config)
-    yield from worker_problems(config)
-    yield from tracker_problems(config)
-    yield from template_problems(config)
-    yield from grading_problems(config)
-    yield from tool_problems(config)
+    yield from sampled_problems(config)
 
 
 def check_evaluation(config: EvaluationConfig) -> list[str]:
