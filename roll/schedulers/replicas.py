@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import heapq
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from itertools import count
@@ -81,6 +82,42 @@ class _Session:
     visited: list[Replica] = field(default_factory=list)
 
 
+class _LeastLoaded:
+    """Replicas that have room, the least loaded first; a change of load costs the logarithm of their number."""
+
+    def __init__(self, replicas: Sequence[Replica]) -> None:
+        self._replicas = replicas
+        self._serial = count()
+        self._heap: list[tuple[tuple[int, int, int, int], int, Replica]] = []
+        for replica in replicas:
+            self.changed(replica)
+
+    def changed(self, replica: Replica) -> None:
+        """Take note of another load. What was noted before is found to be old when its turn comes."""
+        if len(self._heap) > 4 * len(self._replicas) + 64:
+            noted = [(each.load, next(self._serial), each) for each in self._replicas if each.has_room]
+            self._heap = noted
+            heapq.heapify(noted)
+        if replica.has_room:
+            heapq.heappush(self._heap, (replica.load, next(self._serial), replica))
+
+    def first(self, avoid: Replica | None) -> Replica | None:
+        """Return the least loaded replica with room that is not ``avoid``."""
+        passed = None
+        found = None
+        while self._heap and found is None:
+            load, _, replica = self._heap[0]
+            if replica is not avoid and replica.has_room and replica.load == load:
+                found = replica
+            else:
+                entry = heapq.heappop(self._heap)
+                if replica is avoid and replica.load == load:
+                    passed = entry
+        if passed is not None:
+            heapq.heappush(self._heap, passed)
+        return found
+
+
 class ReplicaPool:
     """Hands out places at replicas: never more than a replica's limit, the first in line first.
 
@@ -99,6 +136,9 @@ class ReplicaPool:
         if not clients:
             raise ValueError("GenerationScheduler: no replicas; give at least one engine")
         self.replicas = [Replica(rank, client, limit) for rank, client in enumerate(clients)]
+        self._by_load = _LeastLoaded(self.replicas)
+        self._up = len(self.replicas)
+        self._running = 0
         self._limit = limit
         self._line = WaitingLine()
         self._sessions: dict[str, _Session] = {}
@@ -112,16 +152,15 @@ class ReplicaPool:
     @property
     def running(self) -> int:
         """Requests at replicas."""
-        return sum(replica.running for replica in self.replicas)
+        return self._running
 
     def take(self, session: str | None, avoid: Replica | None = None) -> Replica | None:
         """Return a replica with a place taken at it, ``None`` if the request has to wait."""
         home = self._home(session, avoid)
         if home is None or not home.has_room:
-            free = [r for r in self.replicas if r.has_room and r is not avoid]
-            if not free:
+            home = self._by_load.first(avoid)
+            if home is None:
                 return None
-            home = min(free, key=_load)
         self._place(home, session)
         return home
 
@@ -141,6 +180,8 @@ class ReplicaPool:
     def give_back(self, replica: Replica) -> None:
         """Free a place; the first in line gets it."""
         replica.running -= 1
+        self._running -= 1
+        self._by_load.changed(replica)
         self._fill(replica)
 
     def forget(self, session: str) -> list[Replica]:
@@ -151,6 +192,7 @@ class ReplicaPool:
             return self.replicas if len(self.replicas) == 1 and self.replicas[0].up else []
         if known.home is not None:
             known.home.sessions -= 1
+            self._by_load.changed(known.home)
         return [replica for replica in known.visited if replica.up]
 
     def mark_down(self, replica: Replica) -> None:
@@ -158,6 +200,7 @@ class ReplicaPool:
         if not replica.up:
             return
         replica.up = False
+        self._up -= 1
         now = asyncio.get_running_loop().time()
         for attempt in replica.attempts:
             if not attempt.expired():
@@ -169,7 +212,9 @@ class ReplicaPool:
         """Put another engine in the place of a replica; requests of the old one move."""
         old = self.replicas[rank]
         self.mark_down(old)
-        self.replicas[rank] = Replica(rank, client, self._limit, served=old.served)
+        self.replicas[rank] = new = Replica(rank, client, self._limit, served=old.served)
+        self._up += 1
+        self._by_load.changed(new)
         self._fill_all()
 
     def describe(self) -> str:
@@ -197,17 +242,17 @@ class ReplicaPool:
 
     def _place(self, replica: Replica, session: str | None) -> None:
         replica.running += 1
-        if session is None:
-            return
-        known = self._known(session)
-        if known.home is replica:
-            return
-        if known.home is not None:
-            known.home.sessions -= 1
-        known.home = replica
-        replica.sessions += 1
-        if replica not in known.visited:
-            known.visited.append(replica)
+        self._running += 1
+        known = None if session is None else self._known(session)
+        if known is not None and known.home is not replica:
+            if known.home is not None:
+                known.home.sessions -= 1
+                self._by_load.changed(known.home)
+            known.home = replica
+            replica.sessions += 1
+            if replica not in known.visited:
+                known.visited.append(replica)
+        self._by_load.changed(replica)
 
     def _fill_all(self) -> None:
         """Give all free places to those who wait, evenly."""
@@ -218,8 +263,7 @@ class ReplicaPool:
         """Give one place of a replica to the first in its line; return whether that was possible."""
         if not self._line or not replica.has_room:
             return False
-        alone = sum(each.up for each in self.replicas) == 1
-        waiter = self._line.next(replica, alone)
+        waiter = self._line.next(replica, alone=self._up == 1)
         if waiter is None:
             return False
         self._place(replica, waiter.session)

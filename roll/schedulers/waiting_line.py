@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import heapq
-from collections.abc import Hashable, Iterator
+from collections.abc import Hashable, Iterator, Mapping
 from dataclasses import dataclass
 from itertools import count
 from typing import Any
@@ -41,6 +41,7 @@ class WaitingLine:
 
     def __init__(self) -> None:
         self._lines: dict[Hashable | None, list[_Entry]] = {}
+        self._all: list[_Entry] = []
         self._serial = count()
         self._waiting: dict[Waiter, None] = {}
 
@@ -53,7 +54,12 @@ class WaitingLine:
     def add(self, waiter: Waiter, home: Hashable | None) -> None:
         """Put a request in the line of its replica."""
         self._waiting[waiter] = None
-        heapq.heappush(self._lines.setdefault(home, []), (waiter.priority, waiter.age, next(self._serial), waiter))
+        entry = (waiter.priority, waiter.age, next(self._serial), waiter)
+        heapq.heappush(self._lines.setdefault(home, []), entry)
+        heapq.heappush(self._all, entry)
+        if len(self._all) > 2 * len(self._waiting) + 64:  # those who were served in their own lines are still in it
+            self._all = [each for each in self._all if _waits(each, self._waiting)]
+            heapq.heapify(self._all)
 
     def leave(self, waiter: Waiter) -> None:
         """Take out a request that waits no longer."""
@@ -65,13 +71,9 @@ class WaitingLine:
         If there is none of these, the first of all, unless that replica failed it and is not ``alone`` in being up.
         """
         own = [line for line in (self._first(replica), self._first(None)) if line]
-        if not own:
-            own = [line for home in list(self._lines) if (line := self._first(home))]
-            own = [line for line in own if alone or line[0][3].avoid is not replica]
-        if not own:
-            return None
-        waiter = heapq.heappop(min(own))[3]
-        self._waiting.pop(waiter)
+        waiter = heapq.heappop(min(own))[3] if own else self._first_of_all(replica, alone)
+        if waiter is not None:
+            self._waiting.pop(waiter)
         return waiter
 
     def scatter(self, home: Hashable) -> None:
@@ -82,9 +84,29 @@ class WaitingLine:
     def _first(self, home: Hashable | None) -> list[_Entry]:
         """Return a line whose first entry waits, empty if none does."""
         line = self._lines.get(home, [])
-        # One that was cancelled a moment ago has not left yet.
-        while line and (line[0][3] not in self._waiting or line[0][3].place.done()):
+        while line and not _waits(line[0], self._waiting):
             heapq.heappop(line)
         if not line:
             self._lines.pop(home, None)
         return line
+
+    def _first_of_all(self, replica: Hashable, alone: bool) -> Waiter | None:
+        """Return who waits longest, wherever it belongs, unless ``replica`` failed it and is not ``alone``."""
+        passed: list[_Entry] = []
+        found = None
+        while self._all and found is None:
+            entry = heapq.heappop(self._all)
+            if not _waits(entry, self._waiting):
+                continue
+            if alone or entry[3].avoid is not replica:
+                found = entry[3]
+            else:
+                passed.append(entry)
+        for entry in passed:
+            heapq.heappush(self._all, entry)
+        return found
+
+
+def _waits(entry: _Entry, waiting: Mapping[Waiter, None]) -> bool:
+    """Whether an entry is of one who waits still; one that was cancelled a moment ago has not left yet."""
+    return entry[3] in waiting and not entry[3].place.done()
