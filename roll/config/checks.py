@@ -78,6 +78,14 @@ def length_problems(config: SamplingKeys) -> Iterator[Problem]:
                 f"{generating.max_new_tokens}.",
                 generating.max_new_tokens,
             )
+        if generating is not None and generating.min_new_tokens > generating.max_new_tokens:
+            yield Problem(
+                f"{path}.min_new_tokens",
+                f"a response of at least {generating.min_new_tokens} tokens is longer than max_new_tokens "
+                f"{generating.max_new_tokens}.",
+                f"set {path}.min_new_tokens to at most {generating.max_new_tokens}, or raise {path}.max_new_tokens.",
+                generating.min_new_tokens,
+            )
     if config.prompt_length and config.response_length and config.prompt_length + config.response_length > length:
         total = config.prompt_length + config.response_length
         yield Problem(

@@ -154,6 +154,12 @@ class GeneratingArgs(ConfigModel):
     temperature: NonNegativeFloat = Field(1.0, description="Sampling temperature; 0 is greedy.")
     top_p: Annotated[float, Field(gt=0, le=1)] = Field(1.0, description="Keep the likeliest tokens up to this mass.")
     top_k: Annotated[int, Field(ge=-1)] = Field(0, description="Keep the k likeliest tokens; 0 or -1 keeps all.")
+    min_p: Annotated[float, Field(ge=0, le=1)] = Field(
+        0.0, description="Keep tokens that are at least this share as likely as the likeliest; 0 keeps all."
+    )
+    min_new_tokens: NonNegative = Field(
+        0, description="Least tokens of one response: before them no stop token is drawn and no stop string ends it."
+    )
     num_beams: Positive = Field(1, description="Beams; only 1 samples from the policy.")
     num_return_sequences: Positive = Field(1, description="Responses per request.")
     repetition_penalty: Annotated[float, Field(gt=0)] = Field(

@@ -10,19 +10,21 @@ from dataclasses import dataclass, replace
 class SamplingParams:
     """How tokens are drawn.
 
-    Order of application, as in vLLM and Hugging Face: repetition penalty, logits / temperature, then top-k, then top-p,
-    then renormalise.
+    Order of application, as in vLLM: repetition penalty, stop tokens that come too early, logits / temperature, then
+    min-p, then top-k, then top-p, then renormalise.
 
     Attributes:
         max_new_tokens: Upper bound on sampled tokens, the stop token included.
         temperature: 0 means greedy (log-probs are then those of the untempered distribution).
         top_p: Keep the smallest set of tokens whose probability reaches this, in (0, 1].
         top_k: Keep the k most likely tokens; 0 or -1 keeps all.
+        min_p: Keep tokens that are at least this share as likely as the likeliest, in [0, 1]; 0 keeps all.
         stop_token_ids: Sampling ends after one of these is drawn; it stays in the completion.
         repetition_penalty: Of every token that the prompt or the completion already has, a positive logit is divided by
             this and a negative one multiplied (Keskar et al. 2019, "CTRL"); 1 changes nothing.
         stop_strings: Sampling ends with the token that completes one of these in the completion's text, special tokens
             written out; it stays in the completion.
+        min_new_tokens: Before so many tokens are sampled, no stop token is drawn and no stop string ends it.
     """
 
     max_new_tokens: int = 128
@@ -32,11 +34,15 @@ class SamplingParams:
     stop_token_ids: tuple[int, ...] = ()
     repetition_penalty: float = 1.0
     stop_strings: tuple[str, ...] = ()
+    min_p: float = 0.0
+    min_new_tokens: int = 0
 
     def within(self, max_new_tokens: int, stop_token_ids: Iterable[int] = ()) -> SamplingParams:
         """Return these for a place with room for ``max_new_tokens``, where ``stop_token_ids`` end a completion too."""
         stop = tuple(dict.fromkeys((*stop_token_ids, *self.stop_token_ids)))
-        return replace(self, max_new_tokens=min(max_new_tokens, self.max_new_tokens), stop_token_ids=stop)
+        most = min(max_new_tokens, self.max_new_tokens)
+        least = min(self.min_new_tokens, most)
+        return replace(self, max_new_tokens=most, min_new_tokens=least, stop_token_ids=stop)
 
 
 @dataclass(frozen=True, slots=True)

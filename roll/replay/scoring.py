@@ -9,7 +9,7 @@ import torch
 from transformers import PreTrainedModel
 
 from roll.generation import GenerationRequest
-from roll.strategies.generation.hf_infer.sampling import adjusted, penalise
+from roll.strategies.generation.hf_infer.sampling import adjusted, forbid, penalise
 
 
 def score(model: PreTrainedModel, request: GenerationRequest, completion: Sequence[int]) -> list[float]:
@@ -30,11 +30,15 @@ def score(model: PreTrainedModel, request: GenerationRequest, completion: Sequen
             rows = range(count)
             seen = [tokens[: before + row] for row in rows]
             logits = penalise(logits, dict.fromkeys(rows, sampling.repetition_penalty), seen)
+        early = dict.fromkeys(range(min(count, sampling.min_new_tokens)), sampling.stop_token_ids)
+        if early and sampling.stop_token_ids:
+            logits = forbid(logits, early)
         logits = adjusted(
             logits,
             np.full(count, sampling.temperature, np.float64),
             np.full(count, sampling.top_k, np.int64),
             np.full(count, sampling.top_p, np.float64),
+            np.full(count, sampling.min_p, np.float64),
         )
         chosen = torch.tensor(list(completion), device=model.device)
         return torch.log_softmax(logits, dim=-1).gather(1, chosen[:, None]).squeeze(1).tolist()

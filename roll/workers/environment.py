@@ -150,6 +150,8 @@ def sampling_params(generating: GeneratingArgs) -> SamplingParams:
         top_k=generating.top_k,
         repetition_penalty=generating.repetition_penalty,
         stop_strings=tuple(generating.stop_strings or ()),
+        min_p=generating.min_p,
+        min_new_tokens=generating.min_new_tokens,
     )
 
 

@@ -230,17 +230,20 @@ def greedy_tokens(model: PreTrainedModel, prompt: list[int], count: int) -> list
 def log_probs(model: PreTrainedModel, prompt: list[int], tokens: list[int], sampling: SamplingParams) -> torch.Tensor:
     """Return what the log-prob of each token is by definition, ``[tokens]``.
 
-    That is repetition penalty, temperature, then top-k, then top-p.
+    That is repetition penalty, stop tokens that come too early, temperature, min-p, then top-k, then top-p.
     """
     logits = model(torch.tensor([prompt + tokens])).logits[0, len(prompt) - 1 : -1].double()
     penalty = RepetitionPenaltyLogitsProcessor(sampling.repetition_penalty)
     there = [torch.tensor([prompt + tokens[:count]]) for count in range(len(tokens))]
     logits = torch.cat([penalty(before, row[None]) for before, row in zip(there, logits, strict=True)])
+    logits[: sampling.min_new_tokens, list(sampling.stop_token_ids)] = float("-inf")
     logits = logits / (sampling.temperature or 1.0)
     found = []
     for row, token in zip(logits, tokens, strict=True):
         probabilities = row.softmax(-1)
         order = probabilities.argsort(descending=True)
+        if sampling.temperature:
+            order = order[probabilities[order] >= sampling.min_p * probabilities.max()]
         if sampling.temperature and sampling.top_k > 0:
             order = order[: sampling.top_k]
         kept = probabilities[order] / probabilities[order].sum()

@@ -37,7 +37,10 @@ def test_log_probs_are_those_of_the_distribution_drawn_from(engine: EngineUnderT
         assert engine.difference(request.prompt_ids, got, request.sampling) < 1e-4
 
 
-@pytest.mark.parametrize("restriction", [{"top_k": 5}, {"top_p": 0.8}, {"top_k": 20, "top_p": 0.9}])
+@pytest.mark.parametrize(
+    "restriction",
+    [{"top_k": 5}, {"top_p": 0.8}, {"top_k": 20, "top_p": 0.9}, {"min_p": 0.3}, {"min_p": 0.1, "top_k": 3}],
+)
 def test_restricted_sampling_has_exact_log_probs_or_is_refused(
     engine: EngineUnderTest, restriction: dict[str, Any]
 ) -> None:
@@ -66,6 +69,19 @@ def test_a_seed_gives_the_same_tokens_alone_and_in_a_crowd(engine: EngineUnderTe
 @pytest.mark.parametrize("seed", [0, -5, 2**63, 2**64 - 1, 2**200])
 def test_any_integer_is_a_seed(engine: EngineUnderTest, seed: int) -> None:
     assert len(engine.generate([5], seed=seed, max_new_tokens=2).token_ids) == 2
+
+
+def test_no_stop_token_comes_before_the_least_tokens_and_log_probs_say_so(engine: EngineUnderTest) -> None:
+    prompt = random_prompt(12, 9)
+    stop = engine.says.greedy(prompt, 1)[0]
+    for temperature in (0.0, 1.0):
+        asked = {"max_new_tokens": 20, "temperature": temperature, "stop_token_ids": (1, stop), "min_new_tokens": 5}
+        if engine.refuses(**asked):
+            continue
+        got = engine.generate(prompt, **asked)
+        assert len(got.token_ids) >= 5
+        assert not {1, stop} & set(got.token_ids[:5])
+        assert engine.difference(prompt, got, SamplingParams(**asked)) < 1e-4
 
 
 def test_a_stop_token_ends_the_completion_and_stays_in_it(engine: EngineUnderTest) -> None:

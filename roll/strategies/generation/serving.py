@@ -71,11 +71,18 @@ def check_sampling(params: SamplingParams) -> None:
     """Refuse parameters that have no meaning.
 
     Raises:
-        ValueError: If ``max_new_tokens`` < 1, ``temperature`` < 0 or not finite, ``top_p`` outside (0, 1], or
-            ``repetition_penalty`` not above 0.
+        ValueError: If ``max_new_tokens`` < 1, ``min_new_tokens`` is not between 0 and it, ``temperature`` < 0 or not
+            finite, ``top_p`` outside (0, 1], ``min_p`` outside [0, 1], or ``repetition_penalty`` not above 0.
     """
     if params.max_new_tokens < 1:
         raise ValueError(f"sampling.max_new_tokens is {params.max_new_tokens}; it must be at least 1")
+    if not 0 <= params.min_new_tokens <= params.max_new_tokens:
+        raise ValueError(
+            f"sampling.min_new_tokens is {params.min_new_tokens}; it must be between 0 and max_new_tokens, "
+            f"{params.max_new_tokens}"
+        )
+    if not 0.0 <= params.min_p <= 1.0:
+        raise ValueError(f"sampling.min_p is {params.min_p}; it must be in [0, 1], 0 keeps every token")
     if not 0.0 <= params.temperature < float("inf"):
         raise ValueError(f"sampling.temperature is {params.temperature}; it must be finite and >= 0 (0 is greedy)")
     if not 0.0 < params.top_p <= 1.0:

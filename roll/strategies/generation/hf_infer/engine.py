@@ -11,7 +11,7 @@ import torch
 from roll.generation import Completion, GenerationRequest, fold_seed
 from roll.strategies.generation.hf_infer.model_runner import ModelRunner
 from roll.strategies.generation.hf_infer.prefix_index import BLOCK, PrefixIndex
-from roll.strategies.generation.hf_infer.sampling import penalise, sample, uniforms
+from roll.strategies.generation.hf_infer.sampling import forbid, penalise, sample, uniforms
 from roll.strategies.generation.hf_infer.slots import Slot, SlotPool, common_prefix
 from roll.strategies.generation.stop_strings import StopStrings
 
@@ -234,6 +234,9 @@ class Engine:
         penalties = {i: p.repetition_penalty for i, p in enumerate(params) if p.repetition_penalty != 1.0}
         if penalties:
             logits = penalise(logits, penalties, [sequence.tokens for sequence in sequences])
+        early = {i: s.request.sampling.stop_token_ids for i, s in enumerate(sequences) if _is_early(s)}
+        if early:
+            logits = forbid(logits, early)
         noise = uniforms(
             np.array([sequence.seed for sequence in sequences], dtype=np.uint64),
             np.array([len(sequence.logprobs) for sequence in sequences], dtype=np.uint64),
@@ -244,6 +247,7 @@ class Engine:
             np.array([p.top_k for p in params], dtype=np.int64),
             np.array([p.top_p for p in params], dtype=np.float64),
             noise,
+            np.array([p.min_p for p in params], dtype=np.float64),
         )
         return {row: (token, logprob) for row, token, logprob in zip(rows, tokens, logprobs, strict=True)}
 
@@ -271,7 +275,7 @@ class Engine:
 
     def _completes_text(self, sequence: Sequence) -> bool:
         texts = sequence.request.sampling.stop_strings
-        if not texts:
+        if not texts or _is_early(sequence):
             return False
         completion = sequence.tokens[len(sequence.request.prompt_ids) :]
         return self.stop_strings.end(completion, texts, known=len(completion) - 1) is not None
@@ -290,3 +294,8 @@ class Engine:
             self.end(sequence, "abort")
         self._prefixes.clear()
         self.pool.drop_prefixes()
+
+
+def _is_early(sequence: Sequence) -> bool:
+    """Tell whether a completion has not the least tokens yet that it is to have."""
+    return len(sequence.logprobs) < sequence.request.sampling.min_new_tokens

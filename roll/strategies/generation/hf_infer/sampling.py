@@ -1,6 +1,6 @@
 """Drawing tokens with exact log-probabilities and noise that depends on nothing but the request.
 
-Order of application, as in vLLM and Hugging Face: logits / temperature, then top-k, then top-p, then renormalise. The
+Order of application, as in vLLM: logits / temperature, then min-p, then top-k, then top-p, then renormalise. The
 reported log-probability is that of the token under the distribution it was really drawn from.
 """
 
@@ -43,12 +43,26 @@ def penalise(logits: torch.Tensor, penalties: Mapping[int, float], tokens: Seque
     return changed
 
 
+def forbid(logits: torch.Tensor, forbidden: Mapping[int, Sequence[int]]) -> torch.Tensor:
+    """Return logits in which some tokens of some rows cannot be drawn, ``[n, vocabulary]``.
+
+    Args:
+        logits: ``[n, vocabulary]``.
+        forbidden: Token ids by row.
+    """
+    changed = logits.float().clone()
+    for row, tokens in forbidden.items():
+        changed[row, list(tokens)] = float("-inf")
+    return changed
+
+
 def sample(
     logits: torch.Tensor,
     temperature: npt.NDArray[np.float64],
     top_k: npt.NDArray[np.int64],
     top_p: npt.NDArray[np.float64],
     noise: npt.NDArray[np.float64],
+    min_p: npt.NDArray[np.float64] | None = None,
 ) -> tuple[list[int], list[float]]:
     """Draw one token per row by inverting the cumulative distribution.
 
@@ -58,6 +72,7 @@ def sample(
         top_k: ``[n]``; values below 1 keep all tokens.
         top_p: ``[n]`` in (0, 1].
         noise: ``[n]`` uniform numbers in [0, 1).
+        min_p: ``[n]`` in [0, 1]; ``None`` keeps all tokens.
 
     Returns:
         Token ids and natural-log probabilities, ``n`` of each.
@@ -66,7 +81,7 @@ def sample(
         RuntimeError: If a row has no finite log-probability to draw from (NaN or infinite logits).
     """
     greedy = temperature == 0.0
-    scaled = adjusted(logits, temperature, top_k, top_p)
+    scaled = adjusted(logits, temperature, top_k, top_p, min_p)
     log_probs = torch.log_softmax(scaled, dim=-1)
     if greedy.all():
         tokens = scaled.argmax(dim=-1)
@@ -86,14 +101,16 @@ def adjusted(
     temperature: npt.NDArray[np.float64],
     top_k: npt.NDArray[np.int64],
     top_p: npt.NDArray[np.float64],
+    min_p: npt.NDArray[np.float64] | None = None,
 ) -> torch.Tensor:
     """Return the logits of the distributions that tokens are drawn from, float32 ``[n, vocabulary]``.
 
     Args:
         logits: ``[n, vocabulary]``, any float type.
-        temperature: ``[n]``; 0 leaves a row as it is, top-k and top-p aside.
+        temperature: ``[n]``; 0 leaves a row as it is.
         top_k: ``[n]``; values below 1 keep all tokens.
         top_p: ``[n]`` in (0, 1].
+        min_p: ``[n]`` in [0, 1]; ``None`` keeps all tokens.
     """
     device = logits.device
     greedy = temperature == 0.0
@@ -101,6 +118,10 @@ def adjusted(
     if not np.all(greedy | (temperature == 1.0)):
         divisor = torch.from_numpy(np.where(greedy, 1.0, temperature)).to(device, torch.float32)
         scaled = scaled / divisor[:, None]
+    if min_p is not None and np.any(min_p > 0.0):
+        share = torch.from_numpy(np.where(greedy, 0.0, min_p)).to(device, torch.float32)
+        # As logits: at least the share of the likeliest token's probability; log 0 is below all of them.
+        scaled = scaled.masked_fill(scaled < scaled.amax(dim=-1, keepdim=True) + share.log()[:, None], float("-inf"))
     restricted = ~greedy & (((top_k > 0) & (top_k < logits.shape[-1])) | (top_p < 1.0))
     if restricted.any():
         rows = torch.from_numpy(np.flatnonzero(restricted)).to(device)

@@ -88,6 +88,10 @@ class EndpointStrategy:
         # OpenAI's own servers do not know these; those of vLLM, SGLang and llama.cpp do.
         if sampling.top_k > 0:
             body["top_k"] = sampling.top_k
+        if sampling.min_p > 0.0:
+            body["min_p"] = sampling.min_p
+        if sampling.min_new_tokens:
+            body["min_tokens"] = sampling.min_new_tokens
         if sampling.repetition_penalty != 1.0:
             body["repetition_penalty"] = sampling.repetition_penalty
         body |= self._options.extra_body

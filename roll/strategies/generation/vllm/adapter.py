@@ -161,6 +161,8 @@ def _checked_sampling(sampling: SamplingParams) -> EngineSampling:
         temperature=sampling.temperature,
         top_p=sampling.top_p,
         top_k=max(sampling.top_k, 0),
+        min_p=sampling.min_p,
+        min_tokens=sampling.min_new_tokens,
         max_tokens=sampling.max_new_tokens,
         stop_token_ids=list(sampling.stop_token_ids),
         repetition_penalty=sampling.repetition_penalty,

@@ -11,7 +11,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from roll.generation import Completion, GenerationRequest
+from roll.generation import Completion, GenerationRequest, SamplingParams
 from roll.strategies.base import WeightUpdate
 from roll.strategies.fingerprints import Fingerprints
 from roll.strategies.generation.serving import ServedEngine, check_request
@@ -40,18 +40,18 @@ class _End:
         count: Tokens of the completion that has ended so; ``None`` while none has.
     """
 
-    def __init__(self, stop_strings: StopStrings, texts: tuple[str, ...]) -> None:
+    def __init__(self, stop_strings: StopStrings, sampling: SamplingParams) -> None:
         self.count: int | None = None
         self._stop_strings = stop_strings
-        self._texts = texts
-        self._known = 0
+        self._texts = sampling.stop_strings
+        self._known = max(0, sampling.min_new_tokens - 1)
 
     def is_reached(self, tokens: Sequence[int]) -> bool:
         """Return, once, that a text has ended the completion."""
         if self.count is not None or not self._texts:
             return False
         self.count = self._stop_strings.end(tokens, self._texts, self._known)
-        self._known = len(tokens)
+        self._known = max(self._known, len(tokens))
         return self.count is not None
 
 
@@ -286,7 +286,7 @@ class VllmStrategy(ServedEngine):
         return self._counters.as_metrics()
 
     async def _run(self, request: GenerationRequest) -> Completion:
-        end = _End(self._stop_strings, request.sampling.stop_strings)
+        end = _End(self._stop_strings, request.sampling)
         latest, cached = None, None
         stream = self._engine.generate(
             self._adapter.engine_prompt(request),

@@ -11,7 +11,7 @@ from roll.strategies.generation.hf_infer.sampling import sample, uniforms
 from roll.strategies.generation.serving import check_sampling
 
 
-def draw(logits: torch.Tensor, noise, temperature=1.0, top_k=0, top_p=1.0):
+def draw(logits: torch.Tensor, noise, temperature=1.0, top_k=0, top_p=1.0, min_p=0.0):
     n = logits.shape[0]
     return sample(
         logits,
@@ -19,13 +19,17 @@ def draw(logits: torch.Tensor, noise, temperature=1.0, top_k=0, top_p=1.0):
         np.full(n, top_k, dtype=np.int64),
         np.full(n, top_p),
         np.asarray(noise, dtype=np.float64),
+        np.full(n, min_p),
     )
 
 
-def reference_distribution(logits: np.ndarray, temperature: float, top_k: int, top_p: float) -> np.ndarray:
+def reference_distribution(
+    logits: np.ndarray, temperature: float, top_k: int, top_p: float, min_p: float
+) -> np.ndarray:
     """Written token by token from the definition, in float64."""
     scaled = logits.astype(np.float64) / temperature
     order = sorted(range(len(scaled)), key=lambda token: (-scaled[token], token))
+    order = [token for token in order if np.exp(scaled[token] - scaled.max()) >= min_p]
     if top_k > 0:
         order = order[:top_k]
     weights = np.exp(scaled[order] - scaled[order].max())
@@ -47,12 +51,13 @@ def reference_distribution(logits: np.ndarray, temperature: float, top_k: int, t
     temperature=st.sampled_from([0.3, 0.7, 1.0, 1.6]),
     top_k=st.sampled_from([-1, 0, 1, 3, 7, 50]),
     top_p=st.sampled_from([0.05, 0.5, 0.9, 1.0]),
+    min_p=st.sampled_from([0.0, 0.03, 0.4, 1.0]),
 )
-def test_log_prob_is_that_of_the_restricted_distribution(seed, temperature, top_k, top_p):
+def test_log_prob_is_that_of_the_restricted_distribution(seed, temperature, top_k, top_p, min_p):
     logits = np.random.default_rng(seed).normal(size=11).astype(np.float32) * 2
     noise = (np.arange(64) + 0.5) / 64
-    tokens, logprobs = draw(torch.from_numpy(np.tile(logits, (64, 1))), noise, temperature, top_k, top_p)
-    expected = reference_distribution(logits, temperature, top_k, top_p)
+    tokens, logprobs = draw(torch.from_numpy(np.tile(logits, (64, 1))), noise, temperature, top_k, top_p, min_p)
+    expected = reference_distribution(logits, temperature, top_k, top_p, min_p)
     assert all(expected[token] > 0 for token in tokens)
     np.testing.assert_allclose(logprobs, np.log(expected[tokens]), atol=2e-5)
 
