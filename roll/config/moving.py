@@ -9,7 +9,10 @@ from typing import Final
 from omegaconf import DictConfig, OmegaConf, open_dict
 from omegaconf.errors import OmegaConfBaseException
 
-_OUTPUT_KEYS: Final = ("logging_dir", "render_save_dir", "checkpoint_config.output_dir", "tracker_kwargs.log_dir")
+_OUTPUT_KEYS: Final = (
+    *("logging_dir", "render_save_dir", "checkpoint_config.output_dir"),
+    *("tracker_kwargs.log_dir", "tracker_kwargs.tensorboard.log_dir", "tracker_kwargs.wandb.dir"),
+)
 
 
 def move_outputs(composed: DictConfig, folder: str | Path, keep: Container[str] = ()) -> None:

@@ -134,7 +134,8 @@ def make_trackers(
         log_dir: Directory the trackers write under; created.
         resume_step: Step the run resumes from, ``None`` for a fresh run.
         tracker_kwargs: Arguments for the trackers. A key that is the name of a tracker in ``track_with`` holds that
-            tracker's own arguments (``{"wandb": {"project": "roll"}}``). Any other key goes to the trackers that name
+            tracker's own arguments (``{"wandb": {"project": "roll"}}``); those of one that is not in it wait until it
+            is. Any other key goes to the trackers that name
             it as a parameter, else to those that take any argument.
 
     Returns:
@@ -185,6 +186,9 @@ def _share_arguments(names: Sequence[str], tracker_kwargs: Mapping[str, Any]) ->
     for key, value in tracker_kwargs.items():
         if key in names and isinstance(value, Mapping):
             arguments[key].update(value)
+            continue
+        if key in TRACKERS and isinstance(value, Mapping):
+            # Of a tracker that is not asked for now.
             continue
         takers = [name for name in names if key in parameters[name]] or [
             name
