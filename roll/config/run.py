@@ -48,6 +48,26 @@ class CheckpointConfig(ConfigModel):
     type: Literal["file_system"] = Field("file_system", description="Kind of storage.")
     output_dir: ConfigPath | None = Field(None, description="Folder. null: `output_dir`/checkpoints.")
     keep: Positive = Field(2, description="Newest checkpoints that are kept.")
+    contents: Literal["all", "weights"] = Field(
+        "all",
+        description="`weights` leaves out optimiser, schedule and random state: smaller, and a new run may begin with "
+        "the weights, but none goes on from it.",
+    )
+    hf_model: Literal["always", "last", "never"] = Field(
+        "always",
+        description="Which checkpoints have the model in Hugging Face format too, in `hf`: all, that of `max_steps`, "
+        "none.",
+    )
+
+    def problems(self) -> Iterator[Problem]:
+        """Yield what contradicts each other."""
+        if self.contents == "weights" and self.hf_model != "always":
+            path, fix = "checkpoint_config.hf_model", "set it to always, or checkpoint_config.contents to all."
+            yield Problem(path, "checkpoints of weights alone are models in Hugging Face format.", fix, self.hf_model)
+
+    def has_hf_model(self, *, is_last: bool) -> bool:
+        """Tell whether a checkpoint has the model in Hugging Face format."""
+        return self.hf_model == "always" or (self.hf_model == "last" and is_last)
 
 
 class RunConfig(ConfigModel):
@@ -123,7 +143,11 @@ class RunConfig(ConfigModel):
     checkpoint_config: CheckpointConfig = Field(default_factory=CheckpointConfig, description="Checkpoint options.")
 
     # Machines
-    cluster: Literal["local", "ray"] = Field("local", description="`local`: everything in this process; `ray`: actors.")
+    cluster: Literal["local", "ray"] = Field(
+        "local",
+        description="`local`: everything in this process; `ray`: actors. Unset: `ray` where workers of a role need a "
+        "process each.",
+    )
     num_nodes: Positive | None = Field(None, description="Machines. null: as many as the devices in use need.")
     num_gpus_per_node: Positive = Field(1, description="Devices of one machine.")
     max_recoveries: NonNegative = Field(
@@ -213,6 +237,7 @@ class RunConfig(ConfigModel):
                 path = "track_with" if len(self.track_with) == 1 else f"track_with.{index}"
                 fix = f"{choose_from(tracker, TRACKERS)} One of your own needs its module in tracker_modules."
                 yield Problem(path, "no tracker has this name.", fix, tracker)
+        yield from self.checkpoint_config.problems()
         for key, value in self.tune.items():
             try:
                 read_range(value)

@@ -19,6 +19,7 @@ from roll.pipelines.checks.rows import check_rows
 from roll.pipelines.policy_evaluation import PolicyEvaluation
 from roll.pipelines.reporting.metrics import prefixed
 from roll.pipelines.roles.models import TrainRole
+from roll.pipelines.run.checkpoint import write_tokenizer
 from roll.pipelines.run.command import review_command
 from roll.pipelines.run.interrupts import to_its_end
 from roll.pipelines.run.life_cycle import Run
@@ -30,7 +31,6 @@ from roll.tracking import RunSummary
 from roll.workers.classes import worker_class
 from roll.workers.loading import Text, load_text
 from roll.workers.setup import Registered
-from roll.workers.train import HF
 
 Config = TypeVar("Config", bound=RowSteps)
 
@@ -139,7 +139,7 @@ class RowsRun(Run[Config], Generic[Config, Table]):
     async def save_state(self, folder: Path) -> None:
         """Write the trainer, with the policy in Hugging Face format beside it."""
         await self.trainer.save(folder)
-        self.text.tokenizer.save_pretrained(folder / HF)
+        write_tokenizer(self.text.tokenizer, folder)
 
     async def restore(self, folder: Path, state: dict[str, Any]) -> None:
         """Load a checkpoint.

@@ -42,6 +42,12 @@ def branches_of(root: Path, phase: str, step: int, group: str, episode: int) -> 
     return root / BRANCHES / place / f"{group}-{episode}".replace("/", "-")
 
 
+def step_of(path: Path) -> int | None:
+    """Return the step of the checkpoint that ``path`` is in, also of one that is being written."""
+    found = (_NAME.match(part) for part in reversed(path.parts))
+    return next((int(match.group(1)) for match in found if match), None)
+
+
 def is_checkpoint_name(name: str) -> bool:
     """Whether a folder of this name is a checkpoint."""
     return _NAME.fullmatch(name) is not None

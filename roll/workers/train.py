@@ -18,6 +18,7 @@ from roll.config.trainer_keys import TrainerKeys
 from roll.distributed import worker_context
 from roll.distributed.process_group import init_process_group
 from roll.distributed.weight_sync import Place, WeightOffer, WeightSyncSettings
+from roll.runs.layout import step_of
 from roll.strategies.base import (
     BatchTotals,
     HasAdapters,
@@ -78,6 +79,7 @@ class TrainWorker:
         if role == "actor_train" and config.optimizer_from is not None:
             self._begin_with(config.optimizer_from)
         self._has_adapters = getattr(config, role).model_args.lora_rank is not None
+        self._checkpoints, self._last_step = config.checkpoint_config, config.max_steps
         sends = worker_context().rank == 0
         self._links = WeightLinks(self._strategy.named_parameters, sends, self._strategy.device)
 
@@ -150,10 +152,14 @@ class TrainWorker:
     def save(self, directory: Path) -> None:
         """Write weights, optimiser, schedule and random state, and the model in Hugging Face format beside them.
 
-        LoRA adapters are written too, in the format of peft; the Hugging Face model has them merged.
+        ``checkpoint_config`` says which of both. LoRA adapters are written too, in the format of peft; the Hugging Face
+        model has them merged.
         """
-        self._strategy.save_checkpoint(directory)
-        self._strategy.save_hf(directory / HF)
+        if self._checkpoints.contents == "all":
+            self._strategy.save_checkpoint(directory)
+        step = step_of(directory)
+        if self._checkpoints.has_hf_model(is_last=step is None or step >= self._last_step):
+            self._strategy.save_hf(directory / HF)
         if self._has_adapters:
             self._strategy.save_adapters(directory / ADAPTER)
 

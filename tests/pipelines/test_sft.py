@@ -75,6 +75,27 @@ def test_a_run_that_is_resumed_goes_on_exactly(rows: Path, tmp_path: Path) -> No
     assert weights[0].read_bytes() == weights[1].read_bytes()
 
 
+def test_a_checkpoint_has_the_parts_that_are_asked_for(rows: Path, tmp_path: Path) -> None:
+    keys = {"checkpoint_config__keep": 9, "actor_train__training_args__num_train_epochs": 2, "eval_steps": 0}
+    SFTPipeline.start(config(rows, tmp_path / "last", checkpoint_config__hf_model="last", **keys))
+    folders = sorted((tmp_path / "last" / "checkpoints").iterdir())
+    assert [(folder / "hf" / "config.json").is_file() for folder in folders] == [False, False, True]
+    assert all((folder / "train_state.pt").is_file() for folder in folders)
+
+    SFTPipeline.start(config(rows, tmp_path / "weights", checkpoint_config__contents="weights", **keys))
+    newest = sorted((tmp_path / "weights" / "checkpoints").iterdir())[-1]
+    assert {path.name for path in newest.iterdir()} == {"hf", "state.json", "checksums.xxh128", "run.json"}
+    with pytest.raises(ConfigError, match=r"weights alone[\s\S]*pretrain="):
+        SFTPipeline.start(
+            config(
+                rows, tmp_path / "weights", checkpoint_config__contents="weights", resume_from_checkpoint=True, **keys
+            )
+        )
+    SFTPipeline.start(config(rows, tmp_path / "again", pretrain=str(newest / "hf"), **keys))
+    with pytest.raises(ConfigError, match="checkpoint_config.hf_model"):
+        config(rows, tmp_path / "none", checkpoint_config__contents="weights", checkpoint_config__hf_model="never")
+
+
 def test_other_rows_do_not_continue_a_run(rows: Path, tmp_path: Path) -> None:
     SFTPipeline.start(config(rows, tmp_path, max_steps=1))
     other = tmp_path / "other.jsonl"

@@ -16,12 +16,12 @@ from roll.pipelines.learning.objective import merge_metrics
 from roll.pipelines.learning.taught_rows import taught_rows
 from roll.pipelines.reporting.metrics import batch_metrics, prefixed
 from roll.pipelines.roles.core import Core
+from roll.pipelines.run.checkpoint import write_tokenizer
 from roll.strategies.training.comparing import BUCKETS, HEAD, IDS, STATES
 from roll.strategies.training.distilled import DistillationLoss
 from roll.tracking import Progress
 from roll.trajectories.model import TrajectoryGroup
 from roll.trajectories.taught import taught_path, write_taught
-from roll.workers.train import HF
 
 
 class Distiller:
@@ -96,7 +96,7 @@ class Distiller:
     async def save(self, directory: Path) -> None:
         """Write the trainer, with the student in Hugging Face format and its tokenizer beside it."""
         await self.core.trainer.save(directory)
-        self.core.tokenizer.save_pretrained(directory / HF)
+        write_tokenizer(self.core.tokenizer, directory)
 
     async def restore(self, directory: Path, state: dict[str, Any]) -> None:
         """Load what :meth:`save` wrote."""

@@ -25,10 +25,10 @@ from roll.pipelines.learning.value_objective import ValueObjective, critic_metri
 from roll.pipelines.reporting.metrics import batch_metrics, prefixed
 from roll.pipelines.roles.core import Core
 from roll.pipelines.roles.models import TrainRole
+from roll.pipelines.run.checkpoint import write_tokenizer
 from roll.strategies.training.micro_batches import PAIR
 from roll.tracking import Progress
 from roll.trajectories.model import TrajectoryGroup
-from roll.workers.train import HF
 
 CRITIC = "critic"
 """Folder of the critic's state in a checkpoint."""
@@ -169,7 +169,7 @@ class Learner:
     async def save(self, directory: Path) -> None:
         """Write trainer and critic, both in Hugging Face format too, the policy with its tokenizer."""
         await self.core.trainer.save(directory)
-        self.core.tokenizer.save_pretrained(directory / HF)
+        write_tokenizer(self.core.tokenizer, directory)
         if self.core.critic is not None:
             await self.core.critic.save(directory / CRITIC)
 

@@ -18,15 +18,20 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from roll.common.disk import sync
 from roll.pipelines.run.checksums import CHECKSUMS, damages, visible_damages, write_checksums
 from roll.pipelines.run.storage import hidden_refusal, refusal, require_room
-from roll.runs.layout import CHECKPOINT_STATE, folder_of, is_checkpoint_name, list_checkpoints
+from roll.runs.layout import CHECKPOINT_STATE, WEIGHTS, folder_of, is_checkpoint_name, list_checkpoints
+
+if TYPE_CHECKING:
+    from transformers import PreTrainedTokenizerBase
 
 FORMAT = 1
 STATE = CHECKPOINT_STATE
+CONTENTS = "contents"
+"""Key of the state: what of a trainer it has, ``checkpoint_config.contents``."""
 _LEFTOVERS = "step=*.partial"
 
 
@@ -107,6 +112,12 @@ def new_checkpoint(root: Path, step: int, state: Mapping[str, Any], *, keep: int
     if keep > 0:
         for _, old in list_checkpoints(root)[:-keep]:
             shutil.rmtree(_set_aside(old))
+
+
+def write_tokenizer(tokenizer: PreTrainedTokenizerBase, folder: Path) -> None:
+    """Write a tokenizer beside the model of a checkpoint, where it has one in Hugging Face format."""
+    if (folder / WEIGHTS).is_dir():
+        tokenizer.save_pretrained(folder / WEIGHTS)
 
 
 def find(resume: bool | str, root: Path) -> Found | None:

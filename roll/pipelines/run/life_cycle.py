@@ -13,7 +13,7 @@ from roll.common.registry import names_of_configurations_end
 from roll.config import RunConfig, RunError
 from roll.config.process import settle_collector
 from roll.distributed import Cluster, WorkerError, open_cluster
-from roll.pipelines.run.checkpoint import new_checkpoint
+from roll.pipelines.run.checkpoint import CONTENTS, new_checkpoint
 from roll.pipelines.run.checks import check_run
 from roll.pipelines.run.command import resume_command, shown
 from roll.pipelines.run.folders import folders, make_room, own_folders
@@ -225,7 +225,8 @@ class Run(ABC, Generic[Config]):
         config = self.config
         self.unsaved = None
         with self.progress.stage("checkpoint"):
-            state = {**config.identity(), **self.log.state(), **self.state()}
+            contents = config.checkpoint_config.contents
+            state = {**config.identity(), **self.log.state(), **self.state(), CONTENTS: contents}
             root, keep = config.checkpoint_path, config.checkpoint_config.keep
             with new_checkpoint(root, step, state, keep=keep) as folder:
                 self.record.write(folder)

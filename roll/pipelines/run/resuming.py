@@ -48,6 +48,9 @@ def find_resumed(config: RunConfig, wanted: bool | str) -> Resumed | None:
         path, state = found.path, checkpoint.load_state(found.path)
     except checkpoint.CheckpointError as error:
         raise ConfigError([Problem("resume_from_checkpoint", str(error), error.fix, wanted)]) from error
+    if state.get(checkpoint.CONTENTS) == "weights":
+        fix = f"begin a new run with them, pretrain={path}/hf; checkpoint_config.contents: all saves what is missing."
+        raise ConfigError([Problem("resume_from_checkpoint", f"{path} has weights alone.", fix, wanted)])
     problems = [
         Problem(
             key,
