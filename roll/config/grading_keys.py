@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from typing import Annotated, Any, ClassVar, Final, Literal
 
 from pydantic import Field, FiniteFloat, model_validator
 
 from roll.config.base import ConfigModel, NameList
+from roll.config.errors import Problem
+from roll.config.judges import JUDGES, JudgeConfig, judge_problems
 from roll.config.operators import OperatorsConfig
 from roll.config.sampling import SamplingConfig
 from roll.config.worker import CustomClass, NonNegative, Positive, WorkerConfig
@@ -113,6 +115,11 @@ class GradedKeys(SamplingConfig):
         description="A reward function of your own. It grades every domain that names no verifier, and those that "
         "name it: `verifiers: {compute_score: 1.0, format: 0.1}`.",
     )
+    judges: dict[str, JudgeConfig] = Field(
+        default_factory=dict,
+        description="Models of the run that grade, by name, each with engines of its own: `llm_judge` asks the one "
+        "that its option `engine` names.",
+    )
     reward_modules: NameList = Field(
         default_factory=list, description="Python modules to import that register verifiers of your own."
     )
@@ -122,6 +129,17 @@ class GradedKeys(SamplingConfig):
         description="Rewards of a group as a whole, with their weights, `{distinct: 0.1}`: each sees all members of a "
         "training group, and gives every member a number that is added to its score.",
     )
+
+    def roles(self) -> Iterator[tuple[str, WorkerConfig]]:
+        """Yield the name and keys of every role that the run has."""
+        yield from super().roles()
+        yield from ((f"{JUDGES}.{name}", judge) for name, judge in self.judges.items())
+
+    def problems(self) -> Iterator[Problem]:
+        """Yield every contradiction between keys that are each valid alone."""
+        yield from super().problems()
+        others = {name: worker for name, worker in self.roles() if not name.startswith(f"{JUDGES}.")}
+        yield from judge_problems(self.judges, others)
 
     @property
     def graded_domains(self) -> list[str]:

@@ -122,7 +122,7 @@ async def _play(config: AgenticConfig, greedy: bool, shown: Progress | None) -> 
             play = GradedPlay(play, graders_by_tag(config, graders))
         levels = validation_levels(config)
         with _shown(config, shown, f"{len(levels)} levels") as progress:
-            async with sampler.engines.watched():
+            async with sampler.watched():
                 with progress.stage("eval"):
                     groups = await sample_all(levels, play, progress)
                     groups += await _responses(config, sampler, graders, prompts, progress, greedy, "val-prompt-")
@@ -148,7 +148,7 @@ async def _answer(config: EvaluationConfig, greedy: bool, shown: Progress | None
     async with open_cluster(config) as cluster:
         sampler = await build_sampler(config, text, cluster)
         graders = await start_graders(config, sampler)
-        async with sampler.engines.watched():
+        async with sampler.watched():
             if config.recorded is not None:
                 recorded = _listed if listed else _stored
                 play = response_play(config, sampler, graders, config.val_generating)

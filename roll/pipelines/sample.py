@@ -68,7 +68,7 @@ class SamplePipeline(Run[SampleConfig]):
         per_step = sum(count for _, count in plan.groups_per_rollout)
         first = (step - 1) * per_step
         tasks = level_tasks(plan.groups_per_rollout, plan.group_size, self.config.seed, "train-", first=first)
-        async with self.sampler.engines.watched():
+        async with self.sampler.watched():
             with self.progress.stage("rollout"):
                 groups = await sample_all(tasks, self._play, self.progress)
                 require_some(groups)
@@ -83,7 +83,7 @@ class SamplePipeline(Run[SampleConfig]):
         """Play the validation levels."""
         if self._val_play is None:
             return
-        async with self.sampler.engines.watched():
+        async with self.sampler.watched():
             with self.progress.stage("eval"):
                 groups = await sample_all(validation_levels(self.config), self._val_play, self.progress)
                 require_some(groups)

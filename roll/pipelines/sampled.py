@@ -216,7 +216,7 @@ class SampledRun(Run[Config]):
     @asynccontextmanager
     async def working(self) -> AsyncIterator[None]:
         """Make engines that die again; in the end, stop what is being sampled."""
-        async with self.core.engines.watched():
+        async with self.core.watched():
             try:
                 yield
             finally:

@@ -30,8 +30,9 @@ def build_rubrics(
 
     Args:
         config: The run.
-        resources: Objects for verifiers that use some: ``judge`` (``llm_judge`` with ``engine: policy``), ``score``
-            and ``render`` (``reward_model``), ``score_steps`` (``process_reward_model``).
+        resources: Objects for verifiers that use some: ``judge`` and ``judges`` (``llm_judge`` with ``engine: policy``
+            or the name of a judge), ``score`` and ``render`` (``reward_model``), ``score_steps``
+            (``process_reward_model``).
         limit: Responses graded at a time in all; ``None`` makes one of ``max_concurrent_rewards``.
 
     Raises:

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Awaitable, Callable
-from typing import Any, Final, Literal
+from collections.abc import Awaitable, Callable, Mapping
+from typing import Any, Final
 
 from roll.rewards.answers import after_thinking
 from roll.rewards.base import RewardRequest, Verdict
@@ -35,12 +35,13 @@ DEFAULT_SCORE: Final = r"(?i)score\W{0,5}(-?\d+(?:\.\d+)?)"
 _FIELD = re.compile(r"\{(prompt|conversation|ground_truth|response|answer)\}")
 
 
-@register_verifier("llm_judge", uses=("judge",))
+@register_verifier("llm_judge", uses=("judge", "judges"))
 class LlmJudge:
     """Asks a model for a score and scales it to 0 … 1.
 
     Args:
-        engine: ``http`` asks ``base_url``; ``policy`` asks the engine that the pipeline gives.
+        engine: ``http`` asks ``base_url``; ``policy`` asks the engine that the pipeline gives; the name of one of the
+            run's ``judges`` asks that model.
         base_url: OpenAI-compatible endpoint, up to ``/v1``.
         model: Model name sent to it.
         api_key_env: Name of the environment variable with the key; ``None`` sends none.
@@ -57,11 +58,12 @@ class LlmJudge:
         backoff: Seconds before the first retry, doubled each time.
         concurrency: Requests at a time.
         judge: Given by the pipeline: answers a prompt.
+        judges: Given by the pipeline: what answers a prompt, by the name of a judge.
     """
 
     def __init__(
         self,
-        engine: Literal["http", "policy"] = "http",
+        engine: str = "http",
         base_url: str | None = None,
         model: str | None = None,
         api_key_env: str | None = None,
@@ -77,9 +79,12 @@ class LlmJudge:
         backoff: float = 0.5,
         concurrency: int = 16,
         judge: Judge | None = None,
+        judges: Mapping[str, Judge] | None = None,
     ) -> None:
-        if engine not in ("http", "policy"):
-            raise ValueError(f"engine={engine!r}: use http or policy")
+        named = judges or {}
+        if engine not in ("http", "policy", *named):
+            others = ", ".join(named) or "there is none"
+            raise ValueError(f"engine={engine!r}: use http, policy, or the name of one of judges ({others})")
         if not lowest < highest:
             raise ValueError(f"lowest={lowest:g} must be below highest={highest:g}")
         if "{response}" not in prompt and "{answer}" not in prompt:
@@ -88,6 +93,9 @@ class LlmJudge:
         self._prompt = prompt
         self._lowest, self._highest = lowest, highest
         self._client: JsonClient | None = None
+        if engine in named:
+            self._judge = named[engine]
+            return
         if engine == "policy":
             if judge is None:
                 raise ValueError("engine: policy needs an engine that answers, and this pipeline gave none; use http")

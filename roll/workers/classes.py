@@ -18,6 +18,7 @@ _DEFAULTS: dict[str, type[Any]] = {
     "teacher": ScoreWorker,
     "teachers": ScoreWorker,
     "actor_infer": EngineWorker,
+    "judges": EngineWorker,
     "train_env_manager": EnvironmentWorker,
     "val_env_manager": EnvironmentWorker,
 }

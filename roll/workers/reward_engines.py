@@ -5,10 +5,12 @@ from __future__ import annotations
 import hashlib
 import itertools
 from collections.abc import Callable, Mapping
-from typing import Any
+from types import MappingProxyType
+from typing import Any, Final
 
 from roll.config import ConfigError, Problem
 from roll.config.grading_keys import GradedKeys, RewardConfig
+from roll.config.judges import judging
 from roll.generation import GenerationRequest, SamplingParams
 from roll.models.errors import ModelNotFoundError
 from roll.models.finding import resolve_pretrain
@@ -18,24 +20,54 @@ from roll.rewards.process_reward_model import SEPARATOR
 from roll.schedulers.generation import GenerationScheduler
 from roll.strategies.training.pytorch.sequence_classifier import SequenceClassifier
 from roll.strategies.training.pytorch.step_classifier import StepClassifier
-from roll.workers.loading import Text, device
+from roll.workers.environment import sampling_params
+from roll.workers.loading import Text, device, load_text
 
-JUDGE_TOKENS = 512
+JUDGE_SAMPLING: Final = SamplingParams(max_new_tokens=512, temperature=0.0)
+"""Of the policy as its own judge."""
 
 Load = Callable[[str, RewardConfig, Mapping[str, Any]], dict[str, Any]]
 """Loads a reward model from a folder; is given the keys of its domain, and the options of its verifier."""
 
 
-def reward_resources(config: GradedKeys, domain: str, text: Text, generation: GenerationScheduler) -> Mapping[str, Any]:
+def reward_resources(
+    config: GradedKeys,
+    domain: str,
+    text: Text,
+    generation: GenerationScheduler,
+    judges: Mapping[str, GenerationScheduler] = MappingProxyType({}),
+) -> Mapping[str, Any]:
     """Return what the verifiers of a domain may use beside their options.
 
+    Args:
+        config: The run.
+        domain: Whose verifiers.
+        text: Of the policy.
+        generation: Samples from the policy.
+        judges: Samples from each judge that the domain asks, by name.
+
     Raises:
-        ConfigError: If a reward model cannot be loaded.
+        ConfigError: If a reward model cannot be loaded, or the tokenizer of a judge.
     """
     loaders = {"reward_model": _answers, "process_reward_model": _steps}
     models = [_loaded(config, domain, name, load) for name, load in loaders.items() if _uses(config, domain, name)]
     found = {name: resource for model in models for name, resource in model.items()}
-    return {"judge": policy_judge(text, generation, config.sequence_length), **found}
+    asked = {name: _judge(config, name, scheduler) for name, scheduler in judges.items()}
+    own = judge(text, generation, config.sequence_length, JUDGE_SAMPLING)
+    return {"judge": own, "judges": asked, **found}
+
+
+def judges_of(config: GradedKeys, domain: str) -> list[str]:
+    """Return the judges that the verifiers of a domain ask."""
+    term = config.rewards[domain].terms(domain).get("llm_judge") if domain in config.rewards else None
+    engine = None if term is None else term.options.get("engine")
+    return [engine] if isinstance(engine, str) and engine in config.judges else []
+
+
+def _judge(config: GradedKeys, name: str, generation: GenerationScheduler) -> Callable[[str], Any]:
+    its = judging(config, name)
+    sampling = sampling_params(its.actor_infer.generating_args)
+    return judge(load_text(its), generation, its.sequence_length, sampling)
 
 
 def is_judged_by_policy(config: GradedKeys) -> bool:
@@ -44,15 +76,23 @@ def is_judged_by_policy(config: GradedKeys) -> bool:
     return any(term is not None and term.options.get("engine") == "policy" for term in terms)
 
 
-def policy_judge(text: Text, generation: GenerationScheduler, sequence_length: int) -> Callable[[str], Any]:
-    """Return a judge that answers with the current policy, greedily."""
-    sampling = SamplingParams(max_new_tokens=JUDGE_TOKENS, temperature=0.0)
+def judge(
+    text: Text, generation: GenerationScheduler, sequence_length: int, sampling: SamplingParams
+) -> Callable[[str], Any]:
+    """Return what answers a prompt as a judge.
+
+    Args:
+        text: Tokenizer and renderer of its model.
+        generation: Samples from it.
+        sequence_length: Most tokens of prompt and reply.
+        sampling: Of its replies.
+    """
     numbers = itertools.count()
 
-    async def judge(prompt: str) -> str:
+    async def answer(prompt: str) -> str:
         messages = [{"role": "user", "content": prompt}]
         ids = text.renderer.initial_ids(messages)
-        room = min(JUDGE_TOKENS, sequence_length - len(ids))
+        room = min(sampling.max_new_tokens, sequence_length - len(ids))
         if room < 1:
             raise ValueError(
                 f"the judge's prompt has {len(ids)} tokens and leaves no room for a verdict in sequence_length "
@@ -69,7 +109,7 @@ def policy_judge(text: Text, generation: GenerationScheduler, sequence_length: i
         )
         return spoken(completion, text.renderer)
 
-    return judge
+    return answer
 
 
 def _loaded(config: GradedKeys, domain: str, verifier: str, load: Load) -> dict[str, Any]:

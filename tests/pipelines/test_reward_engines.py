@@ -92,3 +92,32 @@ def test_the_policy_judges_its_own_responses_while_groups_are_replaced(tmp_path:
     trained = read_trajectories(tmp_path / "trajectories" / "step=000001.parquet")
     graded = [trajectory for trajectory in trained if trajectory.status is not Status.ERROR_REWARD]
     assert graded and all(0 <= t.turns[0].reward_parts["llm_judge"] <= 1 for t in graded)
+
+
+def test_a_judge_of_its_own_says_what_the_policy_says_where_it_is_the_same_model(tmp_path: Path) -> None:
+    options = {"prompt": "{response}", "score_pattern": "(\\d)"}
+    terms = {"math_rule": {"tag_included": ["arithmetic"]}}
+    verdicts = []
+    for engine in ("policy", "small"):
+        verifiers = {"llm_judge": {"options": {**options, "engine": engine}}}
+        rewards = {"math_rule": {**terms["math_rule"], "verifiers": verifiers}}
+        judges = {"small": {"model_args": {"model_name_or_path": "toy"}}} if engine == "small" else {}
+        out = tmp_path / engine
+        # Both begin with the toy; what is graded in the first step was sampled before anything was learned.
+        run_rlvr(small_config(out, **ONE_STEP, rewards=rewards, judges=judges, sequence_length=256, pretrain="toy"))
+        trained = read_trajectories(out / "trajectories" / "step=000001.parquet")
+        verdicts.append([(t.turns[0].response, t.status, t.turns[0].reward_parts.get("llm_judge")) for t in trained])
+    assert verdicts[0] == verdicts[1]
+    assert len({verdict for _, _, verdict in verdicts[0]}) > 1
+
+
+def test_a_judge_that_is_not_there_or_not_named_is_a_problem_before_anything_loads(tmp_path: Path) -> None:
+    verifiers = {"llm_judge": {"options": {"engine": "large"}}}
+    rewards = {"math_rule": {"tag_included": ["arithmetic"], "verifiers": verifiers}}
+    judges = {"small": {"model_args": {"model_name_or_path": "toy"}}}
+    with pytest.raises(ConfigError, match=r"large[\s\S]*small"):
+        run_rlvr(small_config(tmp_path / "out", **ONE_STEP, rewards=rewards, judges=judges))
+    with pytest.raises(ConfigError, match="judges.small.model_args.model_name_or_path"):
+        small_config(tmp_path / "out", **ONE_STEP, judges={"small": {}})
+    with pytest.raises(ConfigError, match="judges.policy"):
+        small_config(tmp_path / "out", **ONE_STEP, judges={"policy": judges["small"]})

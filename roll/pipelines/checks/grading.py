@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from typing import Any
 
 from roll.common.registry import UnknownNameError
 from roll.config import ConfigError, Problem
@@ -16,7 +17,8 @@ from roll.tools import ToolConfigError, make_tools
 def grading_problems(config: GradedKeys) -> Iterator[Problem]:
     """Make every verifier once, with stand-ins for the models that some grade with, and every group reward."""
     if config.rewards or config.needs_rewards:
-        stand_ins = {name: _stand_in for name in ("judge", "score", "render", "score_steps")}
+        stand_ins: dict[str, Any] = {name: _stand_in for name in ("judge", "score", "render", "score_steps")}
+        stand_ins["judges"] = dict.fromkeys(config.judges, _stand_in)
         try:
             build_rubrics(config, stand_ins)
         except ConfigError as error:

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Mapping
+from collections.abc import AsyncIterator, Mapping
+from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass, field, fields, replace
 from functools import partial
 
@@ -38,6 +39,7 @@ class Sampler(Text):
         activity: Tells the engine when everything is quiet; ``None`` for a run that need not be reproducible bit by
             bit, or cannot be.
         pools: Workers of which any can do a piece of work: environments, graders.
+        judges: Sample from the models that grade, by name.
     """
 
     cluster: Cluster
@@ -46,6 +48,15 @@ class Sampler(Text):
     generation: GenerationScheduler
     activity: Activity | None
     pools: list[WorkerPool] = field(default_factory=list)
+    judges: dict[str, EngineRole] = field(default_factory=dict)
+
+    @asynccontextmanager
+    async def watched(self) -> AsyncIterator[None]:
+        """Meanwhile, make engines that die again, those of judges too."""
+        async with AsyncExitStack() as watches:
+            for engines in (self.engines, *self.judges.values()):
+                await watches.enter_async_context(engines.watched())
+            yield
 
     def cluster_metrics(self) -> dict[str, float]:
         """Return how many workers were made again since the start; nothing where all share a process."""

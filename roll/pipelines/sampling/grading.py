@@ -5,11 +5,14 @@ from __future__ import annotations
 import time
 from collections.abc import Mapping
 from dataclasses import dataclass
+from functools import partial
 
 from roll.config import PlayingConfig
 from roll.config.grading_keys import GradedKeys
+from roll.config.judges import JUDGES, judging
 from roll.distributed import WorkerSpec
 from roll.pipelines.roles.core import Sampler
+from roll.pipelines.roles.engines import EngineRole
 from roll.pipelines.roles.pool import WorkerPool
 from roll.rewards.base import Grade, RewardRequest
 from roll.rewards.concurrency import ConcurrencyLimit
@@ -46,13 +49,32 @@ async def start_graders(config: GradedKeys, sampler: Sampler) -> dict[str, Grade
     local = config.cluster == "local"
     limit = ConcurrencyLimit(config.max_concurrent_rewards) if local else None
     text = sampler if local else None
+    await _start_judges(config, sampler)
+    judges = {name: engines.engines for name, engines in sampler.judges.items()}
     graders: dict[str, Grader] = {}
     for domain in config.graded_domains:
-        arguments = (config, domain, sampler.registered, sampler.engines.engines, text, limit)
+        arguments = (config, domain, sampler.registered, sampler.engines.engines, text, limit, judges)
         role = f"rewards.{domain}"
         group = await sampler.cluster.start(role, WorkerSpec(cls=worker_class(config, role), args=arguments))
-        graders[domain] = PooledGrader(sampler.pool(group))
+        pool = sampler.pool(group)
+        for name, asked in sampler.judges.items():
+            asked.on_restart(partial(pool.tell, "judge_restarted", name))
+        graders[domain] = PooledGrader(pool)
     return graders
+
+
+async def _start_judges(config: GradedKeys, sampler: Sampler) -> None:
+    """Start the engines of every judge that is not there yet.
+
+    Raises:
+        ConfigError: If its model cannot be loaded.
+    """
+    for name in config.judges:
+        if name in sampler.judges:
+            continue
+        role, its = f"{JUDGES}.{name}", judging(config, name)
+        spec = WorkerSpec(cls=worker_class(config, role), args=(its, sampler.registered))
+        sampler.judges[name] = EngineRole(await sampler.cluster.start(role, spec), None, its)
 
 
 @dataclass(frozen=True, slots=True)
