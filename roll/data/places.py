@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import os
 import re
 from pathlib import Path
 from typing import Final
 
+from roll.common.hubs import takes_modelscope
 from roll.config.shipped import shipped_data
 from roll.config.worker import DataArgs
 from roll.data.errors import DataError
@@ -60,7 +60,7 @@ def _inside(folder: Path, name: str, args: DataArgs) -> list[Path]:
 def _downloaded(name: str) -> Path:
     """Return the folder of a data set of the hub that the environment names, downloaded where it is not cached."""
     try:
-        if os.environ.get("USE_MODELSCOPE", "").lower() in ("1", "true", "yes"):
+        if takes_modelscope():
             from modelscope import dataset_snapshot_download
 
             return Path(dataset_snapshot_download(name))

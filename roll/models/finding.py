@@ -1,4 +1,4 @@
-"""What ``pretrain`` names: a built-in model, a folder, or a model of the Hugging Face hub; and what it may have meant.
+"""What `pretrain` names: a built-in model, a folder, or a model of a hub; and what it may have meant.
 
 Whether the hub can be had is decided here, in a few seconds: the hub's own client tries for a minute.
 """
@@ -14,6 +14,7 @@ import httpx
 import huggingface_hub
 from huggingface_hub.errors import GatedRepoError, LocalEntryNotFoundError, RepositoryNotFoundError
 
+from roll.common.hubs import takes_modelscope
 from roll.common.spelling import nearest
 from roll.config.errors import causes
 from roll.models.errors import ModelNotFoundError
@@ -74,6 +75,8 @@ def not_loadable(pretrain: str, cause: Exception) -> ModelNotFoundError:
 
 def _hub_model(name: str) -> str:
     """Return a hub name that can be fetched, or the folder where the local cache has it."""
+    if takes_modelscope():
+        return _modelscope_folder(name)
     if huggingface_hub.is_offline_mode():
         why = "HF_HUB_OFFLINE is set, so only models of the local cache are used"
     elif hub_answers(huggingface_hub.constants.ENDPOINT):
@@ -86,6 +89,21 @@ def _hub_model(name: str) -> str:
         cache = huggingface_hub.constants.HF_HUB_CACHE
         message = f"{name!r}: it is no folder here; {why}, and {cache} does not have it."
         raise ModelNotFoundError(message, _fix(_nearest_name(name))) from None
+
+
+def _modelscope_folder(name: str) -> str:
+    """Return the folder of a model of ModelScope, downloaded where its cache does not have it."""
+    try:
+        from modelscope import snapshot_download
+    except ImportError as error:
+        message = f"{name!r}: USE_MODELSCOPE is set, and the package modelscope cannot be imported ({error})."
+        raise ModelNotFoundError(message, "pip install modelscope, or unset USE_MODELSCOPE.") from error
+    try:
+        return str(snapshot_download(name))
+    except Exception as error:
+        # The package has errors of its own, and lets those of the network through.
+        told = str(error).strip().partition("\n")[0]
+        raise ModelNotFoundError(f"{name!r}: ModelScope does not give it: {told}", _fix(_nearest_name(name))) from error
 
 
 @functools.cache

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import json
 import socket
+import sys
 import threading
+import types
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -151,3 +153,25 @@ def test_what_the_hub_says_of_a_model_is_told_in_our_words(
         load_tokenizer("nobody/no-such-model")
     hub.server.close()
     assert expected in raised.value.message
+
+
+def test_a_name_is_one_of_modelscope_where_the_environment_asks_for_it(monkeypatch, tmp_path) -> None:
+    asked: list[str] = []
+
+    def fake_download(name: str) -> str:
+        asked.append(name)
+        if name == "no/such":
+            raise RuntimeError("404: no such model\nand more")
+        return str(tmp_path)
+
+    fake = types.ModuleType("modelscope")
+    fake.snapshot_download = fake_download  # type: ignore[attr-defined]
+    monkeypatch.setitem(sys.modules, "modelscope", fake)
+    monkeypatch.setenv("USE_MODELSCOPE", "1")
+    assert resolve_pretrain("Qwen/some-model") == str(tmp_path)
+    assert asked == ["Qwen/some-model"]
+    with pytest.raises(ModelNotFoundError, match="ModelScope does not give it: 404: no such model$"):
+        resolve_pretrain("no/such")
+    monkeypatch.setitem(sys.modules, "modelscope", None)
+    with pytest.raises(ModelNotFoundError, match="modelscope cannot be imported"):
+        resolve_pretrain("Qwen/some-model")
