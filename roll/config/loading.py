@@ -13,6 +13,7 @@ from pydantic import ValidationError
 
 from roll.config.agentic import AgenticConfig
 from roll.config.base import OUTPUT
+from roll.config.choosing_ray import with_processes
 from roll.config.composing import change, compose, from_mapping
 from roll.config.dialects import translate
 from roll.config.errors import ConfigError, ConfigWarning, Problem
@@ -235,10 +236,12 @@ def _checked(
         found = validation_problems(error, native.data, kind)
         found = [_for_another_program(native.as_written(problem), kind) for problem in found]
         raise _error(found, sources, source) from None
+    loaded, chosen = with_processes(loaded)
     found = list(loaded.problems())
     if found:
         raise _error([native.as_written(problem) for problem in found], sources, source)
-    cautions = [native.caution_as_written(caution) for caution in loaded.cautions()]
+    said = [*loaded.cautions(), *([] if chosen is None else [chosen])]
+    cautions = [native.caution_as_written(caution) for caution in said]
     for key, caution in [*native.cautions(), *((text.partition(":")[0], text) for text in cautions)]:
         place = sources.locate(key.split("."))
         warnings.warn(f"{caution}{f' [{place}]' if place else ''}", ConfigWarning, stacklevel=3)

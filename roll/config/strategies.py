@@ -174,6 +174,7 @@ ROLE_ABILITY: Mapping[str, Ability] = {
     "teacher": Ability.SCORE,
     "teachers": Ability.SCORE,
     "reward": Ability.SCORE,
+    "judges": Ability.GENERATE,
 }
 """What the strategy of a role must be able to do."""
 
@@ -190,6 +191,11 @@ def ability_for(role: str) -> Ability:
 def strategies_for(role: str) -> list[str]:
     """Return the strategy names that can serve ``role``."""
     return [name for name in STRATEGIES if ability_for(role) in STRATEGIES.get(name).abilities]
+
+
+def takes_processes(name: str, role: str) -> bool:
+    """Tell whether several workers of a role with strategy ``name`` need a process each."""
+    return name in STRATEGIES and (STRATEGIES.get(name).spans_processes or role.partition(".")[0] in FROZEN)
 
 
 def availability_problem(name: str, *, role: str, world_size: int = 1, cluster: str = "ray") -> Problem | None:
@@ -211,7 +217,7 @@ def availability_problem(name: str, *, role: str, world_size: int = 1, cluster: 
     if about.package and not _is_installed(about.package):
         fix = f"{about.install}{f', or set {path}={about.instead}' if about.instead else ''}."
         return Absent(path, f"it needs the Python package {about.package}, which is not installed.", fix, name)
-    if cluster == "local" and world_size > 1 and (about.spans_processes or role.partition(".")[0] in FROZEN):
+    if cluster == "local" and world_size > 1 and takes_processes(name, role):
         message = f"{role} has {world_size} workers, which need a process each, and cluster: local is one process."
         fix = f"set cluster=ray, or {role}.world_size=1 and one device at most."
         return Problem(f"{role}.world_size", message, fix, world_size)
