@@ -86,7 +86,7 @@ def _converted(foreign: Foreign, system: str) -> Conversion:
     tree, unknown = (dict(foreign.tree), []) if guide is None else _known_heads(foreign.tree, guide)
     translated = translate(tree, kind, whose=ROLL_FILE if system == ROLL else guide)
     keys = [*translated.keys, *unknown]
-    keys += [ForeignKey(key, "no_effect", why=why) for key, why in foreign.left_out]
+    keys += foreign.left_out
     if system == ROLL:
         keys += _native_keys(translated, foreign.tree)
     impossible = [f"{key.key}." for key in keys if key.state != "translated"]
@@ -95,6 +95,9 @@ def _converted(foreign: Foreign, system: str) -> Conversion:
     native = prepared({"pipeline": pipeline, **translated.data})
     native.setdefault("exp_name", foreign.path.stem)
     notes = list(foreign.unread)
+    if translated.meant:
+        said = ", ".join(f"{path}: {value}" for path, value in translated.meant.items())
+        notes.append(f"{said}: what {guide.name if guide is not None else 'ROLL'} means where a file does not say it.")
     if not problems:
         found, cautions = _check(native, translated, pipeline)
         while system == ROLL and (left_out := unknown_keys(found, kind)):

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
 
-from roll.config.dialects import GUIDES, Guide
+from roll.config.dialects import GUIDES, ForeignKey, Guide
 from roll.config.kinds import PIPELINES
 from roll.config.validation import valid_keys
 
@@ -33,14 +33,14 @@ class Foreign:
         path: The file that it was read from.
         program: The module or script that it is for, where the file says so (``verl.trainer.main_ppo``).
         unread: What the file holds that could not be read, as sentences (a variable that nothing sets).
-        left_out: Keys that are no part of ``tree``, and why.
+        left_out: What became of keys that are no part of ``tree``.
     """
 
     tree: Mapping[str, Any]
     path: Path
     program: str = ""
     unread: tuple[str, ...] = ()
-    left_out: tuple[tuple[str, str], ...] = ()
+    left_out: tuple[ForeignKey, ...] = ()
 
 
 def guide_of(system: str) -> Guide | None:

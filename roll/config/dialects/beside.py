@@ -41,7 +41,7 @@ class LookBeside(Look):
     def __init__(self, look: Look, names: Sequence[str]) -> None:
         self.agentic, self.demonstrates = look.agentic, look.demonstrates
         self.names = tuple(names)
-        self._look = look
+        self._look, self._kind = look, look._kind
 
     def __call__(self, key: str, default: Any = None) -> Any:
         """Return the value of another key of the guide, ``default`` where it is unset or null."""

@@ -19,7 +19,7 @@ _WORDS: Final[Mapping[str, Mapping[str, str]]] = {
 }
 """Options of engines by the guides' word, in the words of each."""
 
-_DTYPES: Final = {"float32": "fp32", "float16": "fp16", "half": "fp16", "bfloat16": "bf16"}
+DTYPES: Final = {"float32": "fp32", "float16": "fp16", "half": "fp16", "bfloat16": "bf16"}
 
 _NO_ENGINE: Final = Unused("an option of vllm and sglang, and the run asks for neither")
 
@@ -75,7 +75,7 @@ def dtype_row(key: str, engine: Engine) -> Row:
     def convert(value: Any, look: Look) -> Any:
         if engine(look) is None:
             return _NO_ENGINE
-        return _DTYPES.get(value, value) if isinstance(value, str) else value
+        return DTYPES.get(value, value) if isinstance(value, str) else value
 
     return Row(key, "actor_infer.model_args.dtype", "of `vllm` and `sglang`", convert)
 

@@ -179,12 +179,14 @@ class Guide:
         short: Other spellings of a beginning: what a user may write, to the path that the rows use.
         inside: Sections that are written in the keys of another guide.
         beside: Whether its keys stand beside native ones (:mod:`roll.config.dialects.beside`).
+        dtype: The number format that the project computes in where a file names none.
     """
 
     name: str
     rows: tuple[Row, ...]
     short: Mapping[str, str] = field(default_factory=dict)
     beside: bool = False
+    dtype: str | None = None
     inside: Mapping[str, Guide] = field(default_factory=dict)
 
     @cached_property
@@ -220,6 +222,19 @@ class Guide:
 def no_effect(reason: str, *keys: str) -> tuple[Row, ...]:
     """Return rows of keys that are accepted and do nothing, for one reason."""
     return tuple(Row(key, note=reason) for key in keys)
+
+
+def own_code_row(key: str) -> Row:
+    """Return the row of a switch by which code in the folder of a model may run: here it never does."""
+    return agreeing(
+        key, "pretrain", "the code of a model comes with the package that loads it", lambda value, look: value is False
+    )
+
+
+def under(sections: str | tuple[str, ...], *names: str) -> tuple[str, ...]:
+    """Return the paths of keys of these names in one section, or in each of several."""
+    each = (sections,) if isinstance(sections, str) else sections
+    return tuple(f"{section}.{name}" for section in each for name in names)
 
 
 def impossible(reason: str, *keys: str, instead: str = "") -> tuple[Row, ...]:

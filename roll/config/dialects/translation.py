@@ -15,6 +15,7 @@ from roll.config.dialects.guides import BESIDE, GUIDES
 from roll.config.dialects.rows import Guide, Impossible, Look, Row, Sets, Unused, kl_kind
 from roll.config.errors import UNSET, FixableError, Problem
 from roll.config.presets import PRESETS, apply_preset
+from roll.config.strategies import STRATEGIES
 from roll.config.validation import model_at, valid_keys
 
 _AGENTIC_TWINS: Final = {"num_return_sequences_in_group": "train_env_manager.group_size"}
@@ -55,6 +56,7 @@ class Translation:
         origins: Where the native keys came from that the user wrote under another name.
         given: The keys, in any spelling, that were given as overrides: they win over what files say.
         keys: What became of every key of another system, in the order of the file.
+        meant: Native keys that no key of the file says, and that its system means without saying so.
     """
 
     data: dict[str, Any]
@@ -64,6 +66,7 @@ class Translation:
     origins: dict[str, Origin] = field(default_factory=dict)
     given: frozenset[str] = frozenset()
     keys: list[ForeignKey] = field(default_factory=list)
+    meant: dict[str, Any] = field(default_factory=dict)
 
     def is_given(self, path: str) -> bool:
         """Tell whether the key at ``path``, or a section that it is in, was given as an override."""
@@ -130,6 +133,8 @@ def translate(
     _apply(found, kind, translation)
     _fill_preset(kind, translation)
     _add_helper_models(translation)
+    if whose is not None and whose.dtype is not None:
+        _fill_format(whose.dtype, kind, translation)
     return translation
 
 
@@ -393,6 +398,19 @@ def _fill_preset(kind: type[ConfigModel], into: Translation) -> None:
         if into.data.get(key) is None:
             into.origins[key] = Origin(source.path, name, filled[key])
     into.data = filled
+
+
+def _fill_format(dtype: str, kind: type[ConfigModel], into: Translation) -> None:
+    """Say the number format of a project's models where a file leaves it to the project."""
+    engine = _get(into.data, "actor_infer.strategy_args.strategy_name")
+    roles = [role for role in ("reference", "critic", "teacher") if isinstance(into.data.get(role), dict)]
+    roles += ["actor_train"] if "optimizer_from" in kind.model_fields or "adv_estimator" in kind.model_fields else []
+    roles += ["actor_infer"] if engine in STRATEGIES and not STRATEGIES.get(engine).computes_as_trainer else []
+    for role in roles:
+        path = f"{role}.model_args.dtype"
+        if role in kind.model_fields and _get(into.data, path) is None:
+            _set(into.data, path, dtype)
+            into.meant[path] = dtype
 
 
 def _add_helper_models(into: Translation) -> None:

@@ -9,6 +9,8 @@ from typing import Any
 from omegaconf import OmegaConf
 
 from roll.config.composing import compose, is_primary
+from roll.config.dialects import ForeignKey
+from roll.config.dialects.mindspeed import is_called_alike
 from roll.convert.foreign import Foreign
 from roll.convert.reading.yaml_file import read_yaml
 
@@ -31,15 +33,18 @@ def describes_its_model(path: Path) -> Foreign | None:
         return None
     tree = dict(foreign.tree)
     listed = tree.pop("defaults", None) or []
+    model = (tree.get("megatron_training") or {}).get("tokenizer_name_or_path")
     left_out = []
     for entry in listed:
         if not isinstance(entry, dict):
             continue
-        for group, names in entry.items():
-            why = (
-                f"the architecture of {names if isinstance(names, str) else ', '.join(map(str, names or []))} is that "
-            )
-            left_out.append((f"defaults.{group}", f"{why}of the config.json beside the weights"))
+        for group, given in entry.items():
+            names = given if isinstance(given, list) else [given]
+            if any(is_called_alike(name, model) for name in names):
+                left_out.append(ForeignKey(f"defaults.{group}", "translated", ("pretrain",)))
+                continue
+            why = f"the architecture of {', '.join(map(str, names))} is that of the config.json beside the weights"
+            left_out.append(ForeignKey(f"defaults.{group}", "no_effect", why=why))
     return replace(foreign, tree=tree, left_out=tuple(left_out))
 
 

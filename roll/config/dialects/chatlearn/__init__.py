@@ -14,6 +14,7 @@ from roll.config.dialects.rows import Guide
 CHATLEARN: Final = Guide(
     "ChatLearn",
     (*TRAINER_ROWS, *RUN_ROWS, *STRATEGY_ROWS, *SAMPLER_ROWS, *MANAGER_ROWS),
+    dtype="bf16",
     short={
         "policy_trainer": TRAINER,
         "ref_policy": REFERENCE,

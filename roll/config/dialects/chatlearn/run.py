@@ -13,6 +13,7 @@ from roll.config.dialects.rows import (
     Row,
     Sets,
     Unused,
+    agreeing,
     choices,
     impossible,
     no_effect,
@@ -100,22 +101,6 @@ def _tracker(name: str, other: str) -> Any:
     return convert
 
 
-def _of_wandb(name: str, ours: str = "") -> Any:
-    def convert(value: Any, look: Look) -> Any:
-        if look(f"{_LOG}.enable_wandb") is not True:
-            return Unused("" if ours and value == look(f"{RUN}.{ours}") else "wandb is off")
-        return Sets({f"tracker_kwargs.{name}": value})
-
-    return convert
-
-
-def _tensorboard(value: Any, look: Look) -> Any:
-    if look(f"{_LOG}.enable_tensorboard") is not True:
-        return Unused("tensorboard is off")
-    other = look(f"{_LOG}.log_dir")
-    return value if other in (None, value) else Unused("a tracker writes into log_dir")
-
-
 def _one_turn(value: Any, look: Look) -> Any:
     if value in ("chat", False):
         return Unused()
@@ -137,12 +122,6 @@ def _continued(value: Any, look: Look) -> Any:
         raise FixableError("must be true or false.", "write true or false.")
     reason = "a response is sampled to its end by one version of the weights"
     return Impossible(reason, "async_generation_ratio: 1 samples ahead of training")
-
-
-def _replayed(value: Any, look: Look) -> Any:
-    if value == 0:
-        return Unused()
-    return Impossible("a group is learned from in its own step", "experience: {uses: 2, fresh_share: 0.5}")
 
 
 RUN_ROWS: Final = (
@@ -190,20 +169,10 @@ RUN_ROWS: Final = (
     Row(f"{_LOG}.enable_tensorboard", "track_with", "true is `tensorboard`", _tracker("tensorboard", "wandb")),
     Row(f"{_LOG}.log_dir", "logging_dir"),
     *(
-        Row(f"{_LOG}.wandb_{name}", f"tracker_kwargs.{name}", "with `enable_wandb`", _of_wandb(name))
-        for name in ("project", "resume")
+        Row(f"{_LOG}.wandb_{name}", f"tracker_kwargs.wandb.{name}", "of that tracker")
+        for name in ("project", "resume", "dir", "name", "id")
     ),
-    *(
-        Row(
-            f"{_LOG}.wandb_{name}",
-            f"tracker_kwargs.{name}",
-            f"with `enable_wandb`; otherwise where it is `{ours}`",
-            _of_wandb(name, ours),
-            agrees=ours,
-        )
-        for name, ours in (("dir", "output_dir"), ("name", "exp_name"), ("id", "exp_name"))
-    ),
-    Row(f"{_LOG}.tensorboard_dir", "logging_dir", "where `log_dir` is not set", _tensorboard),
+    Row(f"{_LOG}.tensorboard_dir", "tracker_kwargs.tensorboard.log_dir", "of that tracker"),
     Row(
         f"{RUN}.colocation",
         note="roles that take turns on the devices of models.policy_trainer.num_gpu",
@@ -230,7 +199,13 @@ RUN_ROWS: Final = (
     Row(f"{RUN}.enable_eval_before_training", "eval_at_start"),
     Row(f"{RUN}.partial_rollout", (), "false only", _continued, agrees="async_generation_ratio"),
     Row(f"{RUN}.use_partial_rollout", (), "false only", _continued, agrees="async_generation_ratio"),
-    Row(f"{RUN}.max_replay_episode", (), "0 only", _replayed, agrees="experience"),
+    agreeing(
+        f"{RUN}.max_replay_episode",
+        "async_generation_ratio",
+        "episodes are kept",
+        # Of the episodes that are kept, the newest alone is learned from: the number says that a step waits for it.
+        lambda value, look: isinstance(value, int),
+    ),
     *no_effect("only with max_replay_episode", f"{RUN}.replay_episode_offset"),
     Row(f"{RUN}.task_type", (), "`chat` only", _one_turn, agrees="pipeline"),
     Row(f"{RUN}.model_type", (), "text", _text, agrees="actor_train.data_args"),

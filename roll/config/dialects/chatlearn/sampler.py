@@ -7,7 +7,20 @@ from typing import Any, Final
 from roll.config.dialects.chatlearn.sections import DEVICES, MANAGER, POLICY, RESPONSES, REWARD, RUN, TRAINER
 from roll.config.dialects.chatlearn.strategies import memory_rows
 from roll.config.dialects.engines import engine_at, option_rows, size_row
-from roll.config.dialects.rows import Impossible, Look, Row, Sets, Unused, agreeing, impossible, no_effect, plain, whole
+from roll.config.dialects.rows import (
+    Impossible,
+    Look,
+    Row,
+    Sets,
+    Unused,
+    agreeing,
+    impossible,
+    no_effect,
+    own_code_row,
+    plain,
+    under,
+    whole,
+)
 
 _engine = engine_at(f"{RUN}.rollout_backend")
 _SAMPLING: Final = "actor_infer.generating_args"
@@ -105,9 +118,14 @@ SAMPLER_ROWS: Final = (
     *no_effect(
         "the engine is given token ids and has no columns", f"{POLICY}.vllm_prompt_key", f"{POLICY}.vllm_input_ids_key"
     ),
-    *no_effect("a run that is resumed samples its step again", f"{POLICY}.enable_stage_resume"),
+    agreeing(
+        f"{POLICY}.enable_stage_resume",
+        "resume_from_checkpoint",
+        "a run that is resumed samples its step again",
+        lambda value, look: value is False,
+    ),
     *no_effect("the sizes that an engine records are its own to choose", f"{POLICY}.max_seq_len_to_capture"),
-    *no_effect("the code of a model comes with the package that loads it", f"{POLICY}.trust_remote_code"),
+    own_code_row(f"{POLICY}.trust_remote_code"),
     *no_effect("each request has a seed of its own, from `seed`", f"{POLICY}.seed"),
     *no_effect("a scheduler routes requests to the engines, `generate_opt_level`", f"{POLICY}.is_sync_mode"),
     *no_effect("the engine has no packs", f"{POLICY}.packing", f"{POLICY}.max_token_in_packing"),
@@ -120,8 +138,13 @@ SAMPLER_ROWS: Final = (
     ),
     *no_effect(
         "graders take one response at a time, `verifier_parallel` of them",
-        f"{REWARD}.generation_batch_size",
-        f"{REWARD}.num_gpu",
+        *under(
+            REWARD,
+            *("generation_batch_size", "num_gpu", "gpu_per_process", "trainable", "packing", "max_token_in_packing"),
+            *("sync_frequency", "free_gpu_memory", "load", "seed", "replica_dp_size", "num_replica"),
+            *("trust_remote_code", "num_inference_per_prompt", "enable_thinking", "max_prompt_tokens_length"),
+            "max_response_tokens_length",
+        ),
     ),
 )
 """The keys of sampling and grading."""

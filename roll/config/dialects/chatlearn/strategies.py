@@ -5,7 +5,19 @@ from __future__ import annotations
 from typing import Any, Final
 
 from roll.config.dialects.chatlearn.sections import REFERENCE, RUN, TRAINER, has_reference, trains_with_megatron
-from roll.config.dialects.rows import Convert, Impossible, Look, Row, Sets, Unused, agreeing, impossible, no_effect
+from roll.config.dialects.rows import (
+    Convert,
+    Impossible,
+    Look,
+    Row,
+    Sets,
+    Unused,
+    agreeing,
+    impossible,
+    no_effect,
+    own_code_row,
+    under,
+)
 from roll.config.errors import FixableError
 
 _OF_MEGATRON: Final = {
@@ -26,6 +38,17 @@ _OF_MEGATRON: Final = {
 """Options of Megatron in the guide and here."""
 
 _OF_TRAINING: Final = ("use_distributed_optimizer", "recompute_granularity", "recompute_method", "recompute_num_layers")
+
+_SIZES: Final = (
+    *("num_layers", "hidden_size", "num_attention_heads", "ffn_hidden_size", "num_query_groups", "kv_channels"),
+    *("max_position_embeddings", "swiglu", "normalization", "norm_epsilon", "position_embedding_type"),
+    *("add_qkv_bias", "add_bias_linear", "rotary_base", "rotary_percent", "rotary_scaling_factor", "rope_type"),
+    *("group_query_attention", "untie_embeddings_and_output_weights", "qk_layernorm", "vocab_size", "num_experts"),
+    *("moe_router_topk", "moe_layer_freq", "moe_ffn_hidden_size", "moe_shared_expert_intermediate_size"),
+    *("moe_router_score_function", "moe_router_pre_softmax", "q_lora_rank", "kv_lora_rank", "multi_latent_attention"),
+    *("v_head_dim", "apply_layernorm_1p", "is_hybrid_model", "hybrid_override_pattern"),
+)
+"""Sizes and parts of a model."""
 
 _ARCHITECTURE: Final = "the architecture is that of the model's own config.json"
 
@@ -116,13 +139,14 @@ def _rows(section: str, role: str) -> tuple[Row, ...]:
             of_role(lambda value, look: _segments(value, role)),
         ),
         *no_effect(_ARCHITECTURE, f"{section}.megatron_model_cfg", f"{section}.model_provider_module"),
+        *no_effect(_ARCHITECTURE, *under(section, *_SIZES)),
         *no_effect(
             "micro-batches of any length are sent between stages",
             f"{section}.variable_seq_lengths",
             f"{section}.empty_unused_memory_level",
             f"{section}.rerun_mode",
         ),
-        *no_effect("the code of a model comes with the package that loads it", f"{section}.trust_remote_code"),
+        own_code_row(f"{section}.trust_remote_code"),
         *no_effect(
             "a run that is resumed takes all of a checkpoint",
             *(f"{section}.{name}" for name in ("no_load_optim", "no_load_rng", "no_load_scheduler", "finetune")),

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any, Final
 
 from roll.config.dialects.chatlearn.sections import REFERENCE, TRAINER, has_reference, shared_devices
+from roll.config.dialects.checkpoints import model_row
 from roll.config.dialects.rows import Impossible, Look, Row, Sets, Unused, agreeing, choices, negated, no_effect, plain
 from roll.config.errors import FixableError
 
@@ -146,7 +147,7 @@ TRAINER_ROWS: Final = (
         "machines of eight devices; with `colocation` roles take turns on them",
         shared_devices,
     ),
-    agreeing(f"{TRAINER}.save_hf", "checkpoint_config.output_dir", "every checkpoint has the Hugging Face format too"),
+    model_row(f"{TRAINER}.save_hf"),
     *no_effect(
         "it follows from the devices of the role",
         *(
@@ -183,12 +184,31 @@ TRAINER_ROWS: Final = (
             f"{REFERENCE}.{name}"
             for name in (
                 "seq_length",
-                "max_prompt_tokens_length",
-                "max_response_tokens_length",
                 "num_inference_per_prompt",
+                "sync_frequency",
+                "gradient_checkpointing",
+                "save_hf",
             )
         ),
     ),
+    *(
+        agreeing(
+            f"{REFERENCE}.{name}",
+            native,
+            "a reference scores samples of any length",
+            lambda value, look, name=name: value == look(f"models.policy.{name}", look(f"{TRAINER}.{name}")),
+        )
+        for name, native in (
+            ("max_prompt_tokens_length", "prompt_length"),
+            ("max_response_tokens_length", "response_length"),
+        )
+    ),
+    *no_effect(
+        "models.policy says it",
+        *(f"{section}.enable_thinking" for section in (TRAINER, REFERENCE)),
+        f"{TRAINER}.num_inference_per_prompt",
+    ),
+    *no_effect("a reference has no gradients", f"{REFERENCE}.calculate_per_token_loss"),
     Row(f"{REFERENCE}.gpu_per_process", "reference.num_gpus_per_worker", "of the reference", _reference),
     Row(
         f"{REFERENCE}.num_gpu",

@@ -6,8 +6,11 @@ from typing import Final
 
 from roll.config.dialects.mindspeed.algorithm import RL_ROWS
 from roll.config.dialects.mindspeed.generation import GENERATION_ROWS
-from roll.config.dialects.mindspeed.training import TRAINING_ROWS
+from roll.config.dialects.mindspeed.schema import SCHEMA_ROWS
+from roll.config.dialects.mindspeed.training import TRAINING_ROWS, is_called_alike
 from roll.config.dialects.rows import Guide
 
-MINDSPEED: Final = Guide("MindSpeed-RL", (*RL_ROWS, *TRAINING_ROWS, *GENERATION_ROWS))
+MINDSPEED: Final = Guide("MindSpeed-RL", (*RL_ROWS, *TRAINING_ROWS, *GENERATION_ROWS, *SCHEMA_ROWS))
 """The GRPO, DAPO and PPO parameters of MindSpeed-RL."""
+
+__all__ = ["MINDSPEED", "is_called_alike"]

@@ -13,6 +13,7 @@ from roll.config.dialects.rows import (
     Sets,
     Unused,
     above_zero,
+    agreeing,
     choices,
     kl_kind,
     no_effect,
@@ -248,7 +249,12 @@ _ALGORITHM = (
     Row(f"{_RL}.filter_groups_enable", "dynamic_sampling.enable"),
     Row(f"{_RL}.filter_groups_max_batches", "dynamic_sampling.max_batches", "below 1, without end, is refused", _tries),
     Row(f"{_RL}.filter_groups_train_batch_size", "rollout_batch_size", "the prompts of a step", _kept_prompts),
-    *no_effect("groups are compared by their scores", f"{_RL}.filter_groups_metric"),
+    agreeing(
+        f"{_RL}.filter_groups_metric",
+        "dynamic_sampling",
+        "groups are compared by their scores",
+        lambda value, look: look(f"{_RL}.filter_groups_enable") is True and [value] == look(f"{_RL}.verifier_function"),
+    ),
     Row(f"{_RL}.use_remove_padding", "actor_train.use_sequence_packing"),
     Row(f"{_RL}.use_dynamic_bsz", f"{_TRAIN}.max_tokens_per_microbatch", "needs a token budget", _packing),
     Row(
@@ -314,10 +320,6 @@ _REWARDS = (
 _RUN = (
     Row(f"{_RL}.use_tensorboard", "track_with", "true is `tensorboard`", _tracker("tensorboard")),
     Row(f"{_RL}.use_wandb", "track_with", "true is `wandb`", _tracker("wandb")),
-    *no_effect(
-        "options of a tracker go to `tracker_kwargs`",
-        *(f"{_RL}.wandb_{name}" for name in ("project", "exp_name", "save_dir")),
-    ),
     *no_effect(
         "mini-batches are drawn anew in each epoch, from `seed`",
         f"{_RL}.shuffle_mini_batch",

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any, Final
 
-from roll.config.dialects.rows import Look, Row, Sets, Unused, agreeing, impossible, no_effect
+from roll.config.dialects.rows import Look, Row, Sets, Unused, agreeing, impossible, no_effect, own_code_row
 
 _GENERATE = "generate_config"
 _SAMPLING = "actor_infer.generating_args"
@@ -13,7 +13,13 @@ _ENGINE: Final = {"actor_infer.strategy_args.strategy_name": "vllm"}
 
 _DTYPES = {"float32": "fp32", "float16": "fp16", "half": "fp16", "bfloat16": "bf16"}
 
-_NAMES = {"max_tokens": "max_new_tokens", "top_p": "top_p", "top_k": "top_k", "temperature": "temperature"}
+_NAMES = {
+    "max_tokens": "max_new_tokens",
+    "top_p": "top_p",
+    "top_k": "top_k",
+    "temperature": "temperature",
+    "min_p": "min_p",
+}
 
 
 def _option(name: str) -> Any:
@@ -42,7 +48,6 @@ def _sampling(section: str) -> tuple[Row, ...]:
     """Return the rows of how tokens are sampled."""
     return (
         *(Row(f"{section}.{key}", f"{_SAMPLING}.{name}") for key, name in _NAMES.items()),
-        Row(f"{section}.min_p", note="Use top_p.", only=(0, 0.0), agrees=_SAMPLING),
         agreeing(
             f"{section}.logprobs",
             "old_log_probs",
@@ -89,7 +94,7 @@ GENERATION_ROWS: Final = (
         lambda value, look: _DTYPES.get(value, value) if isinstance(value, str) else value,
     ),
     *no_effect("engines of this version step one token at a time", f"{_GENERATE}.num_scheduler_steps"),
-    *no_effect("code of a model runs where its loader asks for it", f"{_GENERATE}.trust_remote_code"),
+    own_code_row(f"{_GENERATE}.trust_remote_code"),
     *(
         agreeing(
             f"{_GENERATE}.offload_train_{name}",

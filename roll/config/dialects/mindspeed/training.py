@@ -95,9 +95,12 @@ def _policy(value: Any, look: Look) -> Any:
 
 
 def _called_alike(value: Any, look: Look) -> bool:
-    """Tell whether the name of an architecture is that of the model, whose config.json says the architecture."""
-    path = look(f"{_MEGATRON}.tokenizer_name_or_path", look("pretrain"))
-    names = [re.sub(r"[^a-z0-9]", "", str(name).lower()) for name in (value, path)]
+    return is_called_alike(value, look(f"{_MEGATRON}.tokenizer_name_or_path", look("pretrain")))
+
+
+def is_called_alike(architecture: Any, path: Any) -> bool:
+    """Tell whether the name of an architecture is that of the model at a path, whose config.json says the same."""
+    names = [re.sub(r"[^a-z0-9]", "", str(name).lower()) for name in (architecture, path)]
     return bool(names[0]) and names[0] in names[1]
 
 
@@ -159,9 +162,17 @@ def _optimizer(section: str, target: str) -> tuple[Row, ...]:
                 ("finetune", "resume_from_checkpoint"),
             )
         ),
-        *no_effect(
-            f"{_SAVING} (`no_…: true` leaves a part out, although the guide says the opposite)",
-            *(f"{section}.{name}" for name in ("no_save_optim", "no_save_rng")),
+        Row(
+            f"{section}.no_save_optim",
+            "checkpoint_config.contents",
+            "true is `weights`: it leaves them out, although the guide says the opposite",
+            lambda value, look: {True: "weights", False: "all"}.get(value, value) if isinstance(value, bool) else value,
+        ),
+        agreeing(
+            f"{section}.no_save_rng",
+            "checkpoint_config.contents",
+            "the random state is saved with the optimiser",
+            lambda value, look: value == look(f"{section}.no_save_optim", False),
         ),
         agreeing(f"{section}.model", "pretrain", _ARCHITECTURE, _called_alike),
     )
@@ -198,6 +209,7 @@ _OPTION_NAMES = {
     "overlap_param_gather": "overlap_param_gather",
     "use_fused_swiglu": "bias_activation_fusion",
     "use_fused_rotary_pos_emb": "apply_rope_fusion",
+    "attention_softmax_in_fp32": "attention_softmax_in_fp32",
 }
 """Options of Megatron in the guide and here."""
 
@@ -236,8 +248,11 @@ _JOB = (
         lambda value, look: value == "PretrainedFromHF",
     ),
     agreeing(f"{_MEGATRON}.model", "pretrain", _ARCHITECTURE, _called_alike),
-    *no_effect(
-        "rows are drawn in an order of their own in each epoch", f"{_MEGATRON}.full_shuffle_instruction_dataset"
+    agreeing(
+        f"{_MEGATRON}.full_shuffle_instruction_dataset",
+        "actor_train.data_args.shuffle",
+        "rows are drawn in an order of their own in each epoch, and none across epochs",
+        lambda value, look: value is False,
     ),
     Row(
         f"{_MEGATRON}.split",
@@ -261,6 +276,12 @@ _JOB = (
         f"{_OPTIONS}.gradient_accumulation_fusion",
         "turned around",
         lambda value, look: _option("gradient_accumulation_fusion")(negated(value, look), look),
+    ),
+    Row(
+        f"{_MEGATRON}.no_masked_softmax_fusion",
+        f"{_OPTIONS}.masked_softmax_fusion",
+        "turned around",
+        lambda value, look: _option("masked_softmax_fusion")(negated(value, look), look),
     ),
     *(
         Row(
@@ -288,8 +309,6 @@ _JOB = (
             f"{_MEGATRON}.{name}"
             for name in (
                 "use_fused_rmsnorm",
-                "no_masked_softmax_fusion",
-                "attention_softmax_in_fp32",
                 "lora_fusion",
                 "shape_order",
                 "variable_seq_lengths",

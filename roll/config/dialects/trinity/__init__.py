@@ -18,5 +18,6 @@ TRINITY: Final = Guide(
     "Trinity-RFT",
     (*ALGORITHM_ROWS, *MODEL_ROWS, *BUFFER_ROWS, *STORE_ROWS, *TRAINER_ROWS, *EXPLORER_ROWS, *RUN_ROWS),
     inside={"trainer.trainer_config": VERL},
+    dtype="bf16",
 )
 """The Trinity-RFT configuration guide; what is handed on to its trainer is written in verl's keys."""

@@ -6,7 +6,19 @@ from collections.abc import Mapping
 from typing import Any, Final
 
 from roll.config.dialects.counting import steps_of
-from roll.config.dialects.rows import Impossible, Look, Row, Sets, Unused, agreeing, impossible, no_effect, share, whole
+from roll.config.dialects.rows import (
+    Impossible,
+    Look,
+    Row,
+    Sets,
+    Unused,
+    agreeing,
+    impossible,
+    no_effect,
+    share,
+    under,
+    whole,
+)
 from roll.config.dialects.trinity.rewards import GAMES, grade, name_of, reward, workflow
 from roll.config.dialects.trinity.sections import (
     ALGO,
@@ -204,12 +216,41 @@ def _longest(value: Any, look: Look) -> Any:
     )
 
 
+def _several(value: Any, look: Look) -> Any:
+    """Convert a list of sets of tasks: their files, and what they are all graded by."""
+    if not value:
+        return Unused()
+    if not isinstance(value, list) or not all(isinstance(each, Mapping) for each in value):
+        raise FixableError("must be a list of sections.", "write [{name: train, path: train.jsonl}].")
+    first = value[0]
+    files = [each["path"] for each in value if each.get("path")]
+    said: dict[str, Any] = {f"{DATA}.file_name": files} if files else {}
+    columns = first.get("format") or {}
+    names = {"prompt_key": "prompt", "messages_key": "messages", "response_key": "ground_truth"}
+    said |= {f"{DATA}.{names[key]}": item for key, item in columns.items() if key in names}
+    said |= {f"{DATA}.{key}": first[key] for key in ("split",) if first.get(key)}
+    named = first.get("default_workflow_type") or look(f"{INPUT}.default_workflow_type")
+    outcome = grade(named, look) if named else Unused()
+    fills = dict(outcome.fills) if isinstance(outcome, Sets) else {}
+    return Sets(said, fills, "rows of all files are asked and graded as those of the first" if len(value) > 1 else "")
+
+
 def _selector(value: Any, look: Look) -> Any:
     if value in ("sequential", "shuffle", "random"):
         return Sets({f"{DATA}.shuffle": value != "sequential"})
-    if value not in ("offline_easy2hard", "difficulty_based"):
+    if value == "offline_easy2hard":
+        columns = look(f"{TASKS}.data_selector.feature_keys", look(f"{TASKS}.task_selector.feature_keys"))
+        first = columns[0] if isinstance(columns, list) and columns else columns
+        if not isinstance(first, str):
+            raise FixableError("it orders rows by a column.", "set feature_keys.")
+        # There the greatest number of a column is the easiest: shares of tries that were right.
+        order = [{"name": "curriculum", "args": {"column": first, "hardest_first": True}}]
+        note = "rows are ordered by the first of feature_keys, greatest first"
+        return Sets({"operators.tasks": order, f"{DATA}.shuffle": False}, note=note)
+    if value != "difficulty_based":
         raise FixableError("there is no such selector.", "use sequential, shuffle or random.")
-    return Impossible("rows are drawn evenly in each epoch", "custom_cls, whose order is its own, or dynamic_sampling")
+    note = "rows whose success changes are asked more often"
+    return Sets({f"{DATA}.selector": "learning_progress"}, note=note)
 
 
 _READ: Final = "files are read once, by one process"
@@ -309,6 +350,15 @@ BUFFER_ROWS: Final = (
         _READ,
         *(f"{TASKS}.{name}" for name in ("enable_progress_bar", "index", "max_retry_times", "max_retry_interval")),
     ),
+    *no_effect(_READ, *under(TASKS, "is_eval", "batch_size", "total_steps")),
+    Row(f"{TASKS}.format.enable_thinking", f"{DATA}.enable_thinking"),
+    Row(f"{TASKS}.format.chat_template", f"{DATA}.template"),
+    *no_effect("pairs are rows that are learned from", *under(f"{TASKS}.format", "chosen_key", "rejected_key")),
+    *no_effect("every turn of a conversation is imitated", f"{TASKS}.format.enable_concatenated_multi_turn"),
+    *impossible(
+        "one system prompt is for all rows", f"{TASKS}.format.system_prompt_key", instead="format.system_prompt"
+    ),
+    Row(f"{INPUT}.tasksets", f"{DATA}.file_name", "the files of several sets", _several),
     *no_effect(_READ, f"{TASKS}.repeat_times", f"{TASKS}.total_epochs", f"{TASKS}.ray_namespace"),
     *(
         row

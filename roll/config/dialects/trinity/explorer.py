@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any, Final
 
-from roll.config.dialects.engines import dtype_row, option_rows, size_row
+from roll.config.dialects.engines import DTYPES, dtype_row, option_rows, size_row
 from roll.config.dialects.rows import (
     GENERATION_STRATEGIES,
     Impossible,
@@ -16,9 +16,10 @@ from roll.config.dialects.rows import (
     agreeing,
     choices,
     no_effect,
+    under,
     whole,
 )
-from roll.config.dialects.trinity.rewards import workflow
+from roll.config.dialects.trinity.rewards import JUDGE, asks_a_judge
 from roll.config.dialects.trinity.sections import (
     ALGO,
     DATA,
@@ -33,7 +34,14 @@ from roll.config.dialects.trinity.sections import (
 )
 from roll.config.errors import FixableError
 
-_STYLES: Final = ("fixed", "dynamic_by_explorer", "dynamic_by_trainer", "explorer_driven", "trainer_driven")
+_STYLES: Final = {
+    "fixed": "fixed",
+    "dynamic_by_explorer": "dynamic_by_explorer",
+    "explorer_driven": "dynamic_by_explorer",
+    "dynamic_by_trainer": "dynamic_by_trainer",
+    "trainer_driven": "dynamic_by_trainer",
+}
+_SYNC: Final = "experience.sync"
 _METHODS: Final = {"nccl": "auto", "checkpoint": "checkpoint", "memory": "auto"}
 _RUNNERS: Final = "episodes are scheduled by `max_running_requests` and the env managers"
 
@@ -85,25 +93,67 @@ def _auxiliary(value: Any, look: Look) -> Any:
     path = first.get("model_path")
     if distils(look):
         return Sets({"teacher.model_args.model_name_or_path": path}) if path else Unused("it names no model")
-    if workflow(look) in ("rubric_judge_workflow", "math_ruler_workflow"):
-        return Sets({}, note="the judge is a server: start its model there, or name another base_url")
+    if asks_a_judge(look):
+        return _judge(first, len(value) if isinstance(value, list) else 1)
     reason = "a model beside the policy is asked by nothing but a judge"
     return Impossible(reason, "the verifier llm_judge, with the base_url of its server")
+
+
+def _judge(model: Mapping[str, Any], models: int) -> Sets:
+    """Return the judge that an auxiliary model is."""
+    strategy = model.get("engine_type") or "vllm"
+    names = {
+        "model_path": "model_args.model_name_or_path",
+        "tensor_parallel_size": "num_gpus_per_worker",
+        "max_model_len": "sequence_length",
+        "max_response_tokens": "generating_args.max_new_tokens",
+        "temperature": "generating_args.temperature",
+        "enable_thinking": "data_args.enable_thinking",
+    }
+    said = {f"{_JUDGE}.{native}": model[key] for key, native in names.items() if model.get(key) is not None}
+    said |= {
+        f"{_JUDGE}.strategy_args.strategy_name": GENERATION_STRATEGIES.get(strategy, strategy),
+        f"{_JUDGE}.model_args.dtype": DTYPES.get(model.get("dtype", "bfloat16"), "bf16"),
+    }
+    return Sets(said, note="the first of them is the judge" if models > 1 else "")
+
+
+_JUDGE: Final = f"judges.{JUDGE}"
 
 
 def _only_one(value: Any, look: Look) -> Any:
     return Unused() if value == 1 else Impossible("an engine divides its matrices", "raise tensor_parallel_size")
 
 
+def _two_programs(look: Look) -> bool:
+    """Tell whether who samples and who trains are programs of their own."""
+    return look("mode") in ("explore", "train")
+
+
+def _between(native: str, alone: str) -> Any:
+    """Convert a key of how weights are handed over: between two programs, or in one."""
+
+    def convert(value: Any, look: Look) -> Any:
+        if not samples(look):
+            return Unused("nothing is sampled")
+        return Sets({f"{_SYNC}.{native}" if _two_programs(look) else alone: value})
+
+    return convert
+
+
 def _offset(value: Any, look: Look) -> Any:
+    if _two_programs(look) and samples(look):
+        return Sets({f"{_SYNC}.offset": value})
     if value == 0:
         return Unused()
     return Sets({"async_generation_ratio": float(value) if isinstance(value, int) else value})
 
 
 def _style(value: Any, look: Look) -> Any:
-    if value not in _STYLES:
+    if not isinstance(value, str) or value not in _STYLES:
         raise FixableError("there is no such style.", f"use {', '.join(_STYLES)}.")
+    if _two_programs(look) and samples(look):
+        return Sets({f"{_SYNC}.style": _STYLES[value]})
     if value == "fixed" or not samples(look):
         return Unused()
     if look("buffer.trainer_input.experience_buffer.replay_buffer.enable") is True:
@@ -117,8 +167,9 @@ def _method(value: Any, look: Look) -> Any:
         raise FixableError("there is no such method.", f"use {', '.join(_METHODS)}.")
     if not samples(look):
         return Unused("nothing is sampled")
-    if look("mode") in ("explore", "train"):
-        return Unused("two programs hand weights over by checkpoints: experience.follow")
+    if _two_programs(look):
+        agrees = value == "checkpoint"
+        return Unused("" if agrees else "two programs hand weights over by checkpoints: experience.follow")
     if value == "checkpoint":
         return Unused("weights are handed over by the strategy")
     return Sets({"weight_sync.method": _METHODS[value]})
@@ -244,17 +295,54 @@ EXPLORER_ROWS: Final = (
     *no_effect("mode: bench evaluates every checkpoint", "explorer.bench_on_latest_checkpoint"),
     Row("explorer.over_rollout.ratio", note="0 only", convert=_spare, agrees="group_size_redundancy"),
     Row("explorer.auxiliary_models", note="a teacher, or a judge", convert=_auxiliary),
-    Row("synchronizer.sync_interval", "actor_infer.model_update_frequency", "", only_sampling),
-    Row("synchronizer.sync_offset", "async_generation_ratio", "steps ahead", _offset),
-    Row("synchronizer.sync_style", "async_generation_ratio", "1 of all but `fixed`", _style),
-    Row("synchronizer.sync_method", _METHOD, "`nccl`, `memory`", _method),
-    Row("synchronizer.sync_timeout", "weight_sync.timeout", "", only_sampling),
+    Row(
+        "synchronizer.sync_interval",
+        "actor_infer.model_update_frequency",
+        f"of two programs: `{_SYNC}.interval`",
+        _between("interval", "actor_infer.model_update_frequency"),
+    ),
+    Row(
+        "synchronizer.sync_offset", "async_generation_ratio", f"steps ahead; of two programs: `{_SYNC}.offset`", _offset
+    ),
+    Row(
+        "synchronizer.sync_style",
+        "async_generation_ratio",
+        f"1 of all but `fixed`; of two programs: `{_SYNC}.style`",
+        _style,
+    ),
+    Row(
+        "synchronizer.sync_method",
+        _METHOD,
+        "`nccl`, `memory`; of two programs: `checkpoint`",
+        _method,
+        agrees="experience.follow",
+    ),
+    Row(
+        "synchronizer.sync_timeout",
+        "weight_sync.timeout",
+        f"of two programs: `{_SYNC}.timeout`",
+        _between("timeout", "weight_sync.timeout"),
+    ),
+    *(
+        agreeing(
+            f"synchronizer.{name}",
+            "experience.sync.interval",
+            "trainer and explorer hand over at the same steps",
+            lambda value, look: value == look("synchronizer.sync_interval", 1),
+        )
+        for name in ("explorer_sync_interval", "trainer_sync_interval")
+    ),
     *no_effect(
         "trainer and explorer hand over at the same steps",
-        "synchronizer.explorer_sync_interval",
-        "synchronizer.trainer_sync_interval",
-        "synchronizer.wait_for_checkpoint",
-        "synchronizer.group_name",
+        *under("synchronizer", "wait_for_checkpoint", "group_name"),
+    ),
+    *no_effect(
+        "the engine is told what the model is",
+        *under(
+            ROLLOUT,
+            *("gpu_per_engine", "top_p", "top_k", "logprobs", "node_rank", "enable_return_routed_experts"),
+            *("rope_scaling", "rope_theta", "enable_lora", "lora_modules"),
+        ),
     ),
 )
 """The keys of what samples."""

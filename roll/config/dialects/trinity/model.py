@@ -16,6 +16,7 @@ from roll.config.dialects.rows import (
     dropped_if,
     impossible,
     no_effect,
+    own_code_row,
 )
 from roll.config.dialects.trinity.sections import ALGO, DATA, SAMPLING, only_sampling, samples
 from roll.config.errors import FixableError
@@ -117,10 +118,10 @@ MODEL_ROWS: Final = (
         "the log-prob of the token that was sampled is kept, and no other",
         lambda value, look: value == 0,
     ),
-    Row("model.min_response_tokens", note="A response has at least one token.", only=(0, 1), agrees=SAMPLING),
+    Row("model.min_response_tokens", f"{SAMPLING}.min_new_tokens", "", only_sampling),
     Row("model.enable_prompt_truncation", f"{DATA}.truncation", "true cuts at the end", _truncates),
     Row("model.enable_thinking", f"{DATA}.enable_thinking"),
-    *no_effect("the code of a model comes with the package that loads it", "model.trust_remote_code"),
+    own_code_row("model.trust_remote_code"),
     Row("model.lora_configs", f"{_ARGS}.lora_rank", "one set of adapters", _adapters),
     *no_effect(
         "the adapters that are trained are those that sample", "model.fully_sharded_loras", "model.max_cpu_loras"

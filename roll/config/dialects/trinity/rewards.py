@@ -72,6 +72,9 @@ ELSEWHERE: Final[Mapping[str, str]] = {
 _JUDGED: Final = ("rubric_judge_workflow", "math_ruler_workflow", "math_trainable_ruler_workflow")
 _TOOLS: Final = "react"
 
+JUDGE: Final = "judge"
+"""What the auxiliary model that grades is called."""
+
 _OWN_SERVER: Final = "http://localhost:8000/v1"
 
 
@@ -135,21 +138,30 @@ def _refused(name: str, look: Look) -> Any:
 
 def _graded(name: str, look: Look) -> dict[str, Any]:
     """Return what grades in place of code that is not here: a judge, where a model beside the policy is one."""
-    model = first_of(look("explorer.auxiliary_models")).get("model_path")
-    if model is None:
+    if not asks_a_judge(look):
         return _domain(_BOXED if "box" in name else _MATH, look)
-    return _domain({"llm_judge": {"options": {"engine": "http", "base_url": _OWN_SERVER, "model": model}}}, look)
+    return _domain({"llm_judge": {"options": {"engine": JUDGE}}}, look)
+
+
+def asks_a_judge(look: Look) -> bool:
+    """Tell whether an auxiliary model grades: that of a workflow with a judge, or of code that is not here."""
+    name = workflow(look)
+    if first_of(look("explorer.auxiliary_models")).get("model_path") is None or not look.kind_has("judges"):
+        return False
+    return name in _JUDGED[:2] or "." in name
 
 
 def _with_judge(verifiers: Mapping[str, Any], name: str, look: Look) -> Sets | None:
-    """Return the judge that a workflow asks, an auxiliary model behind a server, ``None`` where it asks none."""
+    """Return the judge that a workflow asks, an auxiliary model, ``None`` where it asks none."""
     if name not in _JUDGED:
         return None
     if name == "math_trainable_ruler_workflow":
         return Sets(fills=_domain({"llm_judge": {"options": {"engine": "policy"}}}, look))
-    model = first_of(look("explorer.auxiliary_models")).get("model_path", "judge")
-    options = {"engine": "http", "base_url": _OWN_SERVER, "model": model}
-    note = "the judge is a server: start its model there, or name another base_url; it grades answers one by one"
+    if asks_a_judge(look):
+        fills = _domain({"llm_judge": {"options": {"engine": JUDGE}}}, look)
+        return Sets(fills=fills, note="the judge grades answers one by one")
+    options = {"engine": "http", "base_url": _OWN_SERVER, "model": "judge"}
+    note = "no auxiliary model is named, so the judge is a server: start one there, or name another base_url"
     return Sets(fills=_domain({"llm_judge": {"options": options}}, look), note=note)
 
 

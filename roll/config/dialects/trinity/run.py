@@ -15,8 +15,11 @@ from roll.config.dialects.rows import (
     folder_of,
     impossible,
     no_effect,
+    under,
     whole,
 )
+from roll.config.dialects.trinity.pipelines import PIPELINE_ROWS
+from roll.config.dialects.trinity.rewards import JUDGE, asks_a_judge
 from roll.config.dialects.trinity.sections import ALGO, ROLLOUT, STORE, distils, first_of, samples
 from roll.config.errors import FixableError
 
@@ -73,8 +76,8 @@ def _devices(value: Any, look: Look) -> Any:
     if training < 1:
         return placement.together("actor_train", "actor_infer")
     counts = {"actor_train": training, "actor_infer": sampling}
-    if distils(look) and beside:
-        counts["teacher"] = beside
+    if beside and (distils(look) or asks_a_judge(look)):
+        counts["teacher" if distils(look) else f"judges.{JUDGE}"] = beside
     sets = placement.apart(counts)
     if _has_critic(look):
         mapping = sets.fills.get("actor_train.device_mapping")
@@ -106,11 +109,6 @@ def _log(value: Any, look: Look) -> Any:
         if key == "level" and item not in _LEVELS:
             raise FixableError(f"there is no level {item!r}.", f"use {', '.join(_LEVELS)}.")
     return Unused("workers write to the log of the run")
-
-
-def _prepared(value: Any, look: Look) -> Any:
-    asks = isinstance(value, Mapping) and any(item for item in value.values())
-    return Impossible("rows are not made while a run goes", "prepare files before the run") if asks else Unused()
 
 
 def _service(value: Any, look: Look) -> Any:
@@ -151,9 +149,21 @@ RUN_ROWS: Final = (
     *no_effect("a tracker writes into the folder of logs, `logging_dir`", "monitor.cache_dir"),
     Row("monitor.enable_ray_timeline", "enable_ray_timeline"),
     Row("service", note="none", convert=_service),
-    Row("data_processor", note="none", convert=_prepared),
+    *PIPELINE_ROWS,
     Row("stages", note="none", convert=_stages),
     *impossible("tasks are asked one by one", "cod", instead="remove it"),
+    *no_effect("a task that fails is said, and what it raised", "debug"),
+    *no_effect(
+        "Trinity-RFT sets it itself",
+        *under(
+            "cluster",
+            *("total_gpu_num", "rollout_gpu_num", "auxiliary_model_gpu_num", "explorer_gpu_num", "trainer_gpu_num"),
+            *("trainer_node_num", "trainer_gpu_num_per_node"),
+        ),
+        *under("buffer", "explorer_output", "tokenizer_path", "cache_dir"),
+        *under("synchronizer", "explorer_world_size", "ray_namespace"),
+        *under("explorer", "mode"),
+    ),
     Row("log", note="level, group_by_node, save_dir", convert=_log),
 )
 """The keys of the run."""

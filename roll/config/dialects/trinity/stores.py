@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any, Final
 
-from roll.config.dialects.rows import Look, Row, Sets, Unused, agreeing, impossible, no_effect
+from roll.config.dialects.rows import Look, Row, Sets, Unused, agreeing, impossible, no_effect, under
 from roll.config.dialects.trinity.sections import DATA, EXPERTS, STORE, compares_pairs, samples
 from roll.config.errors import FixableError
 
@@ -151,6 +151,25 @@ STORE_ROWS: Final = (
         _STORED,
         *(f"{STORE}.{name}" for name in ("capacity", "max_read_timeout", "use_priority_queue", "schema_type")),
         f"{STORE}.wrap_in_ray",
+    ),
+    *no_effect(
+        _READ,
+        *under(STORE, "batch_size", "tokenizer_path", "total_epochs", "total_steps", "ray_namespace"),
+        *under(f"{STORE}.format", "workflow_key", "reward_fn_key", "reply_prefix"),
+    ),
+    Row(f"{STORE}.format.system_prompt", note="of rows that are learned from", convert=_of_rows("system_prompt")),
+    *impossible("a policy is shown text only", *under(f"{STORE}.format", "image_key", "video_key")),
+    Row(
+        f"{STORE}.data_selector.selector_type",
+        note="how rows are drawn",
+        convert=lambda value, look: (
+            Unused("samples are learned from in their order")
+            if samples(look)
+            else Sets({f"{DATA}.shuffle": value != "sequential"})
+        ),
+    ),
+    *no_effect(
+        "rows are drawn evenly in each epoch", *under(f"{STORE}.data_selector", "seed", "feature_keys", "kwargs")
     ),
     *no_effect(_STORED, f"{STORE}.reuse_cooldown_time", f"{STORE}.replay_buffer_kwargs"),
     Row(f"{EXPERTS}.path", "expert.data_args.file_name", "what experts wrote", _expert_files),

@@ -15,6 +15,7 @@ from roll.config.dialects.rows import (
     choices,
     impossible,
     no_effect,
+    own_code_row,
     plain,
 )
 from roll.config.dialects.trinity.sections import STRATEGY, TRAIN, trainer_option
@@ -86,7 +87,7 @@ def _kept(value: Any, look: Look) -> Any:
 def _saved(value: Any, look: Look) -> Any:
     if value not in _SAVED:
         raise FixableError("there is no such choice.", f"use {', '.join(_SAVED)}.")
-    return Unused("" if value == "always" else "every checkpoint has the Hugging Face format too")
+    return value
 
 
 def _writer(value: Any, look: Look) -> Any:
@@ -140,9 +141,10 @@ TRAINER_ROWS: Final = (
         for name in (*_SIZES, "virtual_pipeline_model_parallel_size", "sequence_parallel")
     ),
     Row("trainer.max_checkpoints_to_keep", "checkpoint_config.keep", "0 is 1000", _kept),
-    Row("trainer.save_hf_checkpoint", note="every checkpoint has that format too", convert=_saved, agrees="save_steps"),
+    Row("trainer.save_hf_checkpoint", "checkpoint_config.hf_model", "", _saved),
     Row("trainer.save_strategy", note="one process writes", convert=_writer),
     *no_effect("roles have fixed names", "trainer.name"),
+    own_code_row("trainer.trust_remote_code"),
     agreeing(
         "trainer.trainer_type",
         "actor_train.strategy_args.strategy_name",

@@ -13,11 +13,12 @@ from roll.config.dialects.upstream_roll.environments import ENVIRONMENTS
 from roll.config.dialects.upstream_roll.rewards import REWARDS
 from roll.config.dialects.upstream_roll.roles import ROLES
 from roll.config.dialects.upstream_roll.run import RUN
+from roll.config.dialects.upstream_roll.schema import OF_EVERY_RUN, SCHEMA
 
-ROLL: Final = Guide("ROLL", (*RUN, *ALGORITHM, *ROLES, *REWARDS, *ENVIRONMENTS, *DISTILLATION), beside=True)
+ROLL: Final = Guide("ROLL", (*RUN, *ALGORITHM, *ROLES, *REWARDS, *ENVIRONMENTS, *DISTILLATION, *SCHEMA), beside=True)
 """Keys that stand beside native ones; a ``*`` is any name."""
 
-ROLL_FILE: Final = Guide("ROLL", (*ROLL.rows, *CONTRADICTIONS, *ELSEWHERE), beside=True)
+ROLL_FILE: Final = Guide("ROLL", (*ROLL.rows, *CONTRADICTIONS, *ELSEWHERE, *OF_EVERY_RUN), beside=True, dtype="bf16")
 """The same for a file that was written for ROLL, where native keys too have ROLL's meaning."""
 
 __all__ = ["ROLL", "ROLL_FILE"]

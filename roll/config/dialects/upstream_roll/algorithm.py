@@ -141,7 +141,7 @@ ALGORITHM: Final[tuple[Row, ...]] = (
     ),
     Row("rollout_importance_sampling_ratio_upper_bound", "sampler_correction.cap"),
     Row("use_topr_neg_loss_coef", "use_topr_loss", "", _tapered),
-    Row("positive_loss_coef", "use_topr_loss", "", _tapered),
+    *(Row(key, "use_topr_loss", "", _tapered) for key in ("positive_loss_coef", "postive_loss_coef")),
     Row("rl_loss_coef", "rl_loss_coef", "0 beside the tapered loss, which is the policy loss here", _loss_weight),
     Row("use_additional_prompts", "is_use_additional_prompts"),
     Row("max_additional_prompts", "max_additional_running_prompts"),

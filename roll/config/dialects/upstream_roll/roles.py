@@ -4,7 +4,19 @@ from __future__ import annotations
 
 from typing import Any, Final
 
-from roll.config.dialects.rows import Convert, Impossible, Look, Row, Sets, Unused, choices, impossible, no_effect
+from roll.config.dialects.checkpoints import model_row
+from roll.config.dialects.rows import (
+    Convert,
+    Impossible,
+    Look,
+    Row,
+    Sets,
+    Unused,
+    choices,
+    impossible,
+    no_effect,
+    under,
+)
 from roll.config.dialects.upstream_roll.strategies import strategy_rows
 
 _ROLES: Final = (
@@ -59,6 +71,12 @@ def _model_rows(role: str, native: str) -> tuple[Row, ...]:
         Row(f"{model}.flash_attn", attention, "", choices(_ATTENTION)),
         Row(f"{model}.attn_implementation", attention, "", choices(_ATTENTION)),
         Row(f"{model}.ulysses_size", f"{native}.strategy_args.strategy_config.ulysses_size", "of FSDP", ulysses),
+        *no_effect(
+            "layers that are computed again, the head of a model and its adapters are the strategy's",
+            f"{model}.gradient_checkpointing_use_reentrant",
+            f"{model}.num_labels",
+            f"{model}.autocast_adapter_dtype",
+        ),
         *no_effect("device_mapping says where a role is", f"{model}.device_map", f"{model}.max_memory"),
         *impossible(
             "no part of a model is kept as it was",
@@ -96,6 +114,13 @@ def _data_rows(role: str, native: str) -> tuple[Row, ...]:
     return (
         Row(f"{data}.interleave_probs", (), "one share only", single),
         *no_effect("file_name holds whole paths", f"{data}.dataset_dir"),
+        Row(f"{data}.eval_file_name", "validation.data_args.file_name", "where evaluations answer prompts", _evaluated),
+        *no_effect(
+            "the ending of a file says its form, and the place in it names a row", *under(data, "dataset_type", "id")
+        ),
+        *no_effect(
+            "the column of answers is `ground_truth`, or `response_key` where they are imitated", f"{data}.response"
+        ),
         *no_effect(
             "rows are prepared as they are drawn, and nothing is kept of it",
             f"{data}.preprocessing_num_workers",
@@ -120,6 +145,7 @@ def _data_rows(role: str, native: str) -> tuple[Row, ...]:
                     "video_max_pixels",
                     "video_fps",
                     "video_max_frames",
+                    "video_resize_chunk_frames",
                     "video_folder",
                     "audio_folder",
                     "custom_data_kwargs_func",
@@ -132,6 +158,30 @@ def _data_rows(role: str, native: str) -> tuple[Row, ...]:
         if role == "validation"
         else Row(f"{data}.num_samples", f"{native}.data_args.max_samples"),
     )
+
+
+def _evaluated(value: Any, look: Look) -> Any:
+    own = look.native("validation.data_args.file_name")
+    return Unused("validation.data_args.file_name says it") if own is not None else value
+
+
+def _only(off: tuple[Any, ...], reason: str, instead: str) -> Convert:
+    return lambda value, look: Unused("it is off, as it is here") if value in off else Impossible(reason, instead)
+
+
+def _spoken(value: Any) -> str:
+    return {True: "true", False: "false"}.get(value, str(value)) if isinstance(value, bool) else str(value)
+
+
+_SWITCHES: Final = {
+    "topr_positive_weight": ((1, 1.0), "right and wrong answers have the weight 1 each", "policy_loss: topr"),
+    "topr_negative_weight": ((1, 1.0), "right and wrong answers have the weight 1 each", "policy_loss: topr"),
+    "apply_loss_scale": ((True,), "losses divide by the counts of the whole batch", "loss_agg_mode"),
+    "mtp_training_mode": (("disabled",), "tokens that are foretold in passing are no part of the loss", ""),
+    "opd_kl_coef": ((1, 1.0), "teachers weigh the same", ""),
+    "router_replay.mode": (("disable", "disabled"), "the routes of experts are not replayed", "sampler_correction"),
+}
+"""Keys of a role by the values that change nothing here, and why others do not."""
 
 
 def _steps(value: Any, look: Look) -> Any:
@@ -150,6 +200,9 @@ def _training_rows(role: str, native: str) -> tuple[Row, ...]:
         Row(f"{training}.lr_scheduler_kwargs", f"{ours}.min_lr_ratio", "of `min_lr_rate`", least),
         Row(f"{training}.max_grad_norm", "max_grad_norm"),
         Row(f"{training}.max_steps", "max_steps"),
+        model_row(f"{training}.save_hf_model"),
+        *no_effect("`seed` is that of the run, the order of rows included", f"{training}.data_seed"),
+        *no_effect("a matter of speed that PyTorch decides", f"{training}.tf32"),
         Row(f"{training}.save_steps", "save_steps"),
         Row(f"{training}.logging_steps", "logging_steps"),
         *no_effect("model_args.dtype says it", f"{training}.bf16", f"{training}.fp16"),
@@ -183,7 +236,8 @@ def _sampling_rows(role: str, native: str) -> tuple[Row, ...]:
             "only true",
             unless((True,), "stop strings stay in a response, for they were sampled", "stop_strings"),
         ),
-        Row(f"{sampling}.min_p", (), "only 0", unless((0, 0.0), "nothing is cut off so", "top_p")),
+        *(Row(f"{sampling}.{key}", f"{ours}.min_new_tokens") for key in ("min_tokens", "min_length")),
+        *no_effect("sequence_length limits prompt and response", f"{sampling}.max_length"),
         Row(f"{sampling}.presence_penalty", (), "only 0", unless((0, 0.0), "it is not charged", "repetition_penalty")),
         Row(f"{sampling}.frequency_penalty", (), "only 0", unless((0, 0.0), "it is not charged", "repetition_penalty")),
         *no_effect("log-probs of what was sampled are always there", f"{sampling}.logprobs"),
@@ -223,6 +277,15 @@ def _batch_rows(role: str, native: str) -> tuple[Row, ...]:
             "where a model waits while another one has its devices is decided by the run", f"{role}.offload_nccl"
         ),
         *no_effect("rpc_timeout is that of all calls", f"{role}.backend_timeout"),
+        *(
+            Row(f"{role}.{key}", (), f"only {_spoken(off[0])}", _only(off, reason, instead))
+            for key, (off, reason, instead) in _SWITCHES.items()
+        ),
+        *(
+            ()
+            if role in ("rewards.*", "teacher.*", "teacher")
+            else no_effect("the tags that a role serves are those of `rewards`", f"{role}.tag_included")
+        ),
         *no_effect("log-probs are computed in fp32 from the logits", f"{role}.logits_in_fp32"),
         *no_effect("it says how a worker is named or watched", f"{role}.max_concurrency", f"{role}.profiler_config"),
     )

@@ -64,7 +64,7 @@ RUN: Final[tuple[Row, ...]] = (
     Row("checkpoint_config.max_ckpt_to_keep", "checkpoint_config.keep"),
     Row("rollout_dump_dir", (), "trajectories are written to output_dir every trajectory_dump_steps"),
     *no_effect(
-        "hub ids are looked for in the cache of the hub that the environment names (USE_MODELSCOPE, HF_ENDPOINT)",
+        "ids of models are those of the hub that the environment names (USE_MODELSCOPE, HF_ENDPOINT)",
         "model_download_type",
     ),
     Row("model_name", "exp_name", "where that is not set", _last_of_path),

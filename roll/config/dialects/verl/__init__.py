@@ -32,5 +32,6 @@ VERL: Final = Guide(
         *GENERATION_ROWS,
     ),
     short={"actor": "actor_rollout_ref.actor", "rollout": "actor_rollout_ref.rollout"},
+    dtype="bf16",
 )
 """The verl configuration guide."""

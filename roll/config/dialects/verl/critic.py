@@ -11,8 +11,10 @@ from roll.config.dialects.rows import (
     dropped_if,
     negated,
     no_effect,
+    own_code_row,
     plain,
     same_as,
+    under,
 )
 from roll.config.dialects.verl.batches import dynamic_batch, mini_batches, token_budget, ulysses
 from roll.config.dialects.verl.optimizer import optimizer_rows
@@ -76,13 +78,29 @@ CRITIC_ROWS: Final = (
         "`all-linear` is the default",
         dropped_if(("all-linear",)),
     ),
-    *no_effect("the code of a model comes with the package that loads it", "critic.model.trust_remote_code"),
+    own_code_row("critic.model.trust_remote_code"),
     *no_effect("weights are read where they lie", "critic.model.use_shm"),
     *no_effect("activations are computed again instead", "critic.model.enable_activation_offload"),
     *no_effect("batches are scored by `infer_batch_size`", "critic.forward_max_token_len_per_gpu"),
     *no_effect("a critic has the tokenizer of its policy", "critic.model.tokenizer_path", "critic.model.external_lib"),
     Row("critic.model.override_config", note="Change the model's own config.json.", only=(None, {})),
     Row("critic.model.use_remove_padding", "critic.use_remove_padding"),
-    *no_effect("mini-batches are drawn anew in each epoch, from `seed`", "critic.shuffle"),
+    *no_effect("mini-batches are drawn anew in each epoch, from `seed`", "critic.shuffle", "critic.data_loader_seed"),
+    Row("critic.load_weight", note="A critic begins with the weights of its model.", only=(True,), agrees="critic"),
+    Row("critic.model.lora.rank", "critic.model_args.lora_rank", "0 is off", dropped_if((0,))),
+    Row("critic.model.lora.alpha", "critic.model_args.lora_alpha"),
+    Row("critic.model.lora.target_modules", "critic.model_args.lora_target", "a list of modules"),
+    *no_effect(
+        "adapters begin and are placed as the trainer does it",
+        *under(
+            "critic.model.lora",
+            *("type", "dropout", "exclude_modules", "dropout_position", "lora_A_init_method", "lora_B_init_method"),
+            *("a2a_experimental", "dtype", "adapter_path", "freeze_vision_model", "freeze_vision_projection"),
+            "freeze_language_model",
+        ),
+    ),
+    *no_effect("kernels are the strategy's", "critic.model.tiled_mlp"),
+    *no_effect("the shape of a model is its config.json's", "critic.model.rope_scaling", "critic.model.rope_theta"),
+    *no_effect("no profile is written of single steps", "critic.profile", "critic.ray_namespace"),
 )
 """The keys of the critic."""

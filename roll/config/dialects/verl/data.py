@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any, Final
 
-from roll.config.dialects.rows import Look, Row, Sets, Unused, impossible, no_effect, plain, whole
+from roll.config.dialects.rows import Look, Row, Sets, Unused, impossible, no_effect, own_code_row, plain, whole
 from roll.config.dialects.verl.rewards import built_in_rewards, graded_alike
 from roll.config.dialects.verl.sections import ROLLOUT
 from roll.config.dialects.verl.sft import accumulation, column
@@ -109,7 +109,7 @@ DATA_ROWS: Final = (
     *no_effect("every row keeps all its columns", "data.return_raw_input_ids", "data.return_raw_chat"),
     *no_effect("every row keeps all its columns", "data.return_full_prompt", "data.return_multi_modal_inputs"),
     *no_effect("the tokenizer is the model's", "data.tokenizer"),
-    *no_effect("the code of a model comes with the package that loads it", "data.trust_remote_code"),
+    own_code_row("data.trust_remote_code"),
     *no_effect("prompts are text", "data.image_key", "data.video_key", "data.image_patch_size", "data.filter_prompts"),
     *no_effect("evaluations answer the rows in their order", "data.validation_shuffle"),
     *no_effect(

@@ -4,7 +4,18 @@ from __future__ import annotations
 
 from typing import Any, Final
 
-from roll.config.dialects.rows import Impossible, Look, Row, Sets, Unused, dropped_if, impossible, negated, no_effect
+from roll.config.dialects.rows import (
+    Impossible,
+    Look,
+    Row,
+    Sets,
+    Unused,
+    dropped_if,
+    impossible,
+    negated,
+    no_effect,
+    own_code_row,
+)
 from roll.config.dialects.verl.sections import MODEL, REFERENCE, has_reference, per_device, trains_with_megatron
 
 _ARGS: Final = "actor_train.model_args"
@@ -79,7 +90,7 @@ MODEL_ROWS: Final = (
     Row(f"{MODEL}.external_lib", note="Name modules of your own in algorithm_modules.", only=(None,)),
     *no_effect("the tokenizer and config.json are those beside the weights", f"{MODEL}.tokenizer_path"),
     *no_effect("the tokenizer and config.json are those beside the weights", f"{MODEL}.hf_config_path"),
-    *no_effect("the code of a model comes with the package that loads it", f"{MODEL}.trust_remote_code"),
+    own_code_row(f"{MODEL}.trust_remote_code"),
     *no_effect("weights are read where they lie", f"{MODEL}.use_shm"),
     *no_effect("kernels are the strategy's", f"{MODEL}.use_fused_kernels", f"{MODEL}.fused_kernel_options"),
     *no_effect("kernels are the strategy's", f"{MODEL}.use_liger", f"{MODEL}.tiled_mlp"),
@@ -87,6 +98,7 @@ MODEL_ROWS: Final = (
     *no_effect("tokens that are foretold in passing are no part of the loss", f"{MODEL}.mtp"),
     *no_effect("actor and sampler always share their devices here", "actor_rollout_ref.hybrid_engine"),
     *no_effect("`rpc_timeout` limits calls to other processes", "actor_rollout_ref.nccl_timeout"),
+    *no_effect("explorers are named by experience.writer", "actor_rollout_ref.explorer_name"),
     *no_effect("the class of a model follows from its config.json", f"{MODEL}.model_type"),
 )
 """The keys of the policy's model."""
@@ -129,5 +141,8 @@ REFERENCE_ROWS: Final = (
     *no_effect("the reference has the sampler's responses as the policy has", f"{REFERENCE}.rollout_n"),
     *no_effect("no profile is written of single steps", f"{REFERENCE}.profiler"),
     *no_effect("the routes of experts are not replayed", f"{REFERENCE}.router_replay"),
+    Row(f"{REFERENCE}.load_weight", note="A reference begins as the policy.", only=(True,), agrees="reference"),
+    *no_effect("a reference does not change, so it is in no checkpoint", f"{REFERENCE}.checkpoint"),
+    *no_effect("no profile is written of single steps", f"{REFERENCE}.profile"),
 )
 """The keys of the reference."""

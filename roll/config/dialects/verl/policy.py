@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any, Final
 
 from roll.config.algorithm import POLICY_LOSSES
+from roll.config.dialects.checkpoints import contents_rows
 from roll.config.dialects.rows import (
     TRAIN_STRATEGIES,
     Impossible,
@@ -175,6 +176,11 @@ POLICY_ROWS: Final = (
     *no_effect(
         "mini-batches are drawn anew in each epoch, from `seed`", f"{ACTOR}.shuffle", f"{ACTOR}.data_loader_seed"
     ),
-    *no_effect("a checkpoint is always whole", f"{ACTOR}.checkpoint"),
+    *contents_rows(f"{ACTOR}.checkpoint"),
+    Row(f"{ACTOR}.load_weight", note="Weights are those of model.path.", only=(True,), agrees="pretrain"),
+    Row(f"{ACTOR}.freeze_vision_tower", note="A policy reads text.", only=(False,), agrees="pretrain"),
+    Row(f"{ACTOR}.loss_scale_factor", note="Losses divide by the counts of a batch.", only=(None,)),
+    *no_effect("losses divide by the counts of the whole batch", f"{ACTOR}.fix_actor_microbatch_loss_scale"),
+    *no_effect("actor_rollout_ref.rollout.n says it", f"{ACTOR}.rollout_n"),
 )
 """The keys of the policy that is trained."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any, Final
 
-from roll.config.dialects.rows import Impossible, Look, Row, Sets, Unused, impossible, no_effect, plain
+from roll.config.dialects.rows import Impossible, Look, Row, Sets, Unused, impossible, no_effect, own_code_row, plain
 from roll.config.dialects.sources import domains
 from roll.config.dialects.verl.sections import REWARD, has_reward_model, per_device
 
@@ -83,7 +83,18 @@ REWARD_ROWS: Final = (
     Row(f"{REWARD}.micro_batch_size", "reward.infer_batch_size", "over all devices", _share),
     *no_effect("a reward model has its own chat template", f"{REWARD}.model.input_tokenizer"),
     *no_effect("a reward model reads conversations whole", f"{REWARD}.max_length"),
-    *no_effect("the code of a model comes with the package that loads it", f"{REWARD}.model.trust_remote_code"),
+    own_code_row(f"{REWARD}.model.trust_remote_code"),
+    *no_effect("a reward model is loaded whole", f"{REWARD}.model.override_config", f"{REWARD}.load_weight"),
+    *no_effect("rpc_timeout is that of all calls", f"{REWARD}.nccl_timeout"),
+    Row(
+        "reward_manager.source",
+        note="A manager of one's own: custom_reward_function.",
+        only=("register",),
+        agrees="rewards",
+    ),
+    Row("reward_manager.name", note="grading is always parallel", convert=_manager),
+    *impossible("managers are not loaded", "reward_manager.module.path", instead="write custom_reward_function"),
+    *no_effect("it goes with `reward_manager.module.path`", "reward_manager.module.name"),
     *no_effect("weights are read where they lie", f"{REWARD}.model.use_shm", f"{REWARD}.model.external_lib"),
     *no_effect("weights are read where they lie", f"{REWARD}.model.use_fused_kernels"),
     *no_effect(

@@ -142,6 +142,7 @@ SAMPLER_ROWS: Final = (
     *no_effect(
         "weights go from the trainer to the engine by `weight_sync.method`", f"{ROLLOUT}.checkpoint_engine.backend"
     ),
+    *no_effect("weights go by `weight_sync.method`", f"{ROLLOUT}.checkpoint_engine.engine_kwargs"),
     *no_effect("the engine has its weights from the trainer", f"{ROLLOUT}.load_format", f"{ROLLOUT}.layered_summon"),
     *no_effect("the engine has its weights from the trainer", f"{ROLLOUT}.layer_name_map"),
     Row(f"{ROLLOUT}.log_prob_micro_batch_size_per_gpu", "actor_train.infer_batch_size"),

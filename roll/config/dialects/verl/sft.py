@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from typing import Any, Final
 
-from roll.config.dialects.rows import TRAIN_STRATEGIES, Convert, Look, Row, Sets, Unused, no_effect, whole
+from roll.config.dialects.checkpoints import contents_rows
+from roll.config.dialects.rows import TRAIN_STRATEGIES, Convert, Look, Row, Sets, Unused, no_effect, own_code_row, whole
 from roll.config.dialects.verl.optimizer import optimizer_rows
 from roll.config.dialects.verl.sections import DTYPES, devices
 
@@ -132,7 +133,7 @@ SFT_ROWS: Final = (
     row("model.fsdp_config.cpu_offload", f"{_STRATEGY}.strategy_config.offload_params", _offloaded),
     row("model.fsdp_config.offload_params", f"{_STRATEGY}.strategy_config.offload_params", _offloaded),
     *no_effect("every layer of a model is wrapped, and gathered ahead of its use", "model.fsdp_config.wrap_policy"),
-    *no_effect("the code of a model comes with the package that loads it", "model.trust_remote_code"),
+    own_code_row("model.trust_remote_code"),
     *no_effect("kernels are the strategy's", "model.use_liger", "model.use_fused_kernels", "model.external_lib"),
     *no_effect("the tokenizer is that beside the weights", "model.tokenizer_path", "model.use_shm"),
     *optimizer_rows("optim", _TRAIN, of_demonstrations=True),
@@ -179,7 +180,11 @@ SFT_ROWS: Final = (
         ),
     ),
     row("use_remove_padding", "actor_train.use_remove_padding"),
-    *no_effect("a checkpoint is always whole", "checkpoint", "trainer.checkpoint"),
+    *contents_rows("checkpoint"),
+    *contents_rows("trainer.checkpoint"),
+    *no_effect("`data.micro_batch_size_per_gpu` says it of a device", "data.micro_batch_size"),
+    *no_effect("rows are written by the chat template as a whole", "data.ignore_input_ids_mismatch"),
+    *no_effect("`roll profile` measures a step", "trainer.profile_interval"),
     row("trainer.seed", "seed"),
     row("data.micro_batch_size_per_gpu", f"{_TRAIN}.per_device_train_batch_size"),
     row("data.max_length", "sequence_length"),

@@ -117,6 +117,11 @@ TRAINER_ROWS: Final = (
     Row("trainer.resume_from_path", "resume_from_checkpoint", "where `resume_mode` is `resume_path`", _resume_path),
     Row("trainer.experiment_name", "exp_name", "also part of `output_dir`", _experiment),
     Row("trainer.project_name", "output_dir", "part of it, where nothing else is said", _project),
+    *no_effect(
+        "they are keys of Trinity-RFT's for verl's trainer, which Trinity-RFT sets itself",
+        *("trainer.group_name", "trainer.training_rollout_mode", "trainer.enable_exp_buffer", "trainer.sync_freq"),
+        *("trainer.val_generations_to_log_to_wandb", "enable_preview"),
+    ),
     Row("trainer.val_only", note="false only", convert=_only_measures),
     Row(
         "trainer.total_epochs",

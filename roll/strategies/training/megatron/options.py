@@ -67,6 +67,10 @@ class MegatronOptions(ConfigModel):
     attention_backend: Literal["auto", "flash", "fused", "unfused"] = Field(
         "auto", description="Attention kernels of Transformer Engine."
     )
+    attention_softmax_in_fp32: bool = Field(True, description="Compute the softmax of attention in fp32.")
+    masked_softmax_fusion: bool = Field(
+        False, description="Fused mask and softmax of attention that is not fused whole."
+    )
     bias_activation_fusion: bool = Field(False, description="Fused activation functions.")
     bias_dropout_fusion: bool = Field(False, description="Fused dropout and residual addition.")
     apply_rope_fusion: bool = Field(False, description="Fused rotary embeddings (Transformer Engine).")
