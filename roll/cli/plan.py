@@ -8,7 +8,7 @@ from typing import Annotated
 
 import typer
 
-from roll.cli.completion import complete_configuration, complete_override
+from roll.cli.arguments import AnyConfiguration, Overrides
 from roll.cli.examples import examples
 
 app = typer.Typer()
@@ -22,18 +22,8 @@ app = typer.Typer()
     )
 )
 def plan(
-    name: Annotated[
-        str,
-        typer.Argument(
-            metavar="NAME|FILE",
-            help="A preset, or a configuration in any dialect or of any system.",
-            autocompletion=complete_configuration,
-        ),
-    ],
-    overrides: Annotated[
-        list[str] | None,
-        typer.Argument(metavar="[KEY=VALUE]...", help="Keys to set.", autocompletion=complete_override),
-    ] = None,
+    name: AnyConfiguration,
+    overrides: Overrides = None,
     gpu: Annotated[str, typer.Option("--gpu", help="a100, h100, h200, h800, h20, b200, mi300x, l40s, …")] = "h100",
     response_tokens: Annotated[
         int | None, typer.Option("--response-tokens", min=1, help="Tokens of a response on average.")

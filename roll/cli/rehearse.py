@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from roll.cli.completion import complete_configuration, complete_override
+from roll.cli.arguments import AnyConfiguration, Overrides
 from roll.cli.examples import examples
 
 app = typer.Typer()
@@ -21,18 +21,8 @@ app = typer.Typer()
     )
 )
 def rehearse(
-    name: Annotated[
-        str,
-        typer.Argument(
-            metavar="NAME|FILE",
-            help="A preset, or a configuration in any dialect or of any system.",
-            autocompletion=complete_configuration,
-        ),
-    ],
-    overrides: Annotated[
-        list[str] | None,
-        typer.Argument(metavar="[KEY=VALUE]...", help="Keys to set.", autocompletion=complete_override),
-    ] = None,
+    name: AnyConfiguration,
+    overrides: Overrides = None,
     one_process: Annotated[bool, typer.Option("--one-process", help="Start no processes of Ray.")] = False,
     as_json: Annotated[bool, typer.Option("--json", help="Print one JSON document.")] = False,
 ) -> None:

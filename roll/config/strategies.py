@@ -62,6 +62,12 @@ class StrategyDescription:
         answers_text: An engine: whether it takes messages and answers text, without token ids and log-probs. It can be
             measured, and nothing can be trained on what it says.
         random_weights: An engine: the option, and its value, that leaves it without weights until the first update.
+        memory: A trainer or scorer: makes of a :class:`roll.planning.training_states.Training` the ``States`` that its
+            fullest rank keeps. ``None``: a whole model in one process.
+        smaller: A trainer: yields options by which it keeps less, of the path of its options and a ``Training``.
+        has_own_layers: A trainer or scorer: whether it computes with layers of its own, which ranks may divide by
+            matrices and by stages (``tensor_model_parallel_size``), and whose options say what is computed again.
+        autocasts: A trainer: whether in one process its weights stay in fp32 and each operation chooses its format.
     """
 
     name: str
@@ -89,6 +95,10 @@ class StrategyDescription:
     parallel_sizes: tuple[str, ...] = ()
     answers_text: bool = False
     random_weights: tuple[str, object] | None = None
+    memory: Named | None = None
+    smaller: Named | None = None
+    has_own_layers: bool = False
+    autocasts: bool = False
 
     def __post_init__(self) -> None:
         if not self.abilities:

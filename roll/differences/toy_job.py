@@ -23,7 +23,15 @@ _NOT_OF_THE_ALGORITHM: Final = (
     *("max_steps", "save_steps", "eval_steps", "logging_steps", "validation*", "val_*", "experience*", "mode"),
     *("weight_sync*", "deepspeed_*", "variables*", "tune*", "rollout_batch_size", "num_return_sequences_in_group"),
     *("prompt_length", "response_length", "sequence_length", "max_running_requests", "generation_timeout"),
-    *("mini_batches", "trajectory_dump_steps", "rewards*", "custom_env*", "train_env_manager*", "*.device_mapping"),
+    *(
+        "mini_batches",
+        "trajectory_dump_steps",
+        "rewards*",
+        "judges*",
+        "custom_env*",
+        "train_env_manager*",
+        "*.device_mapping",
+    ),
     *("*.world_size", "*.num_gpus_per_worker", "*.strategy_args*", "*.model_args*", "*.data_args*", "*.name"),
     *("*.worker_cls", "*.infer_batch_size", "*.use_sequence_packing", "*.use_remove_padding", "*_length"),
     *("*.log_prob_chunk_size", "*.use_dynamic_batching_*", "*.training_args.per_device_train_batch_size"),
@@ -44,10 +52,8 @@ _COMMON: Final[Mapping[str, Any]] = {
     "progress": "none",
     "track_with": ["jsonl"],
     "trajectory_dump_steps": 0,
-    "actor_train.strategy_args.strategy_name": "fsdp_train",
     "actor_train.model_args.disable_gradient_checkpointing": True,
     "actor_train.training_args.max_tokens_per_microbatch": 8192,
-    "actor_infer.strategy_args.strategy_name": "hf_infer",
 }
 _PROMPTS: Final[Mapping[str, Any]] = {
     "pipeline": "rlvr",

@@ -54,8 +54,8 @@ def pass_bytes(training: Training) -> PassBytes:
 
 
 def _half_by_autocast(training: Training) -> bool:
-    """Whether weights stay in fp32 and every operation chooses its format: ``fsdp_train`` in one process."""
-    return training.half and training.strategy.startswith("fsdp") and training.division.ranks == 1
+    """Whether weights stay in fp32 and every operation chooses its format."""
+    return training.half and training.about.autocasts and training.division.ranks == 1
 
 
 def _stream_width(training: Training) -> int:
@@ -71,7 +71,7 @@ def _layer(training: Training) -> float:
     """Return the bytes that autograd keeps of one layer for one token."""
     shape, division = training.shape, training.division
     width = BF16 if training.half else FP32
-    if training.strategy.startswith("megatron"):
+    if training.about.has_own_layers:
         norm = 2.0 * width * shape.hidden
     elif not training.half:
         norm = 3.0 * FP32 * shape.hidden
@@ -81,10 +81,10 @@ def _layer(training: Training) -> float:
     else:
         norm = (FP32 + 2.0 * BF16) * shape.hidden
     heads = width * (2 * shape.queries + 2 * shape.keys) + FP32 * shape.heads
-    if training.packed and not training.strategy.startswith("megatron"):
+    if training.packed and not training.about.has_own_layers:
         heads += width * shape.queries
     if shape.normed_heads:
-        extra = 1 if training.strategy.startswith("megatron") else 2
+        extra = 1 if training.about.has_own_layers else 2
         heads += extra * width * (shape.queries + shape.keys)
     if training.attention == "matrix":
         heads += 2 * width * shape.heads * training.row_tokens

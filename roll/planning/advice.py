@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from dataclasses import dataclass, replace
-from typing import Any
 
-from roll.planning.division import Division
+from roll.config.strategies import named
 from roll.planning.roles import RoleDemand
 from roll.planning.training_states import Training
 
@@ -47,7 +46,6 @@ def _bytes(demand: RoleDemand) -> int:
 
 
 def _smaller(role: str, training: Training) -> Iterator[tuple[str, Training]]:
-    options: Mapping[str, Any] = training.options or {}
     ranks, path = training.division.ranks, f"{role}.strategy_args.strategy_config"
     if not training.half:
         yield f"{role}.model_args.dtype=bf16", replace(training, half=True)
@@ -62,29 +60,9 @@ def _smaller(role: str, training: Training) -> Iterator[tuple[str, Training]]:
         yield f"{role}.model_args.lora_rank=32", replace(training, lora_rank=32)
     doubled = replace(training, division=replace(training.division, ranks=2 * ranks))
     yield f"twice as many devices for {role} ({2 * ranks})", doubled
-    if training.strategy.startswith("deepspeed"):
-        zero = dict(options.get("zero_optimization") or {})
-        for key, value in (("stage", 3), ("offload_optimizer", {"device": "cpu"})):
-            if zero.get(key) != value:
-                changed = {**options, "zero_optimization": {**zero, key: value}}
-                yield f"{path}.zero_optimization.{key}={value}", replace(training, options=changed)
-    if training.strategy.startswith("fsdp"):
-        yield f"{path}.offload_params=true", replace(training, options={**options, "offload_params": True})
-        yield from _divided(path, training, "ulysses_size")
-    if training.strategy.startswith("megatron"):
-        yield from _divided(path, training, "tensor_model_parallel_size")
-        yield from _divided(path, training, "pipeline_model_parallel_size")
-        yield from _divided(path, training, "context_parallel_size")
-
-
-def _divided(path: str, training: Training, key: str) -> Iterator[tuple[str, Training]]:
-    """Try the next larger size of one division, where there are as many ranks."""
-    options = dict(training.options or {})
-    size = 2 * int(options.get(key) or 1)
-    options[key] = size
-    division = Division.of(training.strategy, options, training.division.ranks)
-    if division.tensor * division.pipeline * division.context <= division.ranks:
-        yield f"{path}.{key}={size}", replace(training, options=options, division=division)
+    suggests = training.about.smaller
+    if suggests is not None:
+        yield from named(suggests)(path, training)
 
 
 def _for_engine(demand: RoleDemand, device: int) -> Iterator[Advice]:

@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from roll.config.strategies import STRATEGIES
 from roll.planning.shapes import ModelShape
 
 
@@ -45,7 +46,7 @@ class Division:
             value = given.get(key)
             return value if isinstance(value, int) and value > 0 else 1
 
-        if not strategy.startswith("megatron"):
+        if not STRATEGIES.get(strategy).has_own_layers:
             return cls(ranks=ranks, context=size("ulysses_size"))
         tensor = size("tensor_model_parallel_size")
         return cls(

@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Final
 
+from roll.config.strategies import STRATEGIES
 from roll.planning.shapes import ModelShape
 
 BLOCK: Final = 16
@@ -45,7 +46,8 @@ class Engine:
         cls, strategy: str, options: Mapping[str, Any], shape: ModelShape, *, width: int, requests: int, length: int
     ) -> Engine:
         """Return the engine that a strategy's options describe."""
-        sizes = [int(options.get(key) or 1) for key in _SIZES.get(strategy, ())]
+        names = STRATEGIES.get(strategy).parallel_sizes
+        sizes = [int(options.get(key) or 1) for key in names]
         tensor, pipeline = (sizes + [1, 1])[:2]
         share = options.get("gpu_memory_utilization") or options.get("mem_fraction_static") or _SHARE
         return cls(
@@ -54,7 +56,7 @@ class Engine:
             tensor=tensor,
             pipeline=pipeline,
             width=width,
-            share=float(share) if strategy in _SIZES else None,
+            share=float(share) if names else None,
             requests=requests,
             length=length,
         )
@@ -94,12 +96,6 @@ class Engine:
     def at_once(self, device: int) -> int:
         """Return how many sequences of the greatest length are in the cache at a time."""
         return min(self.requests, self.cache(device) // max(1, self.longest))
-
-
-_SIZES: Final[Mapping[str, tuple[str, str]]] = {
-    "vllm": ("tensor_parallel_size", "pipeline_parallel_size"),
-    "sglang": ("tp_size", "pp_size"),
-}
 
 
 def slot_cache_bytes(shape: ModelShape, slots: int, length: int, width: int) -> int:

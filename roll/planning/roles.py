@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from roll.config import ConfigError, Problem, RunConfig
+from roll.config.strategies import Ability, ability_for
 from roll.config.trainer_keys import TrainerKeys
 from roll.config.worker import TrainWorkerConfig, WorkerConfig
 from roll.planning.activations import PassBytes, pass_bytes
@@ -84,12 +85,13 @@ def _demand(config: TrainerKeys, role: str, worker: WorkerConfig, known: dict[st
         known[name] = _shape(config, role, name)
     shape, devices = known[name], tuple(worker.device_mapping or range(worker.workers))
     strategy, options = worker.strategy_args.strategy_name, dict(worker.strategy_args.strategy_config or {})
-    if role == "actor_infer":
+    if ability_for(role) is Ability.GENERATE:
         each = worker.num_gpus_per_worker if worker.device_mapping else 1
         options = worker.strategy_args.about.divided(options, each)
         width = 4 if worker.model_args.dtype == "fp32" else 2
-        length = int(getattr(config, "sequence_length", 2048))
-        requests = int(getattr(config, "max_running_requests", 128))
+        # A judge may have sizes of its own.
+        length = int(getattr(worker, "sequence_length", None) or getattr(config, "sequence_length", 2048))
+        requests = int(getattr(worker, "max_running_requests", None) or getattr(config, "max_running_requests", 128))
         engine = Engine.of(strategy, options, shape, width=width, requests=requests, length=length)
         return RoleDemand(role, name, devices, engine=engine, replicas=max(1, len(devices) // each))
     return RoleDemand(role, name, devices, training=_training(config, role, worker, shape, options, len(devices)))
@@ -125,7 +127,7 @@ def _training(
     tokens = max(longest, arguments.max_tokens_per_microbatch or rows * width)
     recomputes = not worker.model_args.disable_gradient_checkpointing
     recomputed: frozenset[str] = frozenset()
-    if strategy.startswith("megatron"):
+    if worker.strategy_args.about.has_own_layers:
         # Selective recomputing is of attention, which fused kernels do not hold anyway.
         granularity = options.get("recompute_granularity")
         recomputes = granularity == "full" or (granularity is None and recomputes)

@@ -2,18 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, replace
 from typing import Any, Final
 
+from roll.config.strategies import STRATEGIES, StrategyDescription, named
 from roll.planning.division import Division
 from roll.planning.shapes import ModelShape
 
 FP32, BF16 = 4, 2
 MOMENTS: Final = 2 * FP32
 """Of AdamW, per number."""
-_FLAT_BUCKET: Final = 5 * 10**8
-"""Numbers that DeepSpeed gathers at once where nothing is said."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -57,14 +56,9 @@ class Training:
     attention: str = "fused"
 
     @property
-    def offloads(self) -> tuple[bool, bool]:
-        """Whether weights, and optimiser states, stay in main memory."""
-        given = dict(self.options or {})
-        if self.strategy.startswith("fsdp"):
-            return bool(given.get("offload_params")), bool(given.get("offload_params"))
-        zero = given.get("zero_optimization") or {}
-        away = [(zero.get(key) or {}).get("device") == "cpu" for key in ("offload_param", "offload_optimizer")]
-        return away[0], away[1]
+    def about(self) -> StrategyDescription:
+        """What the strategy says of itself."""
+        return STRATEGIES.get(self.strategy)
 
 
 @dataclass(frozen=True, slots=True)
@@ -93,11 +87,12 @@ class States:
 
 def states(training: Training) -> States:
     """Return what the fullest rank of a role keeps."""
-    family = training.strategy.partition("_")[0]
-    return _FAMILIES.get(family, _plain)(training)
+    memory = training.about.memory
+    kept: States = whole_model(training) if memory is None else named(memory)(training)
+    return kept
 
 
-def _numbers(training: Training) -> tuple[int, int]:
+def numbers_of(training: Training) -> tuple[int, int]:
     """Return the numbers of the whole model, and how many of them are trained."""
     whole = training.shape.numbers
     if not training.scores_vocabulary:
@@ -110,93 +105,23 @@ def _numbers(training: Training) -> tuple[int, int]:
     return whole + adapters, adapters
 
 
-def _plain(training: Training) -> States:
+def whole_model(training: Training) -> States:
     """One process with the whole model."""
-    whole, trained = _numbers(training)
+    whole, trained = numbers_of(training)
     return States(FP32 * whole, FP32 * trained, MOMENTS * trained)
 
 
-def _fsdp(training: Training) -> States:
-    whole, trained = _numbers(training)
-    ranks = training.division.ranks
-    if ranks == 1:
-        return _plain(training)
-    asked = int((training.options or {}).get("fsdp_size") or -1)
-    shard = asked if asked > 0 else ranks
-    width, shape = BF16 if training.half else FP32, training.shape
-    # The root keeps embedding and head gathered for the whole pass; of the layers, one computes and the next arrives.
-    ends = shape.embedding + (shape.head if training.scores_vocabulary else 0)
-    gathered = width * (ends + 2 * shape.largest_layer)
-    # Gradients of a layer are whole until they are summed over ranks, in fp32.
-    reduced = 0 if not trained else (width + FP32) * max(shape.largest_layer, ends) * trained // whole
-    own = States(FP32 * whole // shard, FP32 * trained // shard, MOMENTS * trained // shard, gathered + reduced)
-    if training.offloads[0]:
-        return States(0, 0, 0, own.buffers, own.weights + own.gradients + own.optimizer)
-    return own
+def divided(path: str, training: Training, key: str) -> Iterator[tuple[str, Training]]:
+    """Try the next larger size of one division, where there are as many ranks.
 
-
-def _deepspeed(training: Training) -> States:
-    whole, trained = _numbers(training)
-    zero = dict((training.options or {}).get("zero_optimization") or {})
-    stage, ranks, shape = int(zero.get("stage") or 0), training.division.ranks, training.shape
-    width = BF16 if training.half else FP32
-    if training.half:
-        stage = max(stage, 1)
-    weights_away, states_away = training.offloads
-    bucket = min(_given(zero, "reduce_bucket_size", shape.hidden**2), trained)
-    if stage == 0:
-        return States(FP32 * whole, FP32 * trained, MOMENTS * trained, FP32 * bucket)
-    weights = width * whole // (ranks if stage == 3 else 1)
-    # Stages 1 to 3 update fp32 copies of their shares.
-    optimizer = (MOMENTS + FP32) * trained // ranks
-    gradients = FP32 * trained // (ranks if stage >= 2 else 1)
-    # Gradients are copied together before they are sent; at stage 3 layers are gathered too.
-    buffers = 2 * width * bucket
-    if stage == 3:
-        live = min(_given(zero, "stage3_max_live_parameters", 10**9), shape.all_layers)
-        prefetched = min(_given(zero, "stage3_prefetch_bucket_size", int(0.9 * shape.hidden**2)), live)
-        buffers += width * (shape.largest_layer + prefetched + shape.embedding)
-    else:
-        buffers += width * min(_given(zero, "allgather_bucket_size", _FLAT_BUCKET), trained)
-    host = 0
-    if states_away:
-        host, optimizer = optimizer + gradients, 0
-        gradients = 0 if stage >= 2 else gradients
-    if weights_away:
-        host, weights = host + weights, 0
-    return States(weights, gradients, optimizer, buffers, host)
-
-
-def _given(zero: Mapping[str, Any], key: str, default: int) -> int:
-    value = zero.get(key)
-    return int(value) if isinstance(value, int | float) and not isinstance(value, bool) and value > 0 else default
-
-
-def _megatron(training: Training) -> States:
-    division, given = training.division, dict(training.options or {})
-    shared, experts = division.numbers(training.shape)
-    width = BF16 if training.half else FP32
-    if not training.trained:
-        return States(width * (shared + experts))
-    if training.lora_rank is not None:
-        adapters = training.shape.adapters(training.lora_rank) // (division.tensor * division.pipeline)
-        return States(width * (shared + experts) + FP32 * adapters, FP32 * adapters, MOMENTS * adapters)
-    spread = bool(given.get("use_distributed_optimizer", True))
-    # Data and context ranks have the same weights; of an expert there are fewer copies.
-    copies = division.data * division.context if spread else 1
-    rivals = max(1, division.ranks // (division.pipeline * division.expert * division.expert_tensor)) if spread else 1
-    summed = FP32 if given.get("grad_reduce_in_fp32", True) or not training.half else BF16
-    # In fp32 the optimiser's weights are those of the model.
-    kept = MOMENTS + (FP32 if training.half else 0)
-    return States(
-        width * (shared + experts),
-        summed * (shared + experts),
-        kept * shared // copies + kept * experts // rivals,
-    )
-
-
-_FAMILIES: Final[Mapping[str, Callable[[Training], States]]] = {
-    "fsdp": _fsdp,
-    "deepspeed": _deepspeed,
-    "megatron": _megatron,
-}
+    Args:
+        path: Of the options.
+        training: How the role computes now.
+        key: The option.
+    """
+    options = dict(training.options or {})
+    size = 2 * int(options.get(key) or 1)
+    options[key] = size
+    division = Division.of(training.strategy, options, training.division.ranks)
+    if division.tensor * division.pipeline * division.context <= division.ranks:
+        yield f"{path}.{key}={size}", replace(training, options=options, division=division)

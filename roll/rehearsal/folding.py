@@ -12,15 +12,15 @@ import torch
 
 from roll.config import AgenticConfig, RLVRConfig, RunConfig
 from roll.config.loading import load
+from roll.config.strategies import Ability, ability_for
 from roll.config.trainer_keys import TrainerKeys
-from roll.config.worker import WorkerConfig
+from roll.config.worker import TrainWorkerConfig, WorkerConfig
 from roll.rehearsal.stand_in import StandIn
 
 RANKS: Final = 2
 """Processes that many ranks are folded onto."""
 STEPS: Final = 2
 _RESPONSE: Final = 16
-_STAND_INS: Final = {"train": "fsdp_train", "infer": "hf_infer", "score": "fsdp_infer"}
 _DEVICE_OPTIONS: Final = (
     *("tensor_parallel_size", "pipeline_parallel_size", "gpu_memory_utilization", "tp_size", "pp_size", "ulysses_size"),
     *(
@@ -119,10 +119,9 @@ def _fold_strategy(folding: Folding, role: str, worker: WorkerConfig) -> None:
     options = dict(worker.strategy_args.strategy_config or {})
     missing = bool(about.package) and find_spec(about.package) is None
     if missing or (about.needs_gpu and not torch.cuda.is_available()):
-        kind = next(kind for kind in ("infer", "train", "score") if role == "actor_infer" or kind != "infer")
-        kind = "score" if kind == "train" and role in ("reference", "reward", "teacher") else kind
         why = "is not installed here" if missing else "needs a GPU"
-        instead = _STAND_INS[kind]
+        kind = TrainWorkerConfig if ability_for(role) is Ability.TRAIN else WorkerConfig
+        instead = about.instead or kind().strategy_args.strategy_name
         folding.changes[f"{path}.strategy_name"] = instead
         folding.changes[f"{path}.strategy_config"] = None
         folding.notes.append(f"{role}: {about.name} {why}, so {instead} stands in for it.")

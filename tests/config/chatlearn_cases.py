@@ -16,7 +16,6 @@ MEGATRON: Final = {"runtime_args.train_backend": "megatron"}
 FSDP: Final = {"runtime_args.train_backend": "fsdp"}
 VLLM: Final = {"runtime_args.rollout_backend": "vllm"}
 REFERENCE: Final = {f"{F}.load": "R"}
-WANDB: Final = {f"{LOG}.enable_wandb": True}
 
 _SIZES: Final = {
     "tensor_model_parallel_size": "tensor_model_parallel_size",
@@ -116,12 +115,13 @@ MORE: dict[str, Case] = {
     f"{R}.enable_resume_training": (True, {f"{R}.data_checkpoint_path": "c"}, {"resume_from_checkpoint": True}),
     f"{LOG}.enable_tensorboard": (
         True,
-        WANDB,
+        {f"{LOG}.enable_wandb": True},
         {"track_with": ["tensorboard", "wandb"]},
     ),
-    f"{LOG}.tensorboard_dir": ("t", {f"{LOG}.enable_tensorboard": True}, {"logs_path.name": "t"}),
+    f"{LOG}.tensorboard_dir": ("t", {}, {"tracker_kwargs": {"tensorboard": {"log_dir": "t"}}}),
+    f"{T}.save_hf": (False, {}, {"checkpoint_config.hf_model": "never"}),
     **{
-        f"{LOG}.wandb_{name}": ("x", WANDB, {"tracker_kwargs": {name: "x"}})
+        f"{LOG}.wandb_{name}": ("x", {}, {"tracker_kwargs": {"wandb": {name: "x"}}})
         for name in ("project", "resume", "dir", "name", "id")
     },
 }

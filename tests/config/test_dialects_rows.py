@@ -12,7 +12,7 @@ import pytest
 from roll.config import AgenticConfig, ConfigError, ConfigWarning, RLConfig, load
 from roll.config.dialects import GUIDES, Row, translate
 from roll.config.rlvr import RLVRConfig
-from tests.config import chatlearn_cases, trinity_cases, verl_cases
+from tests.config import chatlearn_cases, schema_cases, trinity_cases, verl_cases
 
 BASE: dict[str, Any] = {
     "actor_train.data_args.file_name": "x.jsonl",
@@ -642,7 +642,13 @@ TRINITY: dict[str, Case] = {
     **trinity_cases.MORE,
 }
 
-CASES = dict(zip([guide.name for guide in GUIDES], (VERL, CHATLEARN, MINDSPEED, TRINITY), strict=True))
+_OF_GUIDES = (
+    {**VERL, **schema_cases.VERL},
+    CHATLEARN,
+    {**MINDSPEED, **schema_cases.MINDSPEED},
+    {**TRINITY, **schema_cases.TRINITY},
+)
+CASES = dict(zip([guide.name for guide in GUIDES], _OF_GUIDES, strict=True))
 
 SAME_AS_DEFAULT = {
     "synchronizer.sync_method",
@@ -682,7 +688,10 @@ def config(*parts: Mapping[str, Any], without: Mapping[str, Any] = {}) -> RLVRCo
 def value_at(loaded: RLConfig, path: str) -> Any:
     node: Any = loaded
     for key in path.split("."):
-        node = node.get(key) if isinstance(node, Mapping) else getattr(node, key, None)
+        if isinstance(node, list):
+            node = node[int(key)] if int(key) < len(node) else None
+        else:
+            node = node.get(key) if isinstance(node, Mapping) else getattr(node, key, None)
     return node
 
 

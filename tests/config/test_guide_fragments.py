@@ -133,6 +133,7 @@ def test_the_worker_fragment_loads_with_the_pipeline_fragment(composed: Compose)
     assert [str(item.message).partition(":")[0] for item in caught] == [
         "reference",
         "actor_train.training_args.gradient_accumulation_steps",
+        "cluster",
     ]
     assert config.actor_train.device_mapping == list(range(16))
     assert config.actor_infer.generating_args.max_new_tokens == 4096

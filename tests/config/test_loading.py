@@ -200,7 +200,7 @@ def test_the_laptop_strategies_are_available() -> None:
 def test_ranks_that_hold_one_model_need_processes(loads: Loads) -> None:
     require_runnable(loads("cluster: ray\nactor_train: {world_size: 2}\nactor_infer: {world_size: 2}"))
     with pytest.raises(ConfigError, match=r"actor_train\.world_size(.|\n)*cluster=ray"):
-        require_runnable(loads("actor_train: {world_size: 2}"))
+        require_runnable(loads("cluster: local\nactor_train: {world_size: 2}"))
     require_runnable(loads("actor_infer: {world_size: 2}"))
 
 
@@ -214,7 +214,8 @@ def test_unknown_and_unfit_strategies_are_refused_when_used() -> None:
 def test_everything_that_cannot_run_is_listed_at_once(loads: Loads) -> None:
     require_runnable(loads("{}"))
     config = loads(
-        "track_with: wandb\nactor_infer: {strategy_args: {strategy_name: sglang}}\nactor_train: {world_size: 2}"
+        "cluster: local\ntrack_with: wandb\nactor_infer: {strategy_args: {strategy_name: sglang}}\n"
+        "actor_train: {world_size: 2}"
     )
     with pytest.raises(ConfigError) as caught:
         require_runnable(config)

@@ -86,4 +86,13 @@ def test_a_description_of_an_architecture_is_not_read(tmp_path: Path) -> None:
     foreign = read([path])
 
     assert foreign.tree == {"megatron_training": {"seq_length": 512}, "rl_config": {"gamma": 0.9}}
-    assert [key for key, _ in foreign.left_out] == ["defaults.model"]
+    assert [(key.key, key.state) for key in foreign.left_out] == [("defaults.model", "no_effect")]
+
+
+def test_a_description_agrees_with_the_model_that_is_called_so(tmp_path: Path) -> None:
+    path = tmp_path / "grpo.yaml"
+    path.write_text(
+        "defaults:\n  - model: [qwen25_7b]\nmegatron_training: {tokenizer_name_or_path: ./Qwen2.5-7B-Instruct}\n"
+    )
+
+    assert [(key.state, key.to) for key in read([path]).left_out] == [("translated", ("pretrain",))]

@@ -76,6 +76,76 @@ def test_the_kind_of_run_follows_from_mode_algorithm_and_workflow(changes: dict[
     assert (conversion.pipeline, conversion.ok) == (pipeline, True), conversion.problems
 
 
+def test_an_auxiliary_model_that_grades_is_a_judge_of_the_run_with_devices_of_its_own() -> None:
+    judge = {"model_path": "a/judge", "engine_num": 1, "tensor_parallel_size": 2, "max_model_len": 16384}
+    conversion = _converted(
+        buffer={"explorer_input": {"default_workflow_type": "math_ruler_workflow"}},
+        explorer={"auxiliary_models": [{**judge, "max_response_tokens": 4096, "enable_thinking": False}]},
+    )
+
+    assert conversion.ok, conversion.problems
+    assert conversion.native["rewards"]["all"]["verifiers"]["llm_judge"]["options"] == {"engine": "judge"}
+    native = conversion.native["judges"]["judge"]
+    assert native["model_args"] == {"model_name_or_path": "a/judge", "dtype": "bf16"}
+    assert (native["strategy_args"]["strategy_name"], native["num_gpus_per_worker"]) == ("vllm", 2)
+    assert (native["generating_args"]["max_new_tokens"], native["sequence_length"]) == (4096, 16384)
+    mappings = [conversion.native[role]["device_mapping"] for role in ("actor_train", "actor_infer")]
+    assert [*mappings, native["device_mapping"]] == ["0-1", "2-5", "6-7"]
+
+
+def test_operators_and_selectors_become_those_that_there_are() -> None:
+    operators = [
+        {"name": "reward_filter", "args": {"threshold": 0.1}},
+        {"name": "pass_rate_calculator"},
+        {
+            "name": "reward_shaping_mapper",
+            "args": {"reward_shaping_configs": [{"stats_key": "quality", "op_type": "ADD"}]},
+        },
+    ]
+    rows = [{"name": "text_length_filter", "args": {"min_len": 10}}, {"name": "llm_difficulty_score_filter"}]
+    selector = {"selector_type": "difficulty_based", "feature_keys": ["rate"]}
+    conversion = _converted(
+        data_processor={"experience_pipeline": {"operators": operators}, "task_pipeline": {"operators": rows}},
+        buffer={"explorer_input": {"taskset": {"data_selector": selector}}},
+    )
+
+    assert conversion.ok, conversion.problems
+    assert conversion.native["operators"] == {
+        "experience": [
+            {"name": "score", "args": {"least": 0.1}},
+            {"name": "reward_shaping", "args": {"metric": "quality", "op": "add", "weight": 1.0}},
+        ],
+        "tasks": [{"name": "length", "args": {"column": "question", "least": 10}}],
+    }
+    assert conversion.native["actor_train"]["data_args"]["selector"] == "learning_progress"
+    key = next(each for each in conversion.keys if each.key == "data_processor.task_pipeline.operators")
+    assert "llm_difficulty_score_filter is left out" in key.why
+
+
+def test_two_programs_hand_weights_over_as_the_file_says() -> None:
+    synchronizer = {"sync_method": "checkpoint", "sync_style": "fixed", "sync_interval": 4, "sync_offset": 2}
+    conversion = _converted(mode="explore", synchronizer={**synchronizer, "sync_timeout": 600})
+
+    assert conversion.ok, conversion.problems
+    assert conversion.native["experience"]["sync"] == {"style": "fixed", "interval": 4, "offset": 2, "timeout": 600}
+    # The folder that the trainer of the same file writes to, and not the explorer's own.
+    assert conversion.native["experience"]["follow"] == _converted(mode="train").native["output_dir"]
+    assert conversion.native["output_dir"] != conversion.native["experience"]["follow"]
+    driven = _converted(mode="explore", synchronizer={"sync_style": "trainer_driven"})
+    assert driven.native["experience"]["sync"] == {"style": "dynamic_by_trainer"}
+    assert _state(conversion, "synchronizer.sync_method") == "translated"
+
+
+def test_what_the_system_means_without_saying_it_is_written_and_said() -> None:
+    conversion = _converted(trainer={"save_hf_checkpoint": "last"}, model={"min_response_tokens": 3})
+
+    assert conversion.native["actor_train"]["model_args"]["dtype"] == "bf16"
+    assert conversion.native["actor_infer"]["model_args"]["dtype"] == "bf16"
+    assert any("dtype: bf16: what Trinity-RFT means" in note for note in conversion.notes)
+    assert conversion.native["checkpoint_config"]["hf_model"] == "last"
+    assert conversion.native["actor_infer"]["generating_args"]["min_new_tokens"] == 3
+
+
 def test_an_environment_that_is_not_here_is_named_with_what_to_write() -> None:
     conversion = _converted(buffer={"explorer_input": {"default_workflow_type": "alfworld_workflow"}})
 

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from roll.config import RLVRConfig
+from roll.config import AgenticConfig, RLVRConfig
 from roll.config.loading import load
 from roll.differences import compare_runs
 from tests.rings import exhaustive_but
@@ -80,3 +80,13 @@ def test_several_differences_are_told_apart_in_the_order_in_which_they_show() ->
     planted = {"loss_agg_mode": "seq-mean-token-sum", "advantage_clip": 0.3, "entropy_loss_coef": 0.0}
     found = compare_runs(job(), job(**planted))
     assert [list(cause.keys) for cause in found.causes] == [["advantage_clip"], ["loss_agg_mode"]]
+
+
+@pytest.mark.exhaustive
+def test_a_difference_of_runs_with_environments_is_named_too() -> None:
+    def games(**changes: Any) -> AgenticConfig:
+        return load("sokoban", kind=AgenticConfig, overrides={"adv_estimator": "grpo", **changes})
+
+    found = compare_runs(games(), games(advantage_clip=0.05, exp_name="another"))
+    assert [list(cause.keys) for cause in found.causes] == [["advantage_clip"]]
+    assert found.causes[0].difference.stage == "advantages"

@@ -170,7 +170,7 @@ def test_a_name_is_one_of_modelscope_where_the_environment_asks_for_it(monkeypat
     monkeypatch.setenv("USE_MODELSCOPE", "1")
     assert resolve_pretrain("Qwen/some-model") == str(tmp_path)
     assert asked == ["Qwen/some-model"]
-    with pytest.raises(ModelNotFoundError, match="ModelScope does not give it: 404: no such model$"):
+    with pytest.raises(ModelNotFoundError, match="ModelScope does not give it: 404: no such model use"):
         resolve_pretrain("no/such")
     monkeypatch.setitem(sys.modules, "modelscope", None)
     with pytest.raises(ModelNotFoundError, match="modelscope cannot be imported"):

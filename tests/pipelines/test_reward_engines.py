@@ -101,10 +101,10 @@ def test_a_judge_of_its_own_says_what_the_policy_says_where_it_is_the_same_model
     for engine in ("policy", "small"):
         verifiers = {"llm_judge": {"options": {**options, "engine": engine}}}
         rewards = {"math_rule": {**terms["math_rule"], "verifiers": verifiers}}
-        judges = {"small": {"model_args": {"model_name_or_path": "toy"}}} if engine == "small" else {}
+        judges = {"small": {"model_args": {"model_name_or_path": "toy_math"}}} if engine == "small" else {}
         out = tmp_path / engine
         # Both begin with the toy; what is graded in the first step was sampled before anything was learned.
-        run_rlvr(small_config(out, **ONE_STEP, rewards=rewards, judges=judges, sequence_length=256, pretrain="toy"))
+        run_rlvr(small_config(out, **ONE_STEP, rewards=rewards, judges=judges, sequence_length=256))
         trained = read_trajectories(out / "trajectories" / "step=000001.parquet")
         verdicts.append([(t.turns[0].response, t.status, t.turns[0].reward_parts.get("llm_judge")) for t in trained])
     assert verdicts[0] == verdicts[1]

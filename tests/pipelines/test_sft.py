@@ -84,7 +84,13 @@ def test_a_checkpoint_has_the_parts_that_are_asked_for(rows: Path, tmp_path: Pat
 
     SFTPipeline.start(config(rows, tmp_path / "weights", checkpoint_config__contents="weights", **keys))
     newest = sorted((tmp_path / "weights" / "checkpoints").iterdir())[-1]
-    assert {path.name for path in newest.iterdir()} == {"hf", "state.json", "checksums.xxh128", "run.json"}
+    assert {path.name for path in newest.iterdir()} == {
+        "hf",
+        "state.json",
+        "checksums.xxh128",
+        "run.json",
+        "config.yaml",
+    }
     with pytest.raises(ConfigError, match=r"weights alone[\s\S]*pretrain="):
         SFTPipeline.start(
             config(

@@ -174,8 +174,6 @@ def test_nothing_outside_of_its_folder_knows_a_strategy_by_name() -> None:
     # Where names are listed, what a run has by default, and what guides say in words of their own.
     may = {PACKAGE / "config" / "strategies.py", PACKAGE / "config" / "worker.py"}
     may.add(PACKAGE / "replay" / "stage.py")  # which engine draws the same tokens again, and stands in for the others
-    may |= set((PACKAGE / "planning").glob("*.py"))  # reckons what each keeps on its devices, without importing it
-    may |= {PACKAGE / "rehearsal" / "folding.py", PACKAGE / "differences" / "toy_job.py"}  # what stands in for all
     names = {registration.name for registration in STRATEGIES.registrations() if registration.is_built_in}
     names |= {"fsdp", "deepspeed", "megatron"}
     known: list[str] = []

@@ -403,11 +403,14 @@ def _fill_preset(kind: type[ConfigModel], into: Translation) -> None:
 def _fill_format(dtype: str, kind: type[ConfigModel], into: Translation) -> None:
     """Say the number format of a project's models where a file leaves it to the project."""
     engine = _get(into.data, "actor_infer.strategy_args.strategy_name")
-    roles = [role for role in ("reference", "critic", "teacher") if isinstance(into.data.get(role), dict)]
+    roles = [role for role in ("reference", "critic") if isinstance(into.data.get(role), dict)]
+    roles += ["teacher"] if _get(into.data, "teacher.model_args.model_name_or_path") is not None else []
     roles += ["actor_train"] if "optimizer_from" in kind.model_fields or "adv_estimator" in kind.model_fields else []
     roles += ["actor_infer"] if engine in STRATEGIES and not STRATEGIES.get(engine).computes_as_trainer else []
     for role in roles:
-        path = f"{role}.model_args.dtype"
+        # A file may call the role by another of its names.
+        named = next((name for name, key in kind.key_aliases.items() if key == role and name in into.data), role)
+        path = f"{named}.model_args.dtype"
         if role in kind.model_fields and _get(into.data, path) is None:
             _set(into.data, path, dtype)
             into.meant[path] = dtype

@@ -158,9 +158,8 @@ SCHEMA_ROWS: Final = (
     *no_effect(
         "a reference begins as the policy", *under(("ref_config", "reward_config"), "model", "load", "micro_batch_size")
     ),
-    *no_effect(
-        "tools that measure on NPUs; `roll profile` measures a step", "profiler_config", "msprobe_config", "vit_config"
-    ),
+    *no_effect("a tool that measures on NPUs, or a model of pictures", "msprobe_config", "vit_config"),
+    *no_effect("roll profile measures a step", "profiler_config"),
     # The algorithm
     Row(f"{_RL}.use_swanlab", "track_with", "true is `swanlab`", _tracked),
     *(

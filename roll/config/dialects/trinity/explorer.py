@@ -143,7 +143,8 @@ def _between(native: str, alone: str) -> Any:
 
 def _offset(value: Any, look: Look) -> Any:
     if _two_programs(look) and samples(look):
-        return Sets({f"{_SYNC}.offset": value})
+        fixed = _STYLES.get(look("synchronizer.sync_style", "fixed")) == "fixed"
+        return Sets({f"{_SYNC}.offset": value}) if fixed else Unused("only the style fixed has an offset")
     if value == 0:
         return Unused()
     return Sets({"async_generation_ratio": float(value) if isinstance(value, int) else value})

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from typing import Any, Final
 
 from roll.config.dialects.rows import Impossible, Look, Row, Sets, Unused, no_effect, under
-from roll.config.dialects.trinity.sections import DATA, samples
+from roll.config.dialects.trinity.sections import DATA, STORE, samples
 from roll.config.errors import FixableError
 
 _TASKS: Final = "data_processor.task_pipeline"
@@ -96,7 +96,7 @@ def _of_rows(value: Any, look: Look) -> Any:
 def _inputs(value: Any, look: Look) -> Any:
     if not value:
         return Unused()
-    if look("buffer.explorer_input.taskset.path") is not None:
+    if any(look(key) is not None for key in ("buffer.explorer_input.taskset.path", f"{STORE}.path")):
         return Unused("rows are those of the task set, and operators change them as they are read")
     return Sets({f"{DATA}.file_name": value})
 

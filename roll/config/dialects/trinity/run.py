@@ -29,7 +29,16 @@ _LEVELS: Final = ("DEBUG", "INFO", "WARNING", "ERROR", "CRITICAL")
 
 
 def _folder(value: Any, look: Look) -> Any:
-    return folder_of(value, look("project"), look("group"), look("name")) if isinstance(value, str) else value
+    return _own_folder(value, look) if isinstance(value, str) else value
+
+
+def _own_folder(root: str | None, look: Look) -> str:
+    """Return the folder of a run; explorer and trainer share one there, and each has its own here."""
+    return folder_of(root, look("project"), look("group"), look("name"), *_part(look))
+
+
+def _part(look: Look) -> list[str]:
+    return ["explorer"] if look("mode") == "explore" else []
 
 
 def _name(value: Any, look: Look) -> Any:
@@ -39,7 +48,7 @@ def _name(value: Any, look: Look) -> Any:
 def _project(value: Any, look: Look) -> Sets:
     if look("checkpoint_root_dir") is not None:
         return Sets()
-    return Sets(fills={"output_dir": folder_of(None, value, look("group"), look("name"))})
+    return Sets(fills={"output_dir": folder_of(None, value, look("group"), look("name"), *_part(look))})
 
 
 def _part_of_folder(value: Any, look: Look) -> Any:
@@ -57,9 +66,14 @@ def _mode(value: Any, look: Look) -> Any:
         return Unused("" if value == "train" else "nothing is sampled")
     if look.kind_has("recorded"):
         return Unused()
-    if value in ("explore", "train") and look(f"{STORE}.path") is None:
-        return Sets({"mode": value}, {"experience.path": "output/experience"})
-    return value
+    if value not in ("explore", "train"):
+        return value
+    fills = {} if look(f"{STORE}.path") is not None else {"experience.path": "output/experience"}
+    if value == "explore":
+        fills["experience.follow"] = folder_of(
+            look("checkpoint_root_dir"), look("project"), look("group"), look("name")
+        )
+    return Sets({"mode": value}, fills)
 
 
 def _devices(value: Any, look: Look) -> Any:

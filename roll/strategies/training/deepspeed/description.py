@@ -15,6 +15,8 @@ _describe: Final = partial(
     spans_processes=True,
     takes_fp16=False,
     packs=True,
+    memory="roll.planning.trainers.deepspeed:states",
+    smaller="roll.planning.trainers.deepspeed:smaller",
 )
 
 # A frozen reference without keys of its own is small enough for one process: it takes no engine.

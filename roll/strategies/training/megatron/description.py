@@ -18,6 +18,9 @@ _describe: Final = partial(
     needs_gpu=True,
     takes_fp16=False,
     packs=True,
+    memory="roll.planning.trainers.megatron:states",
+    smaller="roll.planning.trainers.megatron:smaller",
+    has_own_layers=True,
 )
 
 MEGATRON_TRAIN: Final = _describe(

@@ -6,6 +6,7 @@ from roll.config.strategies import StrategyDescription
 
 _OPTIONS: Final = "roll.strategies.training.pytorch.options:FsdpOptions.from_mapping"
 _SCORER: Final = "roll.strategies.training.pytorch.build:fsdp_scorer"
+_MEMORY: Final = "roll.planning.trainers.fsdp:states"
 
 FSDP_TRAIN: Final = StrategyDescription(
     name="fsdp_train",
@@ -20,8 +21,17 @@ FSDP_TRAIN: Final = StrategyDescription(
     distils=True,
     packs=True,
     shares_model=True,
+    memory=_MEMORY,
+    smaller="roll.planning.trainers.fsdp:smaller",
+    autocasts=True,
 )
 
 FSDP_INFER: Final = StrategyDescription(
-    name="fsdp_infer", scorer=_SCORER, check_options=_OPTIONS, spans_processes=True, packs=True
+    name="fsdp_infer",
+    scorer=_SCORER,
+    check_options=_OPTIONS,
+    spans_processes=True,
+    packs=True,
+    memory=_MEMORY,
+    autocasts=True,
 )

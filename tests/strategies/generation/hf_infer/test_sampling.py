@@ -24,7 +24,7 @@ def draw(logits: torch.Tensor, noise, temperature=1.0, top_k=0, top_p=1.0, min_p
 
 
 def reference_distribution(
-    logits: np.ndarray, temperature: float, top_k: int, top_p: float, min_p: float
+    logits: np.ndarray, temperature: float, top_k: int, top_p: float, min_p: float = 0.0
 ) -> np.ndarray:
     """Written token by token from the definition, in float64."""
     scaled = logits.astype(np.float64) / temperature

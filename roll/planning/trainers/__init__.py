@@ -1,0 +1,1 @@
+"""What each of the trainers that come with this package keeps on its devices; their descriptions name these."""
