@@ -76,10 +76,12 @@ def _tracker_options(value: Any, look: Look) -> Any:
     return Impossible("they are options of ml_tracker, ROLL's own", "options of another tracker in tracker_kwargs")
 
 
-_ENGINE: Final = "actor_infer.strategy_args.strategy_config.tensor_parallel_size"
-_PIPELINE: Final = "actor_infer.strategy_args.strategy_config.pipeline_parallel_size"
+_ENGINES: Final = ("actor_infer", "student_infer")
+"""The sampler, under each name that it has in files of ROLL."""
+_ENGINE: Final = "strategy_args.strategy_config.tensor_parallel_size"
+_PIPELINE: Final = "strategy_args.strategy_config.pipeline_parallel_size"
 _MACHINE: Final = 8
-_DEVICES: Final = "actor_infer.num_gpus_per_worker"
+_DEVICES: Final = "num_gpus_per_worker"
 
 
 def _said(look: Look, path: str) -> Any:
@@ -88,29 +90,36 @@ def _said(look: Look, path: str) -> Any:
     return look.native(path) if own is None else own
 
 
-def _divided(look: Look, size: Any) -> int | None:
+def _divided(look: Look, role: str, size: Any) -> int | None:
     """Return the devices of an engine by its own sizes."""
-    sizes = [size, _said(look, _PIPELINE) or 1]
+    sizes = [size, _said(look, f"{role}.{_PIPELINE}") or 1]
     return sizes[0] * sizes[1] if all(isinstance(each, int) and each > 0 for each in sizes) else None
 
 
-def _engine_size(value: Any, look: Look) -> Any:
-    wanted = _divided(look, value)
-    if wanted is None or wanted == 1:
-        return value
-    machine = look.native("num_gpus_per_node") or _MACHINE
-    if isinstance(machine, int) and wanted > machine:
-        return Impossible("an engine is one process on one machine", f"set it to {machine} or less")
-    if _said(look, _DEVICES) is not None:
-        return value
-    return Sets({_ENGINE: value}, {_DEVICES: wanted})
+def _engine_size(role: str) -> Convert:
+    def convert(value: Any, look: Look) -> Any:
+        wanted = _divided(look, role, value)
+        if wanted is None or wanted == 1:
+            return value
+        machine = look.native("num_gpus_per_node") or _MACHINE
+        if isinstance(machine, int) and wanted > machine:
+            return Impossible("an engine is one process on one machine", f"set it to {machine} or less")
+        if _said(look, f"{role}.{_DEVICES}") is not None:
+            return value
+        return Sets({f"actor_infer.{_ENGINE}": value}, {f"actor_infer.{_DEVICES}": wanted})
+
+    return convert
 
 
-def _worker_devices(value: Any, look: Look) -> Any:
-    wanted = _divided(look, _said(look, _ENGINE))
-    if wanted in (None, value):
-        return value
-    return Sets({_DEVICES: wanted}, note=f"an engine divides its model among {wanted} devices")
+def _worker_devices(role: str) -> Convert:
+    def convert(value: Any, look: Look) -> Any:
+        wanted = _divided(look, role, _said(look, f"{role}.{_ENGINE}"))
+        if wanted in (None, value):
+            return value
+        note = f"an engine divides its model among {wanted} devices"
+        return Sets({f"actor_infer.{_DEVICES}": wanted}, note=note)
+
+    return convert
 
 
 def _grading_engine(value: Any, look: Look) -> Any:
@@ -134,8 +143,16 @@ ELSEWHERE: Final[tuple[Row, ...]] = (
     ),
     Row("track_with", "track_with", "ROLL's own is tensorboard", _tracker),
     Row("tracker_kwargs", "tracker_kwargs", "of trackers that are here", _tracker_options),
-    Row(_ENGINE, _ENGINE, "with the devices of an engine", _engine_size),
-    Row(_DEVICES, _DEVICES, "those of tensor_parallel_size", _worker_devices),
+    *(
+        row
+        for role in _ENGINES
+        for row in (
+            Row(f"{role}.{_ENGINE}", f"actor_infer.{_ENGINE}", "with the devices of an engine", _engine_size(role)),
+            Row(
+                f"{role}.{_DEVICES}", f"actor_infer.{_DEVICES}", "those of tensor_parallel_size", _worker_devices(role)
+            ),
+        )
+    ),
     Row("reward", "reward", "a model that scores", _grading_engine),
 )
 """Rows of native keys, for files of ROLL."""
