@@ -23,21 +23,27 @@ class Divergence:
     Attributes:
         kind: Which one.
         beta: Weight of the teacher in the mixture of ``jsd``, between 0 and 1 and neither of them.
+        temperature: Both distributions are softened by it before they are compared: who compares divides log-probs by
+            it and normalises again. Above 1, what is unlikely counts more. The loss is not multiplied by its square.
 
     Raises:
-        ValueError: The kind is unknown, or ``beta`` is out of range.
+        ValueError: The kind is unknown, or ``beta`` or ``temperature`` is out of range.
 
-    Source: Agarwal et al. 2024, On-Policy Distillation of Language Models (arXiv:2306.13649).
+    Source: Agarwal et al. 2024, On-Policy Distillation of Language Models (arXiv:2306.13649); the temperature: Hinton
+    et al. 2015, Distilling the Knowledge in a Neural Network.
     """
 
     kind: DivergenceKind = "reverse_kl"
     beta: float = 0.5
+    temperature: float = 1.0
 
     def __post_init__(self) -> None:
         if self.kind not in ("reverse_kl", "forward_kl", "jsd"):
             raise ValueError(f"divergence: unknown {self.kind!r}; known: reverse_kl, forward_kl, jsd.")
         if not 0 < self.beta < 1:
             raise ValueError(f"divergence_beta={self.beta}: must lie between 0 and 1. The ends are the two KLs.")
+        if self.temperature <= 0:
+            raise ValueError(f"kd_temperature={self.temperature}: must be above 0; 1 changes nothing.")
 
     def __call__(self, student: Tensor, teacher: Tensor) -> Tensor:
         """Return the divergence ``[...]``, in nats, of log-probs ``[..., outcomes]`` that each sum to 1."""

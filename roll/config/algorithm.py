@@ -28,6 +28,7 @@ ADVANTAGE_ESTIMATORS: Final[Mapping[str, str]] = {
     "step_reinforce": "discounted return per turn minus the group's mean at that turn",
     "opmd": "score minus the group's mean or soft maximum",
     "asymre": "score minus a baseline below the group's mean",
+    "rec": "score against the group's mean, of failures no more than there are successes",
 }
 """Names of ``adv_estimator`` and what they mean."""
 
@@ -44,6 +45,7 @@ GROUP_ESTIMATORS: Final = frozenset(
         "step_reinforce",
         "opmd",
         "asymre",
+        "rec",
     }
 )
 """Estimators that compare the members of a group: with a group of one every advantage is 0."""

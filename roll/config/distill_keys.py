@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterator, Mapping
 from typing import Annotated, Any
 
@@ -35,6 +36,9 @@ class TeacherKeys(TrainerKeys):
     teacher: WorkerConfig | None = Field(
         None, description="The teacher of everything that none of `teachers` teaches; it has the student's tokenizer."
     )
+    teachers: dict[str, TeacherConfig] = Field(
+        default_factory=dict, description="Teachers by name, each with tags of its own."
+    )
     divergence: DivergenceKind = Field(
         "reverse_kl",
         description="What is minimised at every token that is learned, with student s, teacher t: "
@@ -46,11 +50,29 @@ class TeacherKeys(TrainerKeys):
         description="Compare on the teacher's so many likeliest tokens, and on all others together as one. null: on "
         "the whole vocabulary.",
     )
+    kd_temperature: Annotated[float, Field(gt=0)] = Field(
+        1.0,
+        description="Student and teachers are compared with logits divided by it, beside the temperature of sampling. "
+        "The divergence is not multiplied by its square, and likelihoods are of temperature 1.",
+    )
+
+    @model_validator(mode="before")
+    @classmethod
+    def _no_empty_teacher(cls, data: Any) -> Any:
+        """Leave out a section ``teacher`` that says nothing beside ``teachers``: no model is named there."""
+        if isinstance(data, Mapping) and data.get("teachers") and data.get("teacher") == {}:
+            return {key: value for key, value in data.items() if key != "teacher"}
+        return data
 
     @property
-    def measured_by(self) -> tuple[DivergenceKind, float]:
-        """The divergence, and its mixture."""
-        return self.divergence, self.divergence_beta
+    def measured_by(self) -> tuple[DivergenceKind, float, float]:
+        """The divergence, its mixture, and its own temperature."""
+        return self.divergence, self.divergence_beta, self.kd_temperature
+
+    @property
+    def compared_temperature(self) -> float:
+        """The temperature at which distributions are compared."""
+        return self.training_temperature * self.kd_temperature
 
     def roles(self) -> Iterator[tuple[str, WorkerConfig]]:
         """Yield the name and keys of every role that the run has."""
@@ -61,6 +83,12 @@ class TeacherKeys(TrainerKeys):
         """Yield the roles that teach; their order numbers them."""
         if self.teacher is not None:
             yield "teacher", self.teacher
+        for name, teacher in self.teachers.items():
+            yield f"teachers.{name}", teacher
+
+    def teachers_by_tag(self) -> dict[str, str]:
+        """Return the role that teaches each tag for which ``teachers`` has one."""
+        return {tag: f"teachers.{name}" for name, teacher in self.teachers.items() for tag in teacher.tags(name)}
 
     def problems(self) -> Iterator[Problem]:
         """Yield every contradiction between keys that are each valid alone."""
@@ -87,14 +115,17 @@ class TeacherKeys(TrainerKeys):
             if worker.model_args.model_name_or_path is None:
                 path = f"{role}.model_args.model_name_or_path"
                 yield Problem(path, "the teacher is no model.", "name a folder or a hub id.")
+        owners = Counter(tag for name, teacher in self.teachers.items() for tag in teacher.tags(name))
+        for name, teacher in self.teachers.items():
+            for tag in teacher.tags(name):
+                if owners[tag] > 1:
+                    path = f"teachers.{name}.tag_included"
+                    yield Problem(path, f"tag {tag!r} has {owners[tag]} teachers.", "leave it to one of them.", tag)
 
 
 class DistillKeys(TeacherKeys, SamplingKeys):
     """The keys of distillation on samples; :class:`roll.config.taught.TaughtConfig` adds what they mean together."""
 
-    teachers: dict[str, TeacherConfig] = Field(
-        default_factory=dict, description="Teachers by name, each with tags of its own."
-    )
     store_teacher: bool = Field(
         False, description="Write what the teachers said in each step to `output_dir`/teacher; needs `teacher_top_k`."
     )
@@ -103,21 +134,3 @@ class DistillKeys(TeacherKeys, SamplingKeys):
         description="Files of what a teacher said, to learn from in place of episodes; only evaluations are sampled.",
     )
     loss_agg_mode: LOSS_AGGREGATIONS = Field("token-mean", description="How token losses become one number.")
-
-    @model_validator(mode="before")
-    @classmethod
-    def _no_empty_teacher(cls, data: Any) -> Any:
-        """Leave out a section ``teacher`` that says nothing beside ``teachers``: no model is named there."""
-        if isinstance(data, Mapping) and data.get("teachers") and data.get("teacher") == {}:
-            return {key: value for key, value in data.items() if key != "teacher"}
-        return data
-
-    def teacher_roles(self) -> Iterator[tuple[str, WorkerConfig]]:
-        """Yield the roles that teach; their order numbers them."""
-        yield from super().teacher_roles()
-        for name, teacher in self.teachers.items():
-            yield f"teachers.{name}", teacher
-
-    def teachers_by_tag(self) -> dict[str, str]:
-        """Return the role that teaches each tag for which ``teachers`` has one."""
-        return {tag: f"teachers.{name}" for name, teacher in self.teachers.items() for tag in teacher.tags(name)}

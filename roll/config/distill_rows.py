@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from typing import Annotated, Any
 
 from pydantic import Field
@@ -30,8 +30,15 @@ class RowDistillConfig(RowDistillKeys, SFTConfig):
 
     def identity(self) -> dict[str, Any]:
         """Return the keys that must not change when the run is resumed."""
-        keys = ("divergence", "divergence_beta", "teacher_top_k", "distill_loss_weight", "distill_on_prompt")
+        keys = (
+            *("divergence", "divergence_beta", "kd_temperature", "teacher_top_k"),
+            *("distill_loss_weight", "distill_on_prompt"),
+        )
         return {**super().identity(), **{key: getattr(self, key) for key in keys}}
+
+    def unread(self) -> Mapping[str, str]:
+        """Return the keys of ``data_args`` that nothing reads, and why: with several teachers rows have tags."""
+        return {key: why for key, why in super().unread().items() if key != "tag" or not self.teachers}
 
     def problems(self) -> Iterator[Problem]:
         """Yield every contradiction between keys that are each valid alone."""

@@ -33,7 +33,11 @@ class ExpertConfig(DemonstrationColumns):
         description="`batch`: the next rows of the files, without a score; `groups`: an answer to the very prompt of a "
         "group becomes a member of it, if there is one (`policy_loss: luffy`).",
     )
-    score: float = Field(1.0, description="What such a member earned (`join: groups`).")
+    score: float | Literal["graded"] = Field(
+        1.0,
+        description="What such a member earned (`join: groups`). `graded`: what the verifiers of its prompt say, as of "
+        "the policy's answers.",
+    )
 
     def rows_beside(self, sampled: int) -> int:
         """Return the fewest expert rows that are their share of a batch with so many sampled trajectories."""

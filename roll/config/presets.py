@@ -15,12 +15,7 @@ PRESETS: Final[Mapping[str, Mapping[str, Any]]] = MappingProxyType(
         "opmd": {"adv_estimator": "opmd", "policy_loss": "opmd", "loss_agg_mode": "token-mean"},
         "asymre": {"adv_estimator": "asymre", "policy_loss": "opmd", "loss_agg_mode": "token-mean"},
         "sppo": {"adv_estimator": "opmd", "policy_loss": "sppo", "loss_agg_mode": "token-mean"},
-        "rec": {
-            "adv_estimator": "grpo",
-            "norm_adv_by_std_in_grpo": False,
-            "policy_loss": "rec",
-            "loss_agg_mode": "token-mean",
-        },
+        "rec": {"adv_estimator": "rec", "policy_loss": "rec", "loss_agg_mode": "token-mean"},
         # Preference pairs have a pipeline of their own, which needs none of the keys of reinforcement learning.
         "dpo": {},
         "sft": {"policy_loss": "sft", "loss_agg_mode": "token-mean"},

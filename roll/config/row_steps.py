@@ -109,9 +109,13 @@ class RowSteps(PolicyEvaluationKeys):
         if arguments.num_train_epochs is not None and self.epochs is None:
             yield "actor_train.training_args.num_train_epochs: has no effect, since max_steps says how long the run is."
         for path, data in self.data_sections():
-            for key, reason in _UNREAD.items():
+            for key, reason in self.unread().items():
                 if key in data.model_fields_set and getattr(data, key) != DataArgs.model_fields[key].default:
                     yield f"{path}.{key}: has no effect: {reason}."
+
+    def unread(self) -> Mapping[str, str]:
+        """Return the keys of ``data_args`` that nothing reads, and why."""
+        return _UNREAD
 
     def data_sections(self) -> Iterator[tuple[str, DataArgs]]:
         """Yield the key path and the keys of every section that names files."""

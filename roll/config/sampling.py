@@ -60,9 +60,9 @@ class SamplingConfig(SamplingKeys):
         return False
 
     @property
-    def measured_by(self) -> tuple[DivergenceKind, float]:
-        """By which divergence it compares them, and the mixture of that."""
-        return "reverse_kl", 0.5
+    def measured_by(self) -> tuple[DivergenceKind, float, float]:
+        """By which divergence it compares them, the mixture of that, and its own temperature."""
+        return "reverse_kl", 0.5, 1.0
 
     def identity(self) -> dict[str, Any]:
         """Return the keys that must not change when the run is resumed."""

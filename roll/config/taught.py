@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Iterator
 from typing import Literal
 
@@ -44,12 +43,18 @@ class TaughtConfig(DistillKeys, SamplingConfig):
             yield from self._tag_problems()
         if self.store_teacher and self.teacher_top_k is None:
             yield Problem("store_teacher", "states are not stored.", "set teacher_top_k, such as 32.", True)
+        if self.store_teacher and self.kd_temperature != 1.0:
+            fix = "set kd_temperature to 1, or do not store it."
+            yield Problem("store_teacher", "what is stored must be what a teacher says by itself.", fix, True)
 
     def stored_problems(self) -> Iterator[Problem]:
         """Yield what has no place beside a file of what teachers said."""
         for role, _ in self.teacher_roles():
             fix = f"remove {role}, or teacher_data."
             yield Problem(role, "teacher_data has already what a teacher said, so nobody is asked.", fix)
+        if self.kd_temperature != 1.0:
+            message = "teacher_data says what a teacher said, and not what it would have said at another temperature."
+            yield Problem("kd_temperature", message, "set it to 1.", self.kd_temperature)
         for key in ("teacher_top_k", "store_teacher"):
             if getattr(self, key):
                 fix = f"remove {key}."
@@ -58,17 +63,14 @@ class TaughtConfig(DistillKeys, SamplingConfig):
             yield Problem("async_generation_ratio", "nothing is sampled, for teacher_data is set.", "set it to 0.")
 
     def _tag_problems(self) -> Iterator[Problem]:
-        owners = Counter(tag for name, teacher in self.teachers.items() for tag in teacher.tags(name))
         sampled = self.taught_tags
         for name, teacher in self.teachers.items():
             path = f"teachers.{name}.tag_included"
             for tag in teacher.tags(name):
-                if owners[tag] > 1:
-                    yield Problem(path, f"tag {tag!r} has {owners[tag]} teachers.", "leave it to one of them.", tag)
                 if sampled is not None and tag not in sampled:
                     fix = f"name some of {', '.join(sorted(sampled))}."
                     yield Problem(path, f"no training step samples tag {tag!r}.", fix, tag)
-        untaught = sorted((sampled or set()) - owners.keys())
+        untaught = sorted((sampled or set()) - self.teachers_by_tag().keys())
         if self.teacher is None and self.teachers and untaught:
             fix = "add a teacher: section for all that is left, or tags to one of teachers."
             yield Problem("teachers", f"nobody teaches {', '.join(untaught)}.", fix)

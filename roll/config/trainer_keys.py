@@ -76,6 +76,11 @@ class TrainerKeys(RunConfig):
         return 1.0
 
     @property
+    def compared_temperature(self) -> float:
+        """The temperature at which distributions are compared."""
+        return self.training_temperature
+
+    @property
     def chat_template_key(self) -> str:
         """The key that names the chat template of every conversation with the policy."""
         return "actor_train.data_args.template"

@@ -68,7 +68,7 @@ class RLPipeline(SampledRun[Config]):
             table = load_demonstrations(expert.data_args, expert, self.config.sequence_length, partial(encode, text))
         self._written = describe("expert", table)
         if expert.join == "groups":
-            self.answers = ExpertAnswers(table, expert.score)
+            self.answers = ExpertAnswers(table, None if expert.score == "graded" else expert.score)
         else:
             self.experts = ExpertRows.of(self.config, table, int(text.tokenizer.pad_token_id or 0))
 

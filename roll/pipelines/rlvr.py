@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from roll.config import RLVRConfig
 from roll.pipelines.answering import AnsweringRun
 from roll.pipelines.checks.rlvr import check_rlvr
 from roll.pipelines.learning.learner import Learner
 from roll.pipelines.rl import RLPipeline
+from roll.pipelines.sampling.expert_answers import ExpertAnswer
 from roll.tracking import RunSummary
+from roll.trajectories.model import TrajectoryGroup
 
 
 def run_rlvr(config: RLVRConfig) -> RunSummary:
@@ -22,6 +26,14 @@ class RlvrPipeline(AnsweringRun[RLVRConfig], RLPipeline[RLVRConfig]):
     def check(cls, config: RLVRConfig) -> list[str]:
         """Check what loading cannot; return what has no effect."""
         return check_rlvr(config)
+
+    async def before_batch(self, groups: Sequence[TrajectoryGroup]) -> None:
+        """Have graded what experts answered to the prompts of the groups, where nobody said what that is worth."""
+        if self.answers is not None:
+            await self.answers.grade(groups, self._grade)
+
+    async def _grade(self, answer: ExpertAnswer, group: TrajectoryGroup) -> float | None:
+        return await self.prompts.grade(answer.prompt, answer.spoken, f"{group.group_id}/expert")
 
     def make_learner(self) -> Learner:
         """Return what turns grades into advantages, and these into new weights."""

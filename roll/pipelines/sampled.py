@@ -158,6 +158,7 @@ class SampledRun(Run[Config]):
             file = store(self.config, new.groups, step, "train", self.core.token_text, self.stored_file(step))
         begun, learned = time.time(), self.pass_on(rollout.groups, step, file)
         if learned is None:
+            await self.before_batch(rollout.groups)
             batch = self.learner.make_batch(rollout.groups)
             learned = await to_its_end(asyncio.create_task(self.update(batch, step)))
             self.episode_traces.learned(rollout.groups, step, begun, time.time())
@@ -174,6 +175,9 @@ class SampledRun(Run[Config]):
         for words in alarms:
             self.log.warning(words, step)
         self.core.weight_check.require()
+
+    async def before_batch(self, groups: Sequence[TrajectoryGroup]) -> None:
+        """Find out what the learner must know beside the groups of a step; most runs have nothing of that kind."""
 
     async def update(self, batch: TrainingBatch, step: int) -> dict[str, float]:
         """Learn from a batch and publish the new weights; afterwards ``step`` is complete."""

@@ -260,7 +260,7 @@ class ScoreWorker:
         before, parts = states[mask], []
         for chunk in before.split(max(1, MAX_LOGITS // len(weight))):
             logits = nn.functional.linear(chunk.to(weight), weight, bias)
-            ids, buckets = top_k(log_softmax(logits, self._config.training_temperature), k)
+            ids, buckets = top_k(log_softmax(logits, self._config.compared_temperature), k)
             parts.append(torch.cat((ids.double(), buckets.double()), dim=-1).cpu())
         if parts:
             found[mask] = torch.cat(parts)

@@ -131,3 +131,5 @@ def test_what_is_no_divergence_is_refused() -> None:
         Divergence("hellinger")  # type: ignore[arg-type]
     with pytest.raises(ValueError, match="The ends are the two KLs"):
         Divergence("jsd", 1.0)
+    with pytest.raises(ValueError, match="kd_temperature=0"):
+        Divergence(temperature=0.0)

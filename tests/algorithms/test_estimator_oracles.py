@@ -180,6 +180,20 @@ def gpg_loop(batch: Batch) -> list[float]:
     return per_group(batch, lambda s, _: [factor * (x - mean(s)) / 2.0 for x in s])
 
 
+def rec_values(scores: list[float]) -> list[float]:
+    """Of the members below the mean no more than the others count, the first ones."""
+    if len(scores) == 1:
+        return [0.0]
+    level = mean(scores)
+    successes, failures, kept = sum(x >= level for x in scores), 0, []
+    for i, x in enumerate(scores):
+        failures += x < level
+        if x >= level or failures <= successes:
+            kept.append(i)
+    chosen = [scores[i] for i in kept]
+    return [(x - mean(chosen)) / (std(chosen, 0) + 1e-6) if i in kept else 0.0 for i, x in enumerate(scores)]
+
+
 ORACLES: dict[str, Callable[[Batch], Rows]] = {
     "gae": gae_loop,
     "reinforce": returns_loop,
@@ -196,6 +210,7 @@ ORACLES: dict[str, Callable[[Batch], Rows]] = {
     "opo": lambda b: spread(b, opo_loop(b)),
     "opmd": lambda b: spread(b, per_group(b, lambda s, _: [x - mean(s) for x in s])),
     "asymre": lambda b: spread(b, per_group(b, lambda s, _: [x - mean(s) + 0.3 if len(s) > 1 else 0.0 for x in s])),
+    "rec": lambda b: spread(b, per_group(b, lambda s, _: rec_values(s))),
     "agentic_reinforce": lambda b: on_tokens(b, turn_returns(b, GAMMA)),
     "step_reinforce": step_reinforce_loop,
     "step_wise_grpo": last_step_loop,
@@ -207,6 +222,7 @@ OPTIONS = {
     "reinforce_plus_plus": {"gamma": GAMMA},
     "gpg": {"f_norm": 2.0},
     "asymre": {"baseline_shift": -0.3},
+    "rec": {"drop": "balance", "scale": "std"},
     "agentic_reinforce": {"gamma": GAMMA},
     "step_reinforce": {"gamma": GAMMA},
 }
@@ -263,6 +279,15 @@ def test_only_the_single_best_of_a_group_has_an_advantage_for_pass_at_k() -> Non
     scores = torch.tensor([1.0, 0.0, 0.25, 1.0, 1.0, 0.0, 7.0, 0.0, 0.0], dtype=torch.float64)
     result = advantages.grpo_passk(scores, "aaabbbcdd", scale="none")
     assert result.tolist() == [0.75, 0, 0, 0, 0, 0, 0, 0, 0], "two best answers, or one answer, teach nothing"
+
+
+def test_failures_that_outnumber_successes_are_left_out() -> None:
+    scores = torch.tensor([0.0, 1.0, 0.0, 0.0, 1.0, 1.0, 0.0], dtype=torch.float64)
+    assert advantages.rec(scores, "aaaabbb").tolist()[:4] == [-0.25, 0.75, -0.25, -0.25]
+    balanced = advantages.rec(scores, "aaaabbb", drop="balance")
+    torch.testing.assert_close(balanced, torch.tensor([-0.5, 0.5, 0, 0, 1 / 3, 1 / 3, -2 / 3], dtype=torch.float64))
+    with pytest.raises(ValueError, match="drop must be"):
+        advantages.rec(scores, "aaaabbb", drop="all")  # type: ignore[arg-type]
 
 
 def test_gpg_makes_up_for_samples_without_a_score() -> None:

@@ -131,6 +131,26 @@ def test_gspo_equals_the_loop_and_every_token_gets_its_gradient(segment: bool, b
         assert float(leaf.grad[i, t]) == pytest.approx(plain if plain >= bounded else 0.0, rel=1e-9, abs=1e-9)
 
 
+@pytest.mark.parametrize("weight", ["gspo_importance_sampling", "truncated_importance_sampling", "none"])
+@settings(max_examples=20, deadline=None)
+@given(batch=batches)
+def test_rec_in_the_form_of_gspo_equals_the_loop(weight: str, batch: Batch) -> None:
+    leaf = batch.log_probs.clone().requires_grad_()
+    options = {"clip_mode": "gspo-one-side", "weight": weight, **RING}
+    loss, _ = losses.compute("rec", leaf, batch.old_log_probs, batch.advantages, batch.mask, options)
+    loss.sum().backward()
+    difference = batch.log_probs - batch.old_log_probs
+    for i, t in batch.mask.nonzero().tolist():
+        inside = batch.mask[i].nonzero().flatten().tolist()
+        s = math.exp(math.fsum(float(difference[i, u]) for u in inside) / len(inside))
+        a, r = float(batch.advantages[i, t]), math.exp(float(difference[i, t]))
+        near = (a >= 0 and s <= 1.1) or (a <= 0 and s >= 0.9)
+        weights = {"gspo_importance_sampling": s, "truncated_importance_sampling": clip(r, 0.7, 1.3), "none": 1.0}
+        slope = -weights[weight] * a if near else 0.0
+        assert float(loss.detach()[i, t]) == pytest.approx(slope * float(batch.log_probs[i, t]), rel=1e-9, abs=1e-9)
+        assert leaf.grad is not None and float(leaf.grad[i, t]) == pytest.approx(slope, rel=1e-9, abs=1e-9)
+
+
 @settings(max_examples=20, deadline=None)
 @given(batch=batches)
 def test_gmpo_equals_the_loop(batch: Batch) -> None:

@@ -33,6 +33,8 @@ WAYS = {
     "tensor, jsd, several teachers": (TENSOR, JSD, "several"),
     "pipeline, jsd, top k": (PIPELINE, JSD, 5),
     "tensor, reverse, top k": (TENSOR, REVERSE_KL, 5),
+    "tensor, forward, softened": (TENSOR, Divergence("forward_kl", temperature=2.0), "fewer"),
+    "tensor, forward, softened, top k": (TENSOR, Divergence("forward_kl", temperature=2.0), 5),
     "tensor, forward, all named": (TENSOR, Divergence("forward_kl"), VOCABULARY),
     "context, forward": (CONTEXT, Divergence("forward_kl"), "states"),
     "tensor, jsd, a teacher with fewer tokens": (TENSOR, JSD, "fewer"),
@@ -54,7 +56,7 @@ def taught(batch: TensorDict, what: str | int) -> tuple[list[nn.Linear], TensorD
     batch = batch.clone()
     states = torch.randn(*batch["input_ids"].shape, heads[-1].in_features, generator=noise)
     if isinstance(what, int):
-        log_probs = torch.log_softmax(heads[0](states[..., :12]).double(), -1)
+        log_probs = torch.log_softmax(heads[0](states[..., :12]).double(), -1)  # as they are: any distribution will do
         batch[IDS], buckets = top_k(log_probs, what)
         batch[BUCKETS] = buckets.float()
         return [], batch

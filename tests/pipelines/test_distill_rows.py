@@ -105,10 +105,74 @@ def test_a_run_that_is_resumed_goes_on_exactly(rows: Path, whole: Path, tmp_path
     assert weights[0].read_bytes() == weights[1].read_bytes()
 
 
+@pytest.fixture(scope="module")
+def tagged(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Rows of two kinds in turn, each with its tag."""
+    path = tmp_path_factory.mktemp("data") / "tagged.jsonl"
+    said = [
+        {"prompt": f"What is {a} + {b}?", "response": f"{a} + {b} = {a + b}", "kind": ("even", "odd")[(a + b) % 2]}
+        for a, b in SUMS
+    ]
+    path.write_text("".join(json.dumps(row) + "\n" for row in said))
+    return path
+
+
+def teachers(**of: str) -> dict[str, Any]:
+    strategy = {"strategy_args": {"strategy_name": "hf_infer"}}
+    return {name: {"model_args": {"model_name_or_path": model}, **strategy} for name, model in of.items()}
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("named", [None, pytest.param(500, marks=pytest.mark.exhaustive)])
+def test_every_teacher_teaches_the_rows_of_its_tags(tagged: Path, tmp_path: Path, named: int | None) -> None:
+    """One of the teachers is the student itself: of its rows there is nothing to learn."""
+    keys = {"max_steps": 1, "eval_steps": 1, "teacher_top_k": named, "actor_train__data_args__tag": "kind"}
+    keys |= {"validation__data_args__tag": "kind", "validation__data_args__max_samples": 24}
+    both = {"teacher": None, "teachers": teachers(even=noisy_math(), odd="toy_math")}
+    mixed, alone = tmp_path / "mixed", tmp_path / "alone"
+    RowDistillPipeline.start(config(tagged, mixed, **keys, **both))
+    RowDistillPipeline.start(config(tagged, alone, **keys))
+    odd = tmp_path / "odd.jsonl"
+    odd.write_text("".join(line + "\n" for line in tagged.read_text().splitlines() if '"odd"' in line))
+    RowDistillPipeline.start(config(odd, tmp_path / "odd", **keys))
+
+    first = {run: metrics(tmp_path / run, "val/loss")[0] for run in ("mixed", "alone", "odd")}
+    # Of the even rows the student says what its teacher does: they add nothing, and their tokens count.
+    share = first["mixed"]["val/distill/divergence"] / first["odd"]["val/distill/divergence"]
+    assert 0.4 < share < 0.6
+    assert first["mixed"]["val/distill/divergence"] < first["alone"]["val/distill/divergence"]
+
+
+@pytest.mark.long
+def test_a_row_that_nobody_teaches_is_refused(tagged: Path, tmp_path: Path) -> None:
+    keys = {"teacher": None, "teachers": teachers(even="toy_math"), "actor_train__data_args__tag": "kind"}
+    with pytest.raises(ConfigError, match=r"(?s)nobody teaches the tag 'odd'.*add a teacher"):
+        RowDistillPipeline.start(config(tagged, tmp_path, **keys))
+    with pytest.raises(ConfigError, match=r"(?s)no 'tag', so it is not known who teaches it"):
+        RowDistillPipeline.start(config(tagged, tmp_path, teacher=None, teachers=teachers(even="toy_math")))
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("named", [None, pytest.param(500, marks=pytest.mark.exhaustive)])
+def test_softened_distributions_are_nearer_and_likelihoods_stay(
+    rows: Path, whole: Path, tmp_path: Path, named: int | None
+) -> None:
+    RowDistillPipeline.start(config(rows, tmp_path, kd_temperature=3.0, teacher_top_k=named, max_steps=1))
+    soft, plain = metrics(tmp_path, "val/loss")[0], metrics(whole, "val/loss")[0]
+    assert 0 < soft["val/distill/divergence"] < 0.8 * plain["val/distill/divergence"]
+    assert soft["val/nll"] == pytest.approx(plain["val/nll"], rel=1e-6)
+
+
 @pytest.mark.parametrize(
     ("changes", "key", "said"),
     [
         ({"teacher": None}, "teacher", "nobody teaches"),
+        ({"kd_temperature": 0.0}, "kd_temperature", "greater than 0"),
+        (
+            {"teachers": {"a": {**TEACHER, "tag_included": ["x"]}, "x": TEACHER}},
+            "teachers.a.tag_included",
+            "has 2 teachers",
+        ),
         ({"teacher__model_args__model_name_or_path": None}, "teacher.model_args", "the teacher is no model"),
         ({"actor_train__data_args__file_name": None}, "actor_train.data_args.file_name", "nothing to learn from"),
     ],

@@ -12,7 +12,7 @@ from roll.config import ConfigError
 from roll.pipelines.agentic import run_agentic
 from roll.pipelines.rlvr import run_rlvr
 from tests.e2e import support
-from tests.e2e.rlvr_support import small_config
+from tests.e2e.rlvr_support import DATA, small_config
 from tests.e2e.support import same, train_state
 
 pytestmark = pytest.mark.long  # whole runs
@@ -64,6 +64,19 @@ def test_an_expert_who_answered_the_same_prompts_joins_every_group(tmp_path: Pat
     assert row["rollout/reward"] == row["reward/mean"]
 
 
+@pytest.mark.parametrize(("answer", "earned"), [("{answer}", 1.1), ("7{answer}", 0.1)], ids=["right", "wrong"])
+def test_an_experts_answer_is_graded_as_the_policys_are(answer: str, earned: float, tmp_path: Path) -> None:
+    file = tmp_path / "answers.jsonl"
+    problems = [json.loads(line) for line in (DATA / "arithmetic_train.jsonl").read_text().splitlines()[:14]]
+    said = "<think>so</think><answer>" + answer + "</answer>"
+    rows_of_file = [{"prompt": row["prompt"], "response": said.format(answer=row["ground_truth"])} for row in problems]
+    file.write_text("".join(json.dumps(row) + "\n" for row in rows_of_file))
+    expert = {"join": "groups", "score": "graded", "data_args": {"file_name": str(file)}}
+    run_rlvr(mixed(tmp_path / "run", policy_loss="luffy", expert=expert, max_steps=1, save_steps=0))
+    (row,) = rows(tmp_path / "run")
+    assert row["expert/rows"] == 4.0 and row["expert/score"] == pytest.approx(earned)
+
+
 def test_other_answers_of_experts_do_not_continue_a_run(tmp_path: Path) -> None:
     run_rlvr(mixed(tmp_path, max_steps=1))
     other = {"data_args": {"custom_cls": {**WORKED, "kwargs": {"problems": 8}}}}
@@ -81,6 +94,7 @@ def test_other_answers_of_experts_do_not_continue_a_run(tmp_path: Path) -> None:
             {"adv_estimator": "reinforce", "expert": {"join": "groups", "data_args": {"file_name": "x.jsonl"}}},
             "compared with those of its group",
         ),
+        ({"expert": {"score": "excellent", "data_args": {"file_name": "x.jsonl"}}}, "expert.score"),
         ({"expert": None}, "mix learns from what experts wrote, and nothing says where that is"),
         ({"expert": {}}, "expert.data_args.file_name"),
         ({"expert": {"data_args": {"file_name": "x.jsonl", "prompt": "question"}}}, "use expert.prompt_key"),
@@ -118,3 +132,9 @@ def test_the_fewest_rows_that_are_their_share(sampled: int, ratio: float, expect
     found = ExpertConfig(expert_data_ratio=ratio).rows_beside(sampled)
     assert found == expected
     assert found >= ratio * (sampled + found) - 1e-9 and found - 1 < ratio * (sampled + found - 1) + 1e-9
+
+
+def test_games_of_an_expert_are_not_graded(tmp_path: Path) -> None:
+    expert = {"expert.join": "groups", "expert.score": "graded", "expert.data_args.file_name": "x.jsonl"}
+    with pytest.raises(ConfigError, match=r"(?s)expert\.score.*this run plays"):
+        run_agentic(support.small_config(tmp_path, **{"policy_loss": "luffy", "adv_estimator": "grpo", **expert}))

@@ -94,6 +94,17 @@ def _asymre(inputs: AdvantageInputs, *, baseline_shift: float = -0.1) -> Tensor:
     return outcome.asymre(_need(inputs.scores), _ids(inputs.group_ids), baseline_shift)
 
 
+@register_advantage("rec", needs=_GROUPED)
+def _rec(
+    inputs: AdvantageInputs,
+    *,
+    drop: Literal["none", "balance"] = "none",
+    scale: Scale = "none",
+    eps: float = 1e-6,
+) -> Tensor:
+    return outcome.rec(_need(inputs.scores), _ids(inputs.group_ids), drop=drop, scale=scale, eps=eps)
+
+
 @register_advantage("agentic_reinforce", needs=("token_rewards", "turn_ids"), level="turn")
 def _agentic_reinforce(inputs: AdvantageInputs, *, gamma: float = 1.0) -> Tensor:
     table = turn_table(inputs)

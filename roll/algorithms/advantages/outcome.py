@@ -249,3 +249,51 @@ def asymre(scores: Tensor, group_ids: GroupIds, baseline_shift: float = -0.1) ->
     warn_groups_of_one(groups, "asymre")
     centred = scores.double() - groups.mean(scores)[groups.codes] - baseline_shift
     return torch.where(groups.sizes()[groups.codes] > 1, centred, 0.0).to(scores.dtype)
+
+
+@torch.no_grad()
+def rec(
+    scores: Tensor,
+    group_ids: GroupIds,
+    *,
+    drop: Literal["none", "balance"] = "none",
+    scale: Scale = "none",
+    eps: float = 1e-6,
+) -> Tensor:
+    """:func:`grpo` among the members that are kept, 0 for the others: ``A = (S - mean_kept) / (std_kept + eps)``.
+
+    ``drop="balance"`` keeps of the members below the mean at most as many as are not: where most of a group failed, the
+    failures do not outweigh what succeeded. Members are drawn alike, so that the last ones can go; no chance is needed.
+
+    Args:
+        scores: ``[batch]`` float.
+        group_ids: One hashable per sample.
+        drop: Which members are left out.
+        scale: ``"none"``, or ``"std"`` to divide by the deviation of the kept ones, the population's.
+        eps: Added to the deviation.
+
+    Returns:
+        ``[batch]``. A group of one gets 0 and an :class:`AlgorithmWarning`.
+
+    Raises:
+        ValueError: ``drop`` or ``scale`` is unknown.
+
+    Source: Yao et al. 2025, Group-Relative REINFORCE Is Secretly an Off-Policy Algorithm (RED-Drop); Trinity-RFT.
+    """
+    groups = encode(group_ids, scores.shape[0], device=scores.device)
+    warn_groups_of_one(groups, "rec")
+    if drop not in ("none", "balance"):
+        raise ValueError(f"rec: drop must be 'none' or 'balance', got {drop!r}.")
+    kept = _balanced(scores, groups) if drop == "balance" else torch.ones_like(scores, dtype=torch.bool)
+    known = encode(groups.codes[kept], int(kept.sum()), device=scores.device)
+    advantages = torch.zeros(scores.shape[0], dtype=torch.float64, device=scores.device)
+    advantages[kept] = group_advantage(scores[kept], known, scale, 0, eps)
+    return advantages.to(scores.dtype)
+
+
+def _balanced(scores: Tensor, groups: Groups) -> Tensor:
+    """Return ``[batch]`` bool: all but the last members below a group's mean that outnumber those not below it."""
+    failed = scores.double() < groups.mean(scores)[groups.codes]
+    members = torch.nn.functional.one_hot(groups.codes, groups.count) * failed.unsqueeze(1)
+    place = members.cumsum(0).gather(1, groups.codes.unsqueeze(1)).squeeze(1)
+    return ~failed | (place <= groups.sum(~failed)[groups.codes])

@@ -7,12 +7,14 @@ from typing import Final, Literal, get_args
 import torch
 from torch import Tensor
 
-from roll.algorithms.losses.ratio import Metrics, log_ratio, per_token, ratio_metrics, to_ratio
+from roll.algorithms.losses.ratio import Metrics, log_ratio, per_token, ratio_metrics, segment_mean, to_ratio
 from roll.algorithms.masking import blank
 from roll.algorithms.registry import register_loss
 
-ClipMode = Literal["none", "one-side", "two-side", "ring"]
-Weight = Literal["none", "importance_sampling", "advantage"]
+ClipMode = Literal["none", "one-side", "gspo-one-side", "two-side", "ring"]
+Weight = Literal[
+    "none", "importance_sampling", "truncated_importance_sampling", "gspo_importance_sampling", "advantage"
+]
 Regularizer = Literal["none", "k2", "forward-kl"]
 
 _CHOICES: Final = {"clip_mode": get_args(ClipMode), "weight": get_args(Weight), "regularizer": get_args(Regularizer)}
@@ -37,7 +39,8 @@ def rec(
     """``-w * A * log pi`` where the ratio r is in range, 0 elsewhere, plus a regulariser; no gradient through r.
 
     Ranges, by ``clip_mode``: ``two-side``: r in [1 - ``epsilon_low``, 1 + ``epsilon_high``]; ``one-side``: r at most
-    the upper bound where A >= 0, at least the lower one where A <= 0; ``ring``: those of ``two-side``, and r up to
+    the upper bound where A >= 0, at least the lower one where A <= 0; ``gspo-one-side``: the same of the sequence's
+    ratio s, the geometric mean of those of its tokens; ``ring``: those of ``two-side``, and r up to
     1 - ``epsilon_low_prime`` where A >= 0, from 1 + ``epsilon_high_prime`` on where A <= 0; ``none``: any.
 
     Args:
@@ -46,7 +49,7 @@ def rec(
         advantages: ``[batch, sequence]`` or ``[batch]``.
         mask: ``[batch, sequence]``.
         clip_mode: Which tokens count.
-        weight: w: 1, r, or ``exp(A / temp)``.
+        weight: w: 1, r, r within 1 - ``epsilon_low_prime`` and 1 + ``epsilon_high_prime``, s, or ``exp(A / temp)``.
         regularizer: ``k2``: coefficient times the square of log r; ``forward-kl``: minus it times ``log pi``.
         regularizer_coef: The coefficient, >= 0.
         epsilon_low: In (0, 1].
@@ -72,16 +75,23 @@ def rec(
     spread, known = per_token(advantages, mask), blank(log_probs, mask)
     difference = log_ratio(log_probs, old_log_probs, mask)
     ratio = to_ratio(difference.detach())
-    below, above = ratio <= 1 + epsilon_high, ratio >= 1 - epsilon_low
+    of_sequence = to_ratio(segment_mean(difference.detach(), mask))
+    compared = of_sequence if clip_mode == "gspo-one-side" else ratio
+    below, above = compared <= 1 + epsilon_high, compared >= 1 - epsilon_low
     inside = torch.ones_like(below)
-    if clip_mode == "one-side":
+    if clip_mode in ("one-side", "gspo-one-side"):
         inside = (below & (spread >= 0)) | (above & (spread <= 0))
     elif clip_mode != "none":
         inside = below & above
     if clip_mode == "ring":
         inside = inside | ((spread >= 0) & (ratio <= 1 - epsilon_low_prime))
         inside = inside | ((spread <= 0) & (ratio >= 1 + epsilon_high_prime))
-    weights = {"importance_sampling": ratio, "advantage": (spread / temp).exp()}.get(weight, torch.ones_like(ratio))
+    weights = {
+        "importance_sampling": ratio,
+        "truncated_importance_sampling": ratio.clamp(1 - epsilon_low_prime, 1 + epsilon_high_prime),
+        "gspo_importance_sampling": of_sequence,
+        "advantage": (spread / temp).exp(),
+    }.get(weight, torch.ones_like(ratio))
     loss = torch.where(inside, -weights * spread * known, 0.0)
     if regularizer == "k2":
         loss = loss + regularizer_coef * difference.square()

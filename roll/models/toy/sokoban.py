@@ -106,8 +106,14 @@ def perfect(puzzle: Puzzle, box: int, player: int) -> np.ndarray:
 def near_sighted(puzzle: Puzzle, box: int, player: int) -> np.ndarray:
     """Play well near the solution, walk at the box elsewhere, and often move at random."""
     best = _even(np.array(puzzle.losses(box, player)) == 0)
-    seen = best if puzzle.left[box, player] <= SIGHT else _even(_nearest_to_box(puzzle.level, box, player))
-    return RANDOM / 4 + (1 - RANDOM) * (NEAR_SIGHTED * seen + (1 - NEAR_SIGHTED) * best)
+    return RANDOM / 4 + (1 - RANDOM) * (NEAR_SIGHTED * hasty(puzzle, box, player) + (1 - NEAR_SIGHTED) * best)
+
+
+def hasty(puzzle: Puzzle, box: int, player: int) -> np.ndarray:
+    """Play well near the solution, and walk at the box elsewhere."""
+    if puzzle.left[box, player] <= SIGHT:
+        return _even(np.array(puzzle.losses(box, player)) == 0)
+    return _even(_nearest_to_box(puzzle.level, box, player))
 
 
 def _nearest_to_box(level: Level, box: int, player: int) -> np.ndarray:

@@ -9,26 +9,28 @@ import numpy as np
 from roll.envs import make
 from roll.envs.sokoban import SokobanEnv
 from roll.envs.sokoban_solver import DIRECTIONS
-from roll.models.toy.sokoban import SYSTEM, TAG, measure, perfect
+from roll.models.toy.sokoban import SYSTEM, TAG, hasty, measure, perfect
 
 
 class CarelessGames:
     """A data set (``data_args.custom_cls``) with the column ``messages``.
 
-    The teacher knows the way to the solution and takes it, except for a share of moves that it makes at random. A game
-    ends where it is solved, lost, or out of turns.
+    The teacher knows the way to the solution and takes it, except for a share of moves that it makes at random, and one
+    of moves that it makes in haste. A game ends where it is solved, lost, or out of turns.
 
     Args:
         games: How many.
         carelessness: Share of its moves that are random.
         seed: Of levels and moves.
+        haste: Share of its moves that look only a few moves ahead (:func:`roll.models.toy.sokoban.hasty`): far from the
+            solution these are the same mistake every time.
     """
 
-    def __init__(self, games: int = 512, carelessness: float = 0.25, seed: int = 0) -> None:
+    def __init__(self, games: int = 512, carelessness: float = 0.25, seed: int = 0, haste: float = 0.0) -> None:
         random = np.random.default_rng(seed)
         env = make(TAG)
         assert isinstance(env, SokobanEnv)
-        self._rows = [{"messages": _play(env, carelessness, random)} for _ in range(games)]
+        self._rows = [{"messages": _play(env, carelessness, random, haste)} for _ in range(games)]
 
     def __len__(self) -> int:
         """Return the number of games."""
@@ -39,9 +41,9 @@ class CarelessGames:
         return self._rows[index]
 
 
-def _play(env: SokobanEnv, carelessness: float, random: np.random.Generator) -> list[dict[str, str]]:
+def _play(env: SokobanEnv, carelessness: float, random: np.random.Generator, haste: float) -> list[dict[str, str]]:
     messages = [{"role": "system", "content": SYSTEM}]
-    for board, move, _ in _game(env, carelessness, random):
+    for board, move, _ in _game(env, carelessness, random, haste):
         messages += [{"role": "user", "content": board}, {"role": "assistant", "content": _answer(move)}]
     return messages
 
@@ -97,7 +99,7 @@ def _answer(move: int) -> str:
 
 
 def _game(
-    env: SokobanEnv, carelessness: float, random: np.random.Generator
+    env: SokobanEnv, carelessness: float, random: np.random.Generator, haste: float = 0.0
 ) -> list[tuple[str, int, np.ndarray[Any, np.dtype[np.float64]]]]:
     """Return the turns of a game: the board, the move, and the shares of all moves of one who knows the way."""
     board, _ = env.reset(seed=int(random.integers(2**62)))
@@ -105,8 +107,9 @@ def _game(
     state = (puzzle.level.boxes.bit_length() - 1, puzzle.level.player)
     turns = []
     while True:
-        careless, shares = random.random() < carelessness, np.asarray(perfect(puzzle, *state))
-        move = int(random.integers(4)) if careless else int(random.choice(4, p=shares))
+        mood, shares = random.random(), np.asarray(perfect(puzzle, *state))
+        likes = hasty(puzzle, *state) if mood < carelessness + haste else shares
+        move = int(random.integers(4)) if mood < carelessness else int(random.choice(4, p=likes))
         turns.append((board, move, shares))
         state = puzzle.after(*state, move)
         board, _, terminated, truncated, _ = env.step(_answer(move))

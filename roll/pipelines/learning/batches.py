@@ -43,7 +43,6 @@ def training_batch(
     max_length: int,
     pad_token_id: int,
     answers: Sequence[Sample] | None = None,
-    answer_score: float = 0.0,
 ) -> TrainingBatch:
     """Turn trajectories into a padded batch; those that broke are left out.
 
@@ -54,7 +53,6 @@ def training_batch(
         pad_token_id: Fills rows behind their end.
         answers: Samples of experts that join these groups, below those of the trajectories; the batch then says which
             rows they are (``expert``).
-        answer_score: What each of them earned.
 
     Raises:
         RolloutError: If nothing is left to train on.
@@ -75,7 +73,7 @@ def training_batch(
     batch.baselines = baselines if any(group.baseline is not None for group in groups) else None
     own = len(batch.samples)
     batch.samples += answers or ()
-    batch.scores += [answer_score] * len(answers or ())
+    batch.scores += [sum(answer.rewards) for answer in answers or ()]
     batch.truncated += [False] * len(answers or ())
     batch.tensors = collate(batch.samples, pad_token_id)
     if answers is not None:

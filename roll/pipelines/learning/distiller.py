@@ -8,16 +8,16 @@ from typing import Any
 
 import torch
 from tensordict import TensorDict
-from torch import Tensor
 
 from roll.config.taught import TaughtConfig
 from roll.pipelines.learning.batches import TrainingBatch, mini_batches, training_batch
 from roll.pipelines.learning.objective import merge_metrics
 from roll.pipelines.learning.taught_rows import taught_rows
+from roll.pipelines.learning.teachers import ask
 from roll.pipelines.reporting.metrics import batch_metrics, prefixed
 from roll.pipelines.roles.core import Core
 from roll.pipelines.run.checkpoint import write_tokenizer
-from roll.strategies.training.comparing import BUCKETS, HEAD, IDS, STATES
+from roll.strategies.training.comparing import HEAD, IDS
 from roll.strategies.training.distilled import DistillationLoss
 from roll.tracking import Progress
 from roll.trajectories.model import TrajectoryGroup
@@ -66,7 +66,7 @@ class Distiller:
         for part in mini_batches(batch.tensors, self.config.update_plan().mini_batches, key):
             if IDS not in part.keys():
                 with self.progress.stage("log_probs"):
-                    await self._ask(part)
+                    await ask([self.core.frozen[role] for role in self._roles], part, self.config.teacher_top_k)
                 if self.config.store_teacher:
                     said.append(part)
             with self.progress.stage("update"):
@@ -74,20 +74,6 @@ class Distiller:
         if said:
             write_taught(taught_path(self.config.output_dir, step), taught_rows(said))
         return {**metrics, **prefixed(merge_metrics(reports), "train")}
-
-    async def _ask(self, batch: TensorDict) -> None:
-        """Let the teachers say what they say of a batch (:mod:`roll.strategies.training.comparing`)."""
-        for number, role in enumerate(self._roles):
-            rows = (batch[HEAD] == number).nonzero().squeeze(-1)
-            if not len(rows):
-                continue
-            teacher, part = self.core.frozen[role], batch[rows]
-            if self.config.teacher_top_k is None:
-                _fill(batch, STATES, rows, await teacher.compute_states(part))
-            else:
-                ids, buckets = await teacher.compute_top(part, self.config.teacher_top_k)
-                _fill(batch, IDS, rows, ids)
-                _fill(batch, BUCKETS, rows, buckets)
 
     def state(self) -> dict[str, Any]:
         """Nothing: teachers do not change."""
@@ -101,14 +87,3 @@ class Distiller:
     async def restore(self, directory: Path, state: dict[str, Any]) -> None:
         """Load what :meth:`save` wrote."""
         await self.core.trainer.load(directory)
-
-
-def _fill(batch: TensorDict, name: str, rows: Tensor, values: Tensor) -> None:
-    """Put ``values`` ``[rows, sequence, width]`` into rows of a column, which becomes as wide as its widest teacher."""
-    width, column = values.shape[-1], batch.get(name, None)
-    if column is None:
-        column = values.new_zeros(*batch["input_ids"].shape, width)
-    if column.shape[-1] < width:
-        column = torch.nn.functional.pad(column, (0, width - column.shape[-1]))
-    column[rows, : values.shape[1], :width] = values
-    batch[name] = column

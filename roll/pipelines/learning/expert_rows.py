@@ -26,13 +26,8 @@ _ONES: Final = frozenset({SAMPLE_WEIGHTS, SAMPLER_WEIGHTS})
 class Answers(Protocol):
     """What experts answered to prompts that the policy answers."""
 
-    @property
-    def score(self) -> float:
-        """What an answer of an expert earned."""
-        ...
-
     def samples(self, groups: Sequence[TrajectoryGroup]) -> Iterator[Sample]:
-        """Yield answers that join groups, each with the id of its group."""
+        """Yield answers that join groups, each with the id of its group; its rewards are what it earned."""
         ...
 
 

@@ -6,6 +6,7 @@ import warnings
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
+from statistics import fmean
 from typing import Any, Literal
 
 import numpy as np
@@ -79,7 +80,6 @@ class Learner:
             max_length=length,
             pad_token_id=self._padding,
             answers=None if self.answers is None else list(self.answers.samples(groups)),
-            answer_score=0.0 if self.answers is None else self.answers.score,
         )
         if "groups" in LOSSES.get(self.config.policy_loss_name).needs:
             batch.tensors[PAIR] = encode([sample.group_id for sample in batch.samples], len(batch.samples)).codes
@@ -116,7 +116,7 @@ class Learner:
                     metrics |= described
                 elif self.answers is not None:
                     tensors[STEP] = torch.full((len(tensors),), step)
-                    metrics["expert/rows"] = float(tensors[EXPERT].sum())
+                    metrics |= _joined(batch)
                 # Elsewhere a trainer is given a copy of the objective, which nobody asks afterwards.
                 kept = self.config.cluster == "local" and self.config.stores(step)
                 with keeping_entropies(self.objective, tensors, kept) as objective:
@@ -182,6 +182,13 @@ class Learner:
         # A checkpoint of a run without experts has none, and this one begins with their first rows.
         if self.experts is not None and EXPERT in state:
             self.experts.restore(state[EXPERT])
+
+
+def _joined(batch: TrainingBatch) -> dict[str, float]:
+    """Return how many answers of experts joined groups, and what they earned in the mean."""
+    written = batch.tensors[EXPERT].tolist()
+    earned = [score for score, expert in zip(batch.scores, written, strict=True) if expert]
+    return {"expert/rows": float(len(earned)), **({"expert/score": fmean(earned)} if earned else {})}
 
 
 @contextmanager

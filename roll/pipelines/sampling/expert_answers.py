@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import asyncio
 import zlib
 from collections import defaultdict
-from collections.abc import Iterator, Sequence
+from collections.abc import Awaitable, Callable, Iterator, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -13,7 +15,36 @@ from roll.data.supervised import DemonstrationTable
 from roll.trajectories.model import TrajectoryGroup
 from roll.trajectories.samples import NO_TURN, Sample, is_trainable
 
-Tokens = tuple[np.ndarray, np.ndarray]
+
+@dataclass(slots=True, eq=False)
+class ExpertAnswer:
+    """What an expert answered to a prompt.
+
+    Attributes:
+        ids: Tokens of prompt and answer.
+        trained: Which of them are the answer.
+        score: What it earned; ``None`` as long as nobody knows.
+    """
+
+    ids: np.ndarray
+    trained: np.ndarray
+    score: float | None
+
+    @property
+    def prompt(self) -> list[int]:
+        """Tokens before the answer."""
+        found: list[int] = self.ids[: int(self.trained.argmax())].tolist()
+        return found
+
+    @property
+    def spoken(self) -> list[int]:
+        """Tokens from the answer on."""
+        found: list[int] = self.ids[int(self.trained.argmax()) :].tolist()
+        return found
+
+
+Grades = Callable[[ExpertAnswer, TrajectoryGroup], Awaitable[float | None]]
+"""Says what an answer to the prompt of a group earns; ``None`` where no verifier could say."""
 
 
 class ExpertAnswers:
@@ -21,26 +52,39 @@ class ExpertAnswers:
 
     Args:
         table: What was read. A row whose chat template makes several sequences of it answers no prompt.
-        score: What an answer of an expert earned.
+        score: What an answer of an expert earned; ``None``: what :meth:`grade` finds.
     """
 
-    def __init__(self, table: DemonstrationTable, score: float) -> None:
-        self.score = score
-        self._answers: dict[tuple[int, ...], list[Tokens]] = defaultdict(list)
+    def __init__(self, table: DemonstrationTable, score: float | None) -> None:
+        self._answers: dict[tuple[int, ...], list[ExpertAnswer]] = defaultdict(list)
         for row in range(len(table)):
             sequences = table.sequences(row)
             if len(sequences) == 1:
-                ids, trained = sequences[0]
-                self._answers[tuple(ids[: int(trained.argmax())].tolist())].append(sequences[0])
+                answer = ExpertAnswer(*sequences[0], score)
+                self._answers[tuple(answer.prompt)].append(answer)
+
+    async def grade(self, groups: Sequence[TrajectoryGroup], grades: Grades) -> None:
+        """Find out what the answers that join these groups earned, each once in a run."""
+
+        async def graded(group: TrajectoryGroup, answer: ExpertAnswer) -> None:
+            answer.score = await grades(answer, group)
+
+        unknown = {answer: group for group, answer in self._joining(groups) if answer.score is None}
+        await asyncio.gather(*(graded(group, answer) for answer, group in unknown.items()))
 
     def samples(self, groups: Sequence[TrajectoryGroup]) -> Iterator[Sample]:
-        """Yield an answer for every group whose prompt an expert has answered; of several the group's name decides."""
+        """Yield an answer for every group whose prompt an expert has answered, if its score is known."""
+        for group, answer in self._joining(groups):
+            if answer.score is not None:
+                yield _sample(group, answer.ids, answer.trained, answer.score)
+
+    def _joining(self, groups: Sequence[TrajectoryGroup]) -> Iterator[tuple[TrajectoryGroup, ExpertAnswer]]:
+        """Yield groups with what an expert answered to their prompts; of several answers the group's name decides."""
         for group in groups:
             member = next((one for one in group.trajectories if is_trainable(one)), None)
             found = self._answers.get(tuple(member.turns[0].prompt_ids), []) if member is not None else []
             if found:
-                chosen = found[zlib.crc32(group.group_id.encode()) % len(found)]
-                yield _sample(group, *chosen, self.score)
+                yield group, found[zlib.crc32(group.group_id.encode()) % len(found)]
 
 
 def _sample(group: TrajectoryGroup, ids: np.ndarray, trained: np.ndarray, score: float) -> Sample:

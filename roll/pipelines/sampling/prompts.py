@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
+from functools import cached_property
 from typing import Any
 
 from roll.common.threads import CallThreads
@@ -12,7 +13,7 @@ from roll.config.prompt_keys import PROMPTS, PromptKeys
 from roll.data.prompts import Prompt
 from roll.data.selecting import ProgressSelector
 from roll.env_managers import Retries, TrajectoryEnvManager
-from roll.generation import SamplingParams
+from roll.generation import Completion, SamplingParams
 from roll.pipelines.learning.algorithm_options import needs_baselines
 from roll.pipelines.reporting.domain_metrics import domain_metrics
 from roll.pipelines.reporting.metrics import prefixed
@@ -22,6 +23,7 @@ from roll.pipelines.sampling.filters import domain_filter
 from roll.pipelines.sampling.levels import require_turns
 from roll.pipelines.sampling.prompt_data import PromptData
 from roll.pipelines.sampling.stream import Source
+from roll.rendering import spoken
 from roll.schedulers.answers import AnswerLimits, Grader, PromptPlay, prompt_source, prompt_tasks
 from roll.schedulers.group_stream import StepGroups
 from roll.schedulers.tasks import Play
@@ -60,6 +62,7 @@ class Prompts:
         self._kind = "prompt-" if beside else ""
         chosen = config.actor_train.data_args.selector
         self._selector = None if chosen is None else ProgressSelector(data.train, config.seed)
+        self._decoder = sampler.renderer
         self._train = prompt_play(config, sampler, graders, config.actor_infer.generating_args, training=True)
         self._val = prompt_play(config, sampler, graders, config.validation_generating) if config.validation else None
 
@@ -87,6 +90,31 @@ class Prompts:
         size = self._config.validation_generating.num_return_sequences
         tasks = prompt_tasks(self.data.val, size, f"val-{self._kind}")
         return await sample_all(tasks, self._val, progress, at_a_time=self._config.val_batch_size)
+
+    async def grade(self, prompt_ids: Sequence[int], spoken_ids: Sequence[int], group_id: str) -> float | None:
+        """Return what an answer to a training prompt earns that the policy did not give.
+
+        Args:
+            prompt_ids: Tokens of the prompt.
+            spoken_ids: Tokens of the answer.
+            group_id: What messages call it.
+
+        Returns:
+            Its score; ``None`` where no verifier could say, or where this is no prompt of the data.
+        """
+        row = self._row_of.get(tuple(prompt_ids))
+        if row is None or not isinstance(self._train, PromptPlay):
+            return None
+        completion = Completion(list(spoken_ids), [], "stop")
+        response = spoken(completion, self._decoder)
+        prompt = self.data.train.table[row]
+        return (await self._train.grade_recorded(prompt, response, group_id, 0, completion)).score
+
+    @cached_property
+    def _row_of(self) -> dict[tuple[int, ...], int]:
+        """The first row of each prompt, by its tokens."""
+        table = self.data.train.table
+        return {tuple(table[row].prompt_ids): row for row in reversed(range(len(table)))}
 
     def sampled(self, rollout: StepGroups, position: int) -> dict[str, float]:
         """Return how many prompts a step used up, how far that is in the data, and what each domain earned."""

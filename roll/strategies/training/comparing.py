@@ -81,12 +81,15 @@ class Comparison:
         with torch.no_grad():
             logits = head(states)
             shared = min(logits.shape[-1], log_probs.shape[-1])
-            teacher = log_softmax(logits[:, :shared], self.temperature)
-        student = log_probs if log_probs.shape[-1] == shared else torch.log_softmax(log_probs[:, :shared], -1)
+            teacher = log_softmax(logits[:, :shared], self.temperature * self.divergence.temperature)
+        known = log_probs.shape[-1] == shared and self.divergence.temperature == 1.0
+        student = log_probs if known else log_softmax(log_probs[:, :shared], self.divergence.temperature)
         return self.divergence(student, teacher)
 
     def _from_buckets(self, log_probs: Tensor, ids: Tensor, teacher: Tensor) -> Tensor:
         teacher = teacher.to(log_probs.dtype)
+        if self.divergence.temperature != 1.0:
+            log_probs = log_softmax(log_probs, self.divergence.temperature)
         if ids.shape[-1] == log_probs.shape[-1]:  # nothing is left for the last bucket
             return self.divergence(log_probs.gather(-1, ids), teacher[:, :-1])
         return self.divergence(buckets(log_probs, ids), teacher)

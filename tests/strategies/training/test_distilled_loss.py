@@ -17,6 +17,7 @@ from roll.strategies.training.pytorch.train import FsdpTrainStrategy
 from tests.strategies.training.batches import step_gradient
 
 CHOICES = [Divergence("reverse_kl"), Divergence("forward_kl"), Divergence("jsd", 0.3)]
+SOFT = Divergence("forward_kl", temperature=2.5)
 TEMPERATURE = 0.8
 
 
@@ -54,8 +55,8 @@ def rows(width: int = 9) -> TensorDict:
     return TensorDict(columns, batch_size=[4])
 
 
-def taught(batch: TensorDict, k: int | None = None) -> TensorDict:
-    """Add what the teachers say: states, or their likeliest tokens."""
+def taught(batch: TensorDict, k: int | None = None, softened: float = 1.0) -> TensorDict:
+    """Add what the teachers say: states, or their likeliest tokens at the temperature of the divergence."""
     widest = max(each.config.hidden_size for each in TEACHERS)
     states = torch.zeros(*batch["input_ids"].shape, widest, dtype=torch.float64)
     for number, teacher in enumerate(TEACHERS):
@@ -71,7 +72,7 @@ def taught(batch: TensorDict, k: int | None = None) -> TensorDict:
             for number, row in zip(batch["ref_head"].tolist(), states, strict=True)
         ]
     )
-    batch["ref_ids"], named = top_k((logits / TEMPERATURE).log_softmax(-1).detach(), k)
+    batch["ref_ids"], named = top_k((logits / (TEMPERATURE * softened)).log_softmax(-1).detach(), k)
     batch["ref_buckets"] = named.masked_fill(~batch["response_mask"].unsqueeze(-1), 0.0)
     return batch
 
@@ -85,13 +86,14 @@ def step(batch: TensorDict, choice: Divergence, **options):
 
 def at_once(batch: TensorDict, choice: Divergence, k: int | None = None) -> tuple[float, dict[str, torch.Tensor]]:
     """The mean over all trained tokens, row by row, without anything of the trainer."""
+    heat = TEMPERATURE * choice.temperature
     student, total, count = copy.deepcopy(STUDENT), torch.zeros((), dtype=torch.float64), 0
     for row in range(len(batch)):
         ids = batch["input_ids"][row : row + 1, : int(batch["lengths"][row])]
         teacher = TEACHERS[int(batch["ref_head"][row])]
         with torch.no_grad():
-            theirs = (teacher(ids).logits[0, :, :40] / TEMPERATURE).log_softmax(-1)
-        ours = (student(ids).logits[0] / TEMPERATURE).log_softmax(-1)
+            theirs = (teacher(ids).logits[0, :, :40] / heat).log_softmax(-1)
+        ours = (student(ids).logits[0] / heat).log_softmax(-1)
         for place in range(1, ids.shape[1]):
             if batch["response_mask"][row, place]:
                 s, t = ours[place - 1], theirs[place - 1]
@@ -103,10 +105,10 @@ def at_once(batch: TensorDict, choice: Divergence, k: int | None = None) -> tupl
     return float(total.detach() / count), {name: p.grad for name, p in student.named_parameters()}
 
 
-@pytest.mark.parametrize("choice", CHOICES, ids=str)
+@pytest.mark.parametrize("choice", [*CHOICES, SOFT], ids=str)
 @pytest.mark.parametrize("k", [None, 5, 40])
 def test_loss_and_gradient_are_those_of_logits_held_at_once(choice: Divergence, k: int | None) -> None:
-    batch = taught(rows(), k)
+    batch = taught(rows(), k, choice.temperature)
     before = [copy.deepcopy(each.state_dict()) for each in TEACHERS]
     wanted, gradients = at_once(batch, choice, k)
 

@@ -46,7 +46,6 @@ _ESTIMATORS: Final = {
     "grpo_verl": "grpo",
     "opmd_verl": "opmd",
     "asymre_verl": "asymre",
-    "rec": "grpo",
 }
 _LOSSES: Final = {"mix_chord": "chord", "importance_sampling": "tis"}
 _OWN_ESTIMATORS: Final = ("clipb", "clipv", "cod", "m2po")
@@ -172,11 +171,15 @@ def _advantage_args(value: Any, look: Look) -> Any:
         return Sets({"divergence_beta": beta} if look(f"{_ALGO}.algorithm_type") == "jsd" and beta is not None else {})
     words = {"epsilon": "eps", "omega": "step_reward_weight"}
     asked = look(f"{_ALGO}.advantage_fn")
-    given = {} if asked in _OWN_ESTIMATORS else {key: item for key, item in value.items() if key not in names}
+    if "rec" in (asked, look(f"{_ALGO}.algorithm_type")):
+        names["std_normalize"] = "norm_adv_by_std_in_grpo"
+    # What is null there is not asked for.
+    own = {key: item for key, item in value.items() if key not in names and item is not None}
+    given = {} if asked in _OWN_ESTIMATORS else own
     options = {
         f"advantage_options.{words.get(key, key)}": item for key, item in given.items() if key not in _IGNORED_ADVANTAGE
     }
-    left = ", ".join(key for key in value if key in _IGNORED_ADVANTAGE)
+    left = ", ".join(key for key in value if key in _IGNORED_ADVANTAGE and key not in names)
     said = {names[key]: item for key, item in value.items() if key in names}
     return Sets(said | options, note=f"estimators have no {left}, so it is left out" if left else "")
 
@@ -194,7 +197,10 @@ def _loss_args(value: Any, look: Look) -> Any:
     zero = look(f"{_ALGO}.algorithm_type") == "opmd" and own.get("tau") == 0
     options = {f"policy_loss_options.{key}": item for key, item in own.items() if not (zero and key == "tau")}
     note = "a tau of 0 has no limit here, so that of the loss stays" if zero else ""
-    return Sets({names[key]: item for key, item in value.items() if key in names} | options, note=note)
+    said = {names[key]: item for key, item in value.items() if key in names} | options
+    if value.get("clip_mode") == "gspo-one-side":
+        said["loss_agg_mode"] = "seq-mean-token-mean"
+    return Sets(said, note=note)
 
 
 def _strategy(value: Any, look: Look) -> Any:
@@ -244,14 +250,14 @@ ALGORITHM_ROWS: Final = (
     ),
     Row(
         f"{_ALGO}.advantage_fn_args",
-        ("gamma", "lambd", "advantage_options"),
-        "`gamma`, `lam`; others are options of the estimator",
+        ("gamma", "lambd", "norm_adv_by_std_in_grpo", "advantage_options"),
+        "`gamma`, `lam`, of `rec` `std_normalize`; others are options of the estimator",
         _advantage_args,
     ),
     Row(f"{_ALGO}.policy_loss_fn", "policy_loss", "`mix_chord` is `chord`", _loss, agrees="loss_type"),
     Row(
         f"{_ALGO}.policy_loss_fn_args",
-        ("pg_clip", "pg_clip_low", "pg_clip_high", "policy_loss_options"),
+        ("pg_clip", "pg_clip_low", "pg_clip_high", "loss_agg_mode", "policy_loss_options"),
         "`clip_range`, `clip_range_low`, `clip_range_high`; others are options of the loss",
         _loss_args,
     ),

@@ -57,8 +57,8 @@ DISTILLATION: Final[tuple[Row, ...]] = (
     Row("teacher_pretrain", "teacher.model_args.model_name_or_path"),
     Row("kd_objective", "divergence", "", choices(_OBJECTIVES)),
     Row("logits_topk", "teacher_top_k", "0 is all", lambda value, look: Unused() if value == 0 else value),
-    Row("kd_temperature", (), "only 1", _whole("distributions are compared as they are", "")),
-    Row("teacher_temperature", (), "only 1", _whole("distributions are compared as they are", "")),
+    Row("kd_temperature", "kd_temperature"),
+    Row("teacher_temperature", (), "only 1", _whole("both distributions are softened alike", "kd_temperature")),
     Row(
         "question_key",
         ("prompt_key", "actor_train.data_args.prompt"),

@@ -82,12 +82,13 @@ class SplitComparison(Comparison):
         shared = min(head.vocabulary, self._vocabulary)
         own = min(max(shared - self._first, 0), self._width)
         with torch.no_grad():
-            teacher = own_log_probs(head(states)[:, :own], self.temperature, self._group)
-        student = log_probs if shared == self._vocabulary else own_log_probs(log_probs[:, :own], 1.0, self._group)
+            softened = self.temperature * self.divergence.temperature
+            teacher = own_log_probs(head(states)[:, :own], softened, self._group)
+        student = self._softened(log_probs[:, :own], known=shared == self._vocabulary)
         return self._together(self.divergence(student, teacher))
 
     def _from_buckets(self, log_probs: Tensor, ids: Tensor, teacher: Tensor) -> Tensor:
-        teacher = teacher.to(log_probs.dtype)
+        teacher, log_probs = teacher.to(log_probs.dtype), self._softened(log_probs, known=True)
         own = (ids >= self._first) & (ids < self._first + self._width)
         # What other ranks have goes to a column behind the others.
         columns = torch.where(own, ids - self._first, self._width)
@@ -97,6 +98,12 @@ class SplitComparison(Comparison):
             return self.divergence(named, teacher[:, :-1])
         rest = padded.scatter(-1, columns, float("-inf"))[:, : self._width]
         return self.divergence(torch.cat((named, self._log_sum(rest).unsqueeze(-1)), dim=-1), teacher)
+
+    def _softened(self, log_probs: Tensor, known: bool) -> Tensor:
+        """Return log-probs at the temperature of the divergence, normalised anew where that is not ``known``."""
+        if known and self.divergence.temperature == 1.0:
+            return log_probs
+        return own_log_probs(log_probs, self.divergence.temperature, self._group)
 
     def _log_sum(self, log_probs: Tensor) -> Tensor:
         """Return the log of the sum of the exponentials of all ranks, ``[n]``."""
