@@ -135,6 +135,45 @@ def trl_arguments(kind: Any, rows: int, steps: int, **more: Any) -> Any:
     )
 
 
+def our_options(tokens: int, steps: int) -> Any:
+    """Return what our trainer is told: the same as TRL's, with micro-batches of so many tokens, end to end."""
+    from roll.strategies.jobs import TrainOptions
+
+    return TrainOptions(
+        learning_rate=RATE,
+        weight_decay=0.0,
+        max_grad_norm=1.0,
+        lr_scheduler_type="constant",
+        total_steps=steps,
+        max_tokens_per_microbatch=tokens,
+        use_sequence_packing=True,
+    )
+
+
+def our_round(steps: int, step: Callable[[int], float]) -> Round:
+    """Take steps, each of which returns its loss, and return what happened; models are loaded by then."""
+    clock, before = Clock(), peak()
+    clock.tick()
+    for number in range(steps):
+        clock.losses.append(step(number))
+        clock.tick()
+    return clock.round(before)
+
+
+def trl_round(trainer: Any, rows: Sequence[Mapping[str, Any]], **more: Any) -> Round:
+    """Train with a trainer class of TRL on rows, and return what happened."""
+    from datasets import Dataset
+
+    from roll.models.loading import load_tokenizer
+
+    clock = Clock()
+    tokenizer, data = load_tokenizer("toy"), Dataset.from_list(list(rows))
+    made = trainer(model=model(), train_dataset=data, processing_class=tokenizer, callbacks=[Watch(clock)], **more)
+    before = peak()
+    made.train()
+    return clock.round(before)
+
+
 Work = Callable[["Side", str, int], "Round"]
 """Lets a side take the steps of a round of a case."""
 

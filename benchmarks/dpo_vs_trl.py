@@ -23,18 +23,17 @@ prepare_process()  # the same OpenMP settings for both sides, before torch is im
 import numpy as np  # noqa: E402
 import torch  # noqa: E402
 from contest import (  # noqa: E402
-    RATE,
     ROWS,
     VOCABULARY,
-    Clock,
     Round,
     Side,
-    Watch,
     compete,
     lengths_of,
     model,
-    peak,
+    our_options,
+    our_round,
     trl_arguments,
+    trl_round,
 )
 
 BETA = 0.1
@@ -60,46 +59,33 @@ def pairs_of(case: str, steps: int) -> list[dict[str, list[int]]]:
 def ours(side: Side, case: str, steps: int) -> Round:
     """Take the steps with ``fsdp_train``."""
     from roll.pipelines.sampling.demonstrations import to_batch
-    from roll.strategies.jobs import TrainOptions
     from roll.strategies.training.micro_batches import PAIR
     from roll.strategies.training.preference import CHOSEN, REF_SUMS, PreferenceLoss, answer_sums
     from roll.strategies.training.pytorch.scoring import Scorer
     from roll.strategies.training.pytorch.train import FsdpTrainStrategy
 
-    options = TrainOptions(
-        learning_rate=RATE,
-        weight_decay=0.0,
-        max_grad_norm=1.0,
-        lr_scheduler_type="constant",
-        total_steps=steps,
-        max_tokens_per_microbatch=side.tokens,
-        use_sequence_packing=True,
-    )
+    options = our_options(side.tokens, steps)
     trainer = FsdpTrainStrategy(model(), options)
     reference = Scorer(model().requires_grad_(False), **options.for_scoring())
-    loss, clock, before = PreferenceLoss(kind="sigmoid", beta=BETA), Clock(), peak()
-    pairs = pairs_of(case, steps)
-    clock.tick()
-    for step in range(steps):
+    loss, pairs = PreferenceLoss(kind="sigmoid", beta=BETA), pairs_of(case, steps)
+
+    def step(number: int) -> float:
         rows = []
-        for pair in pairs[step * ROWS : (step + 1) * ROWS]:
+        for pair in pairs[number * ROWS : (number + 1) * ROWS]:
             for answer in (pair["chosen_ids"], pair["rejected_ids"]):
                 ids = np.array(pair["prompt_ids"] + answer, np.int32)
                 rows.append((ids, np.arange(len(ids)) >= len(pair["prompt_ids"])))
         batch = to_batch(rows, 0)
         batch[CHOSEN], batch[PAIR] = torch.tensor([True, False] * ROWS), torch.arange(ROWS).repeat_interleave(2)
         batch[REF_SUMS] = answer_sums(reference.compute_log_probs(batch), batch)
-        clock.losses.append(trainer.train_step(batch, loss)["loss"])
-        clock.tick()
-    return clock.round(before)
+        return trainer.train_step(batch, loss)["loss"]
+
+    return our_round(steps, step)
 
 
 def theirs(side: Side, case: str, steps: int) -> Round:
     """Take the steps with TRL."""
-    from datasets import Dataset
     from trl import DPOConfig, DPOTrainer
-
-    from roll.models.loading import load_tokenizer
 
     class OfTokens(DPOTrainer):
         """Takes rows that are tokens already."""
@@ -107,18 +93,8 @@ def theirs(side: Side, case: str, steps: int) -> Round:
         def _prepare_dataset(self, dataset: Any, *_: Any, **__: Any) -> Any:
             return dataset
 
-    clock = Clock()
-    trainer = OfTokens(
-        model=model(),
-        ref_model=model(),
-        args=trl_arguments(DPOConfig, side.rows, steps, beta=BETA),
-        train_dataset=Dataset.from_list(pairs_of(case, steps)),
-        processing_class=load_tokenizer("toy"),
-        callbacks=[Watch(clock)],
-    )
-    before = peak()
-    trainer.train()
-    return clock.round(before)
+    arguments = trl_arguments(DPOConfig, side.rows, steps, beta=BETA)
+    return trl_round(OfTokens, pairs_of(case, steps), ref_model=model(), args=arguments)
 
 
 def lengths(case: str, steps: int) -> list[int]:

@@ -23,7 +23,19 @@ from roll.config.process import prepare_process
 prepare_process()  # the same OpenMP settings for both sides, before torch is imported
 
 import numpy as np  # noqa: E402
-from contest import RATE, ROWS, VOCABULARY, Clock, Round, Side, Watch, compete, lengths_of, model, peak, trl_arguments  # noqa: E402
+from contest import (  # noqa: E402
+    ROWS,
+    VOCABULARY,
+    Round,
+    Side,
+    compete,
+    lengths_of,
+    model,
+    our_options,
+    our_round,
+    trl_arguments,
+    trl_round,
+)
 
 
 def rows_of(case: str, steps: int) -> list[list[int]]:
@@ -34,51 +46,29 @@ def rows_of(case: str, steps: int) -> list[list[int]]:
 
 
 def ours(side: Side, case: str, steps: int) -> Round:
+    """Take the steps with ``fsdp_train``."""
     from roll.pipelines.sampling.demonstrations import to_batch
-    from roll.strategies.jobs import TrainOptions
     from roll.strategies.training.pytorch.train import FsdpTrainStrategy
     from roll.strategies.training.supervised import SupervisedLoss
 
-    options = TrainOptions(
-        learning_rate=RATE,
-        weight_decay=0.0,
-        max_grad_norm=1.0,
-        lr_scheduler_type="constant",
-        total_steps=steps,
-        max_tokens_per_microbatch=side.tokens,
-        use_sequence_packing=True,
-    )
-    trainer, clock, before = FsdpTrainStrategy(model(), options), Clock(), peak()
+    trainer = FsdpTrainStrategy(model(), our_options(side.tokens, steps))
     rows = [np.array(row, np.int32) for row in rows_of(case, steps)]
-    clock.tick()
-    for step in range(steps):
-        chosen = rows[step * ROWS : (step + 1) * ROWS]
+
+    def step(number: int) -> float:
+        chosen = rows[number * ROWS : (number + 1) * ROWS]
         batch = to_batch([(ids, np.arange(len(ids)) > 0) for ids in chosen], 0)
-        clock.losses.append(trainer.train_step(batch, SupervisedLoss())["loss"])
-        clock.tick()
-    return clock.round(before)
+        return trainer.train_step(batch, SupervisedLoss())["loss"]
+
+    return our_round(steps, step)
 
 
 def theirs(side: Side, case: str, steps: int) -> Round:
-    from datasets import Dataset
+    """Take the steps with TRL."""
     from trl import SFTConfig, SFTTrainer
 
-    from roll.models.loading import load_tokenizer
-
-    clock = Clock()
-    arguments = trl_arguments(
-        SFTConfig, side.rows, steps, padding_free=side.flat, dataset_kwargs={"skip_prepare_dataset": True}
-    )
-    trainer = SFTTrainer(
-        model=model(),
-        args=arguments,
-        train_dataset=Dataset.from_list([{"input_ids": row} for row in rows_of(case, steps)]),
-        processing_class=load_tokenizer("toy"),
-        callbacks=[Watch(clock)],
-    )
-    before = peak()
-    trainer.train()
-    return clock.round(before)
+    told = {"padding_free": side.flat, "dataset_kwargs": {"skip_prepare_dataset": True}}
+    arguments = trl_arguments(SFTConfig, side.rows, steps, **told)
+    return trl_round(SFTTrainer, [{"input_ids": row} for row in rows_of(case, steps)], args=arguments)
 
 
 def lengths(case: str, steps: int) -> list[int]:

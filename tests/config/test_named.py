@@ -15,8 +15,10 @@ from roll.config import (
     DistillConfig,
     DPOConfig,
     EvaluationConfig,
+    PromptDistillConfig,
     RewardModelConfig,
     RLVRConfig,
+    RowDistillConfig,
     SFTConfig,
     load,
 )
@@ -29,14 +31,18 @@ KINDS = {
     "rlvr_math": RLVRConfig,
     "rlvr_smollm2": RLVRConfig,
     "mix_math": RLVRConfig,
+    "luffy_math": RLVRConfig,
     "eval_math": EvaluationConfig,
     "sft_sokoban": SFTConfig,
     "dpo_sokoban": DPOConfig,
+    "kto_math": DPOConfig,
     "three_stages": StagedConfig,
     "reward_math": RewardModelConfig,
     "process_reward_math": RewardModelConfig,
     "math_tools": AgenticConfig,
     "distill_sokoban": DistillConfig,
+    "distill_math": PromptDistillConfig,
+    "distill_rows_sokoban": RowDistillConfig,
 }
 
 

@@ -17,8 +17,10 @@ from roll.config import (
     DistillConfig,
     DPOConfig,
     EvaluationConfig,
+    PromptDistillConfig,
     RewardModelConfig,
     RLVRConfig,
+    RowDistillConfig,
     RunConfig,
     SFTConfig,
     launch,
@@ -29,7 +31,8 @@ from roll.config.staged import StagedConfig
 from roll.envs import ENV_TYPES, TAGS
 from roll.models.loading import load_tokenizer
 from roll.pipelines.agentic import run_agentic
-from roll.pipelines.distill import DistillPipeline
+from roll.pipelines.distill import DistillPipeline, PromptDistillPipeline
+from roll.pipelines.distill_rows import RowDistillPipeline
 from roll.pipelines.dpo import DPOPipeline
 from roll.pipelines.evaluation import run_evaluation
 from roll.pipelines.reward_model import RewardModelPipeline
@@ -49,6 +52,8 @@ RUNS = {
     DPOConfig: DPOPipeline.start,
     RewardModelConfig: RewardModelPipeline.start,
     DistillConfig: DistillPipeline.start,
+    PromptDistillConfig: PromptDistillPipeline.start,
+    RowDistillConfig: RowDistillPipeline.start,
 }
 
 KINDS: dict[str, type[RunConfig]] = {
@@ -65,13 +70,17 @@ KINDS: dict[str, type[RunConfig]] = {
     "rlvr_math": RLVRConfig,
     "rlvr_smollm2": RLVRConfig,
     "mix_math": RLVRConfig,
+    "luffy_math": RLVRConfig,
     "eval_math": EvaluationConfig,
     "sft_sokoban": SFTConfig,
     "dpo_sokoban": DPOConfig,
+    "kto_math": DPOConfig,
     "three_stages": StagedConfig,
     "reward_math": RewardModelConfig,
     "process_reward_math": RewardModelConfig,
     "distill_sokoban": DistillConfig,
+    "distill_math": PromptDistillConfig,
+    "distill_rows_sokoban": RowDistillConfig,
 }
 
 SMALL_GAMES = {
@@ -98,6 +107,8 @@ SIZES: dict[str, dict[str, Any]] = {
         "actor_train.model_args.dtype": "fp32",
     },
     "mix_math": {"rollout_batch_size": 4, "num_return_sequences_in_group": 2, "validation.data_args.max_samples": 4},
+    "luffy_math": {"rollout_batch_size": 4, "num_return_sequences_in_group": 2, "validation.data_args.max_samples": 4},
+    "distill_math": {"rollout_batch_size": 4, "validation.data_args.max_samples": 4},
     "eval_math": {"validation.data_args.max_samples": 4},
     "sft_sokoban": {
         **{"actor_train.data_args.custom_cls.kwargs.games": 4, "validation.data_args.max_samples": 2},
@@ -106,6 +117,15 @@ SIZES: dict[str, dict[str, Any]] = {
     "dpo_sokoban": {
         **{"actor_train.data_args.custom_cls.kwargs.pairs": 4, "validation.data_args.max_samples": 2},
         **{"evaluation.val_batch_size": 2, "evaluation.val_env_manager.env_groups": 2},
+    },
+    "distill_rows_sokoban": {
+        **{"actor_train.data_args.custom_cls.kwargs.games": 4, "validation.data_args.max_samples": 2},
+        **{"evaluation.val_batch_size": 2, "evaluation.val_env_manager.env_groups": 2},
+    },
+    "kto_math": {
+        "actor_train.data_args.custom_cls.kwargs.answers": 4,
+        "validation.data_args.max_samples": 2,
+        "evaluation.validation.data_args.max_samples": 4,
     },
     "reward_math": {"actor_train.data_args.custom_cls.kwargs.pairs": 4, "validation.data_args.max_samples": 2},
     "process_reward_math": {
@@ -187,7 +207,7 @@ def test_a_shipped_configuration_is_rehearsed_with_a_random_model(
     changes: dict[str, Any] = {"pretrain": str(random_qwen), "output_dir": str(tmp_path / "out"), "progress": "none"}
     if kind is not EvaluationConfig:
         changes |= {"max_steps": 1, "save_steps": 1, "eval_steps": 1}
-    if kind is DistillConfig:  # a teacher has the tokenizer of its student
+    if kind in (DistillConfig, PromptDistillConfig, RowDistillConfig):  # a teacher has the tokenizer of its student
         changes["teacher.model_args.model_name_or_path"] = str(random_qwen)
     config = composed(name, changes | SIZES.get(name, SMALL_GAMES))
     outcome = RUNS[kind](config)

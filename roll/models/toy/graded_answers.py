@@ -1,4 +1,4 @@
-"""Answers to generated arithmetic that somebody graded: pairs of which one is right, and workings step by step."""
+"""Answers to generated arithmetic that somebody graded: in pairs, each by itself, and step by step."""
 
 from __future__ import annotations
 
@@ -39,6 +39,37 @@ class ComparedAnswers:
 
     def __getitem__(self, index: int) -> dict[str, Any]:
         """Return pair ``index``."""
+        return self._rows[index]
+
+
+class JudgedAnswers:
+    """A data set (``data_args.custom_cls``) of answers by themselves: ``prompt``, ``completion`` and ``label``.
+
+    Args:
+        answers: How many.
+        right: Share of them that are right.
+        noise: Share of labels that say the opposite.
+        validation: Whether the exercises are those that are held out.
+        seed: Of problems, answers and labels.
+    """
+
+    def __init__(
+        self, answers: int = 2048, right: float = 0.5, noise: float = 0.0, validation: bool = False, seed: int = 0
+    ) -> None:
+        random = Random(f"{seed}/judged")
+        self._rows: list[dict[str, Any]] = []
+        for _ in range(answers):
+            problem = draw(_TAG, random.choice(LEVELS), random, validation=validation)
+            is_right = random.random() < right
+            said, label = _answer(problem, is_right, random), is_right == (random.random() >= noise)
+            self._rows.append({"prompt": problem.prompt, "completion": said, "label": label})
+
+    def __len__(self) -> int:
+        """Return the number of answers."""
+        return len(self._rows)
+
+    def __getitem__(self, index: int) -> dict[str, Any]:
+        """Return answer ``index``."""
         return self._rows[index]
 
 

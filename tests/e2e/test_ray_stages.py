@@ -1,0 +1,63 @@
+"""A run of several stages on Ray is that of one process: files, sampling, pairs of it, and rewards, one after another."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from roll.config import load
+from roll.config.staged import StagedConfig
+from roll.pipelines.staged import run_stages
+from roll.runs.outcome import State
+from roll.runs.stored import StoredRun
+from tests.e2e.ray_support import furthest
+from tests.e2e.support import HERE
+
+pytest.importorskip("ray")
+pytestmark = [pytest.mark.exhaustive, pytest.mark.processes]
+
+SMALL = {
+    "progress": "none",
+    "eval_steps": 0,
+    "save_steps": 0,
+    "stages.sft.max_steps": 2,
+    "stages.sft.evaluation": None,
+    "stages.sft.actor_train.data_args.custom_cls.kwargs.games": 48,
+    "stages.play.rollout_batch_size": 64,
+    "stages.play.train_env_manager.env_groups": 8,
+    "stages.dpo.max_steps": 2,
+    "stages.dpo.evaluation": None,
+    "stages.rl.max_steps": 1,
+    "stages.rl.rollout_batch_size": 32,
+    "stages.rl.train_env_manager.env_groups": 4,
+    "actor_train.training_args.adam_epsilon": 1e-4,  # with the usual one AdamW divides noise by noise
+}
+
+
+@pytest.fixture(autouse=True)
+def environment(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    monkeypatch.setenv("RAY_USAGE_STATS_ENABLED", "0")
+    monkeypatch.setenv("PYTHONPATH", os.pathsep.join([str(HERE), os.environ.get("PYTHONPATH", "")]))
+    yield
+
+
+def run(folder: Path, **changes: object) -> StoredRun:
+    config = load("three_stages", overrides={**SMALL, "output_dir": str(folder), **changes})
+    assert isinstance(config, StagedConfig)
+    run_stages(config)
+    return StoredRun.open(folder)
+
+
+def test_stages_on_ray_are_those_of_one_process(tmp_path: Path) -> None:
+    alone = run(tmp_path / "alone")
+    ranks = {"stages.sft.actor_train.world_size": 2, "stages.rl.actor_infer.world_size": 2}
+    halves = {"stages.sft.actor_train.training_args.per_device_train_batch_size": 16}
+    together = run(tmp_path / "ray", cluster="ray", rpc_timeout=300, **ranks, **halves)
+
+    assert together.outcome is not None and together.outcome.state is State.FINISHED
+    for stage, steps in (("sft", 2), ("dpo", 2), ("rl", 1)):
+        final = f"{stage}/checkpoints/step={steps:06d}/hf"
+        assert furthest(alone.folder / final, together.folder / final) < 1e-4, stage
