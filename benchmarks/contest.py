@@ -216,14 +216,16 @@ def report(case: str, found: Mapping[Side, Sequence[Round]], lengths: Sequence[i
         wall, cpu = (statistics.median(getattr(one, name) for one in done) for name in ("wall", "cpu"))
         figures = f"{tokens / wall:>10.0f}{tokens / cpu:>11.0f}{done[0].memory:>12.0f}{done[0].losses[-1]:>11.4f}"
         yield f"{side!s:36}{figures}"
-    us = next(done for side, done in found.items() if side.name == "ours")
-    best = min((side for side in found if side.name != "ours"), key=lambda side: cpu_of(found[side]))
-    pairs = list(zip(us, found[best], strict=True))
+    we, they = (
+        min((side for side in found if (side.name == "ours") == own), key=lambda side: cpu_of(found[side]))
+        for own in (True, False)
+    )
+    pairs = list(zip(found[we], found[they], strict=True))
     for name, attribute in (("by the clock", "wall"), ("by the processor", "cpu")):
         ratios = sorted(getattr(them, attribute) / getattr(one, attribute) for one, them in pairs)
         shown = f"{ratios[0]:.2f} to {ratios[-1]:.2f}"
         leave(f"{Path(sys.argv[0]).stem}: {case}, {name}", ratios)
-        yield f"ratio {name}, TRL at its best: {statistics.median(ratios):.2f} ({shown}); wanted {WANTED[case]}"
+        yield f"ratio {name}, both at their best: {statistics.median(ratios):.2f} ({shown}); wanted {WANTED[case]}"
 
 
 def cpu_of(done: Sequence[Round]) -> float:
@@ -247,13 +249,13 @@ def compete(
     parser.add_argument("cases", nargs="*", default=list(WANTED))
     parser.add_argument("--steps", type=int, default=6, help="of a round, the first is warm-up")
     parser.add_argument("--rounds", type=int, default=5)
-    parser.add_argument("--tokens", type=int, default=2048, help="of our micro-batches")
+    parser.add_argument("--tokens", type=int, nargs="+", default=[512, 1024, 2048], help="of our micro-batches")
     parser.add_argument("--peer-rows", type=int, nargs="+", default=[4, 8, 16], help="of TRL's micro-batches")
     if padding_free:
         parser.add_argument("--padding-free", action="store_true", help="try TRL's padding_free too")
     arguments = parser.parse_args()
     kinds = (False, True) if getattr(arguments, "padding_free", False) else (False,)
-    sides: dict[Side, Work] = {Side("ours", tokens=arguments.tokens): ours}
+    sides: dict[Side, Work] = {Side("ours", tokens=tokens): ours for tokens in arguments.tokens}
     sides |= {Side("TRL", rows, flat=flat): theirs for rows in arguments.peer_rows for flat in kinds}
     for case in arguments.cases:
         found = rounds(case, sides, arguments.steps, arguments.rounds)

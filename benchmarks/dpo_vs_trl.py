@@ -8,8 +8,8 @@ answers each for itself. A step is 32 pairs, 64 sequences, and one optimiser ste
 reference is a copy of the model and scores every step anew, on both sides. All see the same pairs in the same order.
 
 Ours puts both answers of pairs end to end, at most ``--tokens`` tokens in a micro-batch. TRL pads the sequences of
-``--peer-rows`` pairs to the longest; its ``padding_free`` does not work with preferences in this version. Contestants
-are processes that take rounds in turn, as there.
+``--peer-rows`` pairs to the longest; of both the best sizes count. Its ``padding_free`` does not work with preferences
+in this version. Contestants are processes that take rounds in turn, as there.
 """
 
 from __future__ import annotations

@@ -8,8 +8,9 @@ optimiser step of AdamW, without gradient checkpointing. All start from the same
 same order; their last losses are shown.
 
 Ours cuts a step into micro-batches of at most ``--tokens`` tokens and puts rows end to end. TRL's micro-batches have
-``per_device_train_batch_size`` rows padded to the longest; of the sizes ``--peer-rows`` the fastest counts. With
-``--padding-free`` TRL lays the rows of a micro-batch end to end as well.
+``per_device_train_batch_size`` rows padded to the longest. Of the sizes of both (``--tokens``, ``--peer-rows``) the one
+counts that takes the least of a processor: caches decide which that is. With ``--padding-free`` TRL lays the rows of a
+micro-batch end to end as well.
 
 Every contestant is a process of its own; they take rounds in turn, so that other work on the machine hits all alike,
 and the median round counts. The first step of each is warm-up. Memory is the peak of a process beyond what it had

@@ -146,6 +146,8 @@ def _fold_sizes(folding: Folding, config: TrainerKeys, model: StandIn) -> None:
         # Its words are shorter than those of a real tokenizer, so texts have more tokens.
         sizes |= {"prompt_length": 1024, "sequence_length": 2048}
     for key, value in sizes.items():
+        if key.partition(".")[0] not in type(config).model_fields:
+            continue
         now: Any = config
         for part in key.split("."):
             now = getattr(now, part, None)

@@ -72,7 +72,7 @@ def base(keys: Mapping[str, Any]) -> dict[str, Any]:
 
 def test_the_page_has_every_family_of_their_files() -> None:
     assert {keys["pipeline"] for keys in METHODS.values()} == {"sft", "dpo", "distill_rows", "distill_prompts", "rlvr"}
-    assert len(METHODS) == 14
+    assert len(METHODS) == 17
 
 
 @pytest.mark.parametrize(

@@ -1,4 +1,4 @@
-"""A run of several stages on Ray is that of one process: files, sampling, pairs of it, and rewards, one after another."""
+"""Several stages on Ray are those of one process: demonstrations, sampling, pairs of what was sampled, and rewards."""
 
 from __future__ import annotations
 

@@ -84,7 +84,8 @@ def with_rows(native: Mapping[str, Any], folder: Path) -> dict[str, Any]:
     kind = KINDS.get(keys["pipeline"], "asked")
     roles = {**keys.get("rewards", {}), **keys.get("teachers", {})}
     tags = [tag for name, role in roles.items() for tag in (role.get("tag_included") or [name])] or ["sums"]
-    sections = [keys.setdefault("actor_train", {}), *([keys["validation"]] if keys.get("validation") else [])]
+    trained = "sft_train" if "sft_train" in keys else "actor_train"
+    sections = [keys.setdefault(trained, {}), *([keys["validation"]] if keys.get("validation") else [])]
     for section in sections:
         data = section.setdefault("data_args", {})
         data["file_name"] = [written(folder, kind, {**keys, **data} if kind != "asked" else data, tags)]

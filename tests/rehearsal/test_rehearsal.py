@@ -62,6 +62,16 @@ def test_a_key_that_nothing_reads_is_listed(tmp_path: Path) -> None:
 
 
 @pytest.mark.exhaustive
+def test_a_job_over_rows_has_the_sizes_of_its_kind_only(tmp_path: Path) -> None:
+    """A model that is not here has the toy's tokenizer, so that lengths are widened: of keys that this kind has."""
+    pairs = [{"prompt": f"{number} + 2?", "chosen": str(number + 2), "rejected": "0"} for number in range(8)]
+    keys = {"pipeline": "dpo", "pretrain": "Qwen/Qwen3-8B", "output_dir": str(tmp_path / "run")}
+    data = {"actor_train": {"data_args": {"file_name": str(written(tmp_path / "pairs.jsonl", *pairs))}}}
+    found = rehearse(load({**keys, **data}), processes=False)
+    assert found.is_sound, render_rehearsal(found)
+
+
+@pytest.mark.exhaustive
 def test_what_breaks_is_told_with_its_place(tmp_path: Path) -> None:
     data = written(tmp_path / "rows.jsonl", *GOOD)
     changes = {"algorithm_modules": ["module_that_is_not_there"]}
