@@ -216,16 +216,18 @@ def report(case: str, found: Mapping[Side, Sequence[Round]], lengths: Sequence[i
         wall, cpu = (statistics.median(getattr(one, name) for one in done) for name in ("wall", "cpu"))
         figures = f"{tokens / wall:>10.0f}{tokens / cpu:>11.0f}{done[0].memory:>12.0f}{done[0].losses[-1]:>11.4f}"
         yield f"{side!s:36}{figures}"
-    we, they = (
-        min((side for side in found if (side.name == "ours") == own), key=lambda side: cpu_of(found[side]))
-        for own in (True, False)
-    )
+    we, they = (best_of(found, [side for side in found if (side.name == "ours") == own]) for own in (True, False))
     pairs = list(zip(found[we], found[they], strict=True))
     for name, attribute in (("by the clock", "wall"), ("by the processor", "cpu")):
         ratios = sorted(getattr(them, attribute) / getattr(one, attribute) for one, them in pairs)
         shown = f"{ratios[0]:.2f} to {ratios[-1]:.2f}"
         leave(f"{Path(sys.argv[0]).stem}: {case}, {name}", ratios)
         yield f"ratio {name}, both at their best: {statistics.median(ratios):.2f} ({shown}); wanted {WANTED[case]}"
+
+
+def best_of(found: Mapping[Side, Sequence[Round]], sides: Sequence[Side]) -> Side:
+    """Return the side that takes the least of a processor."""
+    return min(sides, key=lambda side: cpu_of(found[side]))
 
 
 def cpu_of(done: Sequence[Round]) -> float:
