@@ -291,6 +291,15 @@ class HasOptimizer(Protocol):
 
 
 @runtime_checkable
+class HasHead(Protocol):
+    """A scorer whose model does not have its output layer as one tensor, and that can put it together."""
+
+    def head(self) -> tuple[torch.Tensor, torch.Tensor | None]:
+        """Return weight ``[vocabulary, hidden]`` and bias of the output layer; every rank must call it."""
+        ...
+
+
+@runtime_checkable
 class HasModel(Protocol):
     """A trainer or scorer around a Hugging Face model of this process, whole or sharded."""
 

@@ -22,6 +22,7 @@ from roll.runs.layout import step_of
 from roll.strategies.base import (
     BatchTotals,
     HasAdapters,
+    HasHead,
     HasModel,
     HasOptimizer,
     Loss,
@@ -268,6 +269,8 @@ class ScoreWorker:
 
     def head(self) -> tuple[Tensor, Tensor | None]:
         """Return weight ``[vocabulary, hidden]`` and bias of the output layer."""
+        if isinstance(self._scorer, HasHead):
+            return self._scorer.head()
         # Some scorers have the head in parts, and no rank the whole.
         model = self._scorer.model if isinstance(self._scorer, HasModel) else load_role_model(self._config, self._role)
         layer: Any = model.get_output_embeddings()

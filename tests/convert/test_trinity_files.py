@@ -196,3 +196,20 @@ def test_group_and_project_are_part_of_the_folder() -> None:
     conversion = _converted(checkpoint_root_dir="c", group="g")
 
     assert conversion.native["output_dir"] == "c/p/g/n"
+
+
+def test_what_rec_is_told_reaches_its_estimator_and_its_loss() -> None:
+    """Keys of ``rec`` and of its form after GSPO, which averages over sequences."""
+    algorithm = {
+        "algorithm_type": "rec",
+        "repeat_times": 8,
+        "policy_loss_fn_args": {"clip_mode": "gspo-one-side", "weight": "gspo_importance_sampling"},
+        "advantage_fn_args": {"std_normalize": True, "drop": "balance"},
+    }
+    conversion = _converted(algorithm=algorithm)
+    assert conversion.ok, conversion.problems
+    native = conversion.native
+    assert native["algorithm_type"] == "rec"
+    assert native["advantage_options"] == {"drop": "balance", "scale": "std"}
+    assert native["policy_loss_options"] == algorithm["policy_loss_fn_args"]
+    assert native["loss_agg_mode"] == "seq-mean-token-mean"

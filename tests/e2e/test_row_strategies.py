@@ -80,6 +80,10 @@ def taught(teacher: Mapping[str, object]) -> Kind:
     return Kind("start_distill_pipeline.py", "sft_sokoban", 16, told, short, here, there)
 
 
+ZERO_3 = {
+    "strategy_args.strategy_name": "deepspeed_infer",
+    "strategy_args.strategy_config.zero_optimization.stage": 3,
+}
 MEGATRON = {
     "strategy_args.strategy_name": "megatron_infer",
     "strategy_args.strategy_config.tensor_model_parallel_size": 2,
@@ -94,7 +98,7 @@ KINDS: Mapping[str, Kind] = {
     "outcome": reward("reward_math", "pairs", "ForSequenceClassification"),
     "outcome, adapters": reward("reward_math", "pairs", "ForSequenceClassification", **LORA),
     "process": reward("process_reward_math", "workings", "ForTokenClassification"),
-    "taught, deepspeed": taught({"strategy_args.strategy_name": "deepspeed_infer"}),
+    "taught, deepspeed": taught(ZERO_3),
     "taught, megatron": taught(MEGATRON),
 }
 CASES = [

@@ -42,11 +42,13 @@ FILES = sorted(
     if not any(word in str(path) for word in PICTURES)
 )
 SUMS = [(a, b) for a in range(1, 9) for b in range(1, 9)]
+CALLS = '[{"name": "add", "arguments": {"a": 1, "b": 2}}]'
+"""The right answer where verifiers compare calls of tools."""
 KINDS = {"sft": "said", "distill_rows": "said", "dpo": "compared"}
 """What the rows of a pipeline are; those of the others are asked."""
 
 
-def written(folder: Path, kind: str, keys: Mapping[str, Any], tags: list[str]) -> str:
+def written(folder: Path, kind: str, keys: Mapping[str, Any], tags: list[str], right: str | None = None) -> str:
     """Write a file of sums with the columns that ``keys`` name, and return its path.
 
     Args:
@@ -54,23 +56,24 @@ def written(folder: Path, kind: str, keys: Mapping[str, Any], tags: list[str]) -
         kind: ``said``: with answers; ``compared``: with two each; ``asked``: with right answers and tags.
         keys: Those that name columns.
         tags: Of the rows, in turn.
+        right: The right answer to all of them; ``None``: the sum.
     """
     data: list[dict[str, Any]] = []
     for number, (a, b) in enumerate(SUMS):
-        asked, right = f"{a} + {b} = ?", str(a + b)
+        asked, answer = f"{a} + {b} = ?", right or str(a + b)
         if kind == "asked":
             column = keys.get("messages") or keys.get("prompt") or "prompt"
             chat = [{"role": "user", "content": asked}] if keys.get("messages") else asked
-            row = {column: chat, keys.get("ground_truth") or "ground_truth": right}
+            row = {column: chat, keys.get("ground_truth") or "ground_truth": answer}
             row[keys.get("tag") or "tag"] = tags[number % len(tags)]
         elif kind == "compared":
             row = {keys.get("prompt_key") or "prompt": asked}
-            row |= {keys.get("chosen_key") or "chosen": right, keys.get("rejected_key") or "rejected": "0"}
+            row |= {keys.get("chosen_key") or "chosen": answer, keys.get("rejected_key") or "rejected": "0"}
         elif keys.get("messages_key"):
-            chat = [{"role": "user", "content": asked}, {"role": "assistant", "content": right}]
+            chat = [{"role": "user", "content": asked}, {"role": "assistant", "content": answer}]
             row = {str(keys["messages_key"]): chat}
         else:
-            row = {keys.get("prompt_key") or "prompt": asked, keys.get("response_key") or "response": right}
+            row = {keys.get("prompt_key") or "prompt": asked, keys.get("response_key") or "response": answer}
             row |= {str(keys[key]): "" for key in ("query_key", "system_key") if keys.get(key)}
         data.append(row)
     path = folder / f"{kind}_{len(list(folder.iterdir()))}.jsonl"
@@ -79,20 +82,22 @@ def written(folder: Path, kind: str, keys: Mapping[str, Any], tags: list[str]) -
 
 
 def with_rows(native: Mapping[str, Any], folder: Path) -> dict[str, Any]:
-    """Return native keys whose files are here."""
+    """Return native keys whose files are here, without an evaluation, and with an engine that starts at once."""
     keys: dict[str, Any] = deepcopy(dict(native))
     kind = KINDS.get(keys["pipeline"], "asked")
     roles = {**keys.get("rewards", {}), **keys.get("teachers", {})}
     tags = [tag for name, role in roles.items() for tag in (role.get("tag_included") or [name])] or ["sums"]
-    trained = "sft_train" if "sft_train" in keys else "actor_train"
-    sections = [keys.setdefault(trained, {}), *([keys["validation"]] if keys.get("validation") else [])]
-    for section in sections:
-        data = section.setdefault("data_args", {})
-        data["file_name"] = [written(folder, kind, {**keys, **data} if kind != "asked" else data, tags)]
-        for gone in ("domain_interleave_probs", "dataset_name", "dataset_dir"):
-            data.pop(gone, None)
+    keys.pop("validation", None)
+    data = keys.setdefault("sft_train" if "sft_train" in keys else "actor_train", {}).setdefault("data_args", {})
+    data.pop("domain_interleave_probs", None)
+    right = CALLS if "tool" in json.dumps(keys.get("rewards", {})) else None
+    data["file_name"] = [written(folder, kind, data if kind == "asked" else keys, tags, right)]
     if keys.get("expert"):
         keys["expert"].setdefault("data_args", {})["file_name"] = [written(folder, "said", keys["expert"], tags)]
+    for tag in keys.get("custom_envs", {}).values():
+        tag["env_config"]["file_name"] = written(folder, "asked", tag["env_config"], tags)
+    if keys.get("actor_infer"):
+        keys["actor_infer"]["strategy_args"] = {"strategy_name": "hf_infer"}
     return keys
 
 

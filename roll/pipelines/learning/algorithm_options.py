@@ -8,7 +8,7 @@ from typing import Any, Final
 from roll.algorithms.registry import registry, used_options
 from roll.config import RLConfig, SamplingConfig
 
-STD_ESTIMATORS: Final = frozenset({"grpo", "grpo_passk", "gigpo", "step_wise_grpo", "rec"})
+STD_ESTIMATORS: Final = frozenset({"grpo", "grpo_passk", "gigpo", "step_wise_grpo"})
 """Estimators whose option ``scale`` is the key ``norm_adv_by_std_in_grpo``."""
 
 _SCALES: Final = {True: "std", False: "none"}

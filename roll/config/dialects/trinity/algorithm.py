@@ -171,15 +171,15 @@ def _advantage_args(value: Any, look: Look) -> Any:
         return Sets({"divergence_beta": beta} if look(f"{_ALGO}.algorithm_type") == "jsd" and beta is not None else {})
     words = {"epsilon": "eps", "omega": "step_reward_weight"}
     asked = look(f"{_ALGO}.advantage_fn")
-    if "rec" in (asked, look(f"{_ALGO}.algorithm_type")):
-        names["std_normalize"] = "norm_adv_by_std_in_grpo"
     # What is null there is not asked for.
     own = {key: item for key, item in value.items() if key not in names and item is not None}
+    if "std_normalize" in own and "rec" in (asked, look(f"{_ALGO}.algorithm_type")):
+        own["scale"] = "std" if own.pop("std_normalize") else "none"
     given = {} if asked in _OWN_ESTIMATORS else own
     options = {
         f"advantage_options.{words.get(key, key)}": item for key, item in given.items() if key not in _IGNORED_ADVANTAGE
     }
-    left = ", ".join(key for key in value if key in _IGNORED_ADVANTAGE and key not in names)
+    left = ", ".join(key for key in own if key in _IGNORED_ADVANTAGE)
     said = {names[key]: item for key, item in value.items() if key in names}
     return Sets(said | options, note=f"estimators have no {left}, so it is left out" if left else "")
 
@@ -250,8 +250,8 @@ ALGORITHM_ROWS: Final = (
     ),
     Row(
         f"{_ALGO}.advantage_fn_args",
-        ("gamma", "lambd", "norm_adv_by_std_in_grpo", "advantage_options"),
-        "`gamma`, `lam`, of `rec` `std_normalize`; others are options of the estimator",
+        ("gamma", "lambd", "advantage_options"),
+        "`gamma`, `lam`; others are options of the estimator (`std_normalize` of `rec` is `scale`)",
         _advantage_args,
     ),
     Row(f"{_ALGO}.policy_loss_fn", "policy_loss", "`mix_chord` is `chord`", _loss, agrees="loss_type"),

@@ -21,6 +21,7 @@ from roll.strategies.training.deepspeed.engine import (
 from roll.strategies.training.deepspeed.loading import load_shared_out
 from roll.strategies.training.deepspeed.memory import DeviceMemory
 from roll.strategies.training.deepspeed.options import DeepSpeedOptions
+from roll.strategies.training.deepspeed.predictor import whole_head
 from roll.strategies.training.deepspeed.scorer import EngineScorer
 from roll.strategies.training.pytorch.scoring import Scorer
 
@@ -118,6 +119,12 @@ class DeepSpeedInferStrategy:
         """Return the divergence from the reference over the whole vocabulary, ``[batch, sequence]``, 0 outside."""
         self._prepare()
         return self._scorer.compute_divergence(batch)
+
+    def head(self) -> tuple[Tensor, Tensor | None]:
+        """Return weight ``[vocabulary, hidden]`` and bias of the output layer; every rank must call it."""
+        self._prepare()
+        layer: Any = whole_head(self.model.get_output_embeddings())
+        return layer.weight.detach(), None if layer.bias is None else layer.bias.detach()
 
     @property
     def offloaded(self) -> bool:
