@@ -9,6 +9,7 @@ from roll.config.batch_checks import either, multiples_around
 from roll.config.env_manager import EnvManagerConfig
 from roll.config.errors import Problem
 from roll.config.grading_checks import custom_function_problems, graded_problems
+from roll.config.opponents import opponent_problems
 from roll.config.prompt_checks import prompt_problems
 from roll.config.prompt_keys import PROMPTS
 
@@ -19,6 +20,10 @@ def playing_problems(config: AgenticKeys) -> Iterator[Problem]:
     yield from graded_problems(config)
     yield from custom_function_problems(config)
     yield from _domain_problems(config)
+    devices = {role: set(worker.device_mapping or ()) for role, worker in config.roles()}
+    for name in config.opponents:
+        devices.pop(f"opponents.{name}")
+    yield from opponent_problems(config.opponents, devices)
     if config.prompts_per_step:
         yield from prompt_problems(config)
         yield from _mixture_problems(config)

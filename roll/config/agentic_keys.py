@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 from pydantic import Field, model_validator
 
 from roll.config.base import NameList
 from roll.config.env_manager import CustomEnvConfig, EnvManagerConfig, RewardNormalization, ValEnvManagerConfig
+from roll.config.opponents import OPPONENTS, OpponentConfig
 from roll.config.prompt_keys import PromptKeys
-from roll.config.worker import NonNegative, Positive
+from roll.config.worker import NonNegative, Positive, WorkerConfig
 
 
 class AgenticKeys(PromptKeys):
@@ -37,6 +38,11 @@ class AgenticKeys(PromptKeys):
         default_factory=dict, description="A library of tags, to refer to as `${custom_env.SimpleSokoban}`."
     )
 
+    opponents: dict[str, OpponentConfig] = Field(
+        default_factory=dict,
+        description="Models by name that have seats of games (`seats` of an environment) and are not trained: "
+        "`{start: {}}` is the policy before training.",
+    )
     env_modules: NameList = Field(
         default_factory=list,
         description="Python modules to import that register environments of your own; looked for in the working "
@@ -65,6 +71,12 @@ class AgenticKeys(PromptKeys):
         _fill_batch_size(filled, "rollout_batch_size", "train_env_manager", EnvManagerConfig)
         _fill_batch_size(filled, "val_batch_size", "val_env_manager", ValEnvManagerConfig)
         return filled
+
+    def roles(self) -> Iterator[tuple[str, WorkerConfig]]:
+        """Yield the name and keys of every role that the run has."""
+        yield from super().roles()
+        for name, opponent in self.opponents.items():
+            yield f"{OPPONENTS}.{name}", opponent
 
     @property
     def sampled_per_step(self) -> int:

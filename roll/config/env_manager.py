@@ -97,6 +97,11 @@ class EnvManagerConfig(ConfigModel):
     sample_mode: Literal["trajectory", "step"] = Field(
         "trajectory", description="One training sample per episode, or one per turn."
     )
+    compare_seats: Literal["seat", "game"] = Field(
+        "seat",
+        description="Where the policy has several seats of a game, whom a seat is compared with: the same seat of the "
+        "group's other games, or every seat of all of them.",
+    )
     timeouts: Timeouts = Field(default_factory=Timeouts, description="Seconds per phase of an episode.")
     max_retries: NonNegative = Field(
         2,

@@ -33,6 +33,7 @@ from roll.config.experience_sync import SyncConfig
 from roll.config.expert import ExpertConfig
 from roll.config.grading_keys import GradedKeys, QueryFilterConfig, RewardConfig, VerifierConfig
 from roll.config.operators import OperatorsConfig
+from roll.config.opponents import LeagueConfig, OpponentConfig
 from roll.config.pair_keys import PairKeys
 from roll.config.policy_evaluation import PolicyEvaluationKeys
 from roll.config.profiling import ProfileConfig
@@ -81,6 +82,8 @@ _TITLES: dict[type[ConfigModel], str] = {
     RewardNormalization: "`reward_normalization`",
     EnvManagerConfig: "`train_env_manager`, `val_env_manager`",
     Timeouts: "`timeouts` of an env manager",
+    OpponentConfig: "A model in `opponents`",
+    LeagueConfig: "`league` of an opponent",
     CustomEnvConfig: "A tag in `custom_envs` or `custom_env`",
     ToolUse: "`tool_use` of a tag",
     PromptKeys: "Prompts (top level)",

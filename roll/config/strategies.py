@@ -185,6 +185,7 @@ ROLE_ABILITY: Mapping[str, Ability] = {
     "teachers": Ability.SCORE,
     "reward": Ability.SCORE,
     "judges": Ability.GENERATE,
+    "opponents": Ability.GENERATE,
 }
 """What the strategy of a role must be able to do."""
 

@@ -6,7 +6,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 
 from roll.experience.base import Lease
-from roll.trajectories.model import Trajectory, TrajectoryGroup
+from roll.trajectories.model import Trajectory, TrajectoryGroup, group_of_member
 
 
 @dataclass(frozen=True, slots=True)
@@ -121,7 +121,7 @@ def group_of(indexed: Indexed, members: Sequence[Trajectory]) -> TrajectoryGroup
     entry = indexed.entry
     if indexed.segment is not None and indexed.segment.prefix:
         for member in members:
-            member.group_id = entry.group_id
+            member.group_id = group_of_member(member.group_id, entry.group_id)
     return TrajectoryGroup(entry.group_id, entry.tag, list(members), domain=entry.domain, baseline=entry.baseline)
 
 

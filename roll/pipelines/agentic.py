@@ -25,5 +25,6 @@ class AgenticPipeline(PlayingRun[AgenticConfig], RLPipeline[AgenticConfig]):
 
     def make_learner(self) -> Learner:
         """Return what turns scores into advantages, and these into new weights."""
-        mode = self.config.train_env_manager.sample_mode
-        return Learner(self.config, self.core, self.progress, mode, self.experts, self.answers)
+        manager, mode = self.config.train_env_manager, self.config.train_env_manager.sample_mode
+        beside = (self.experts, self.answers, manager.compare_seats)
+        return Learner(self.config, self.core, self.progress, mode, *beside)

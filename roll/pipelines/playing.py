@@ -8,9 +8,11 @@ from typing import Any, TypeVar
 
 from roll.config import PlayingConfig
 from roll.distributed import Cluster
+from roll.pipelines.learning.batches import TrainingBatch
 from roll.pipelines.reporting.domain_metrics import domain_metrics, evaluation_metrics
 from roll.pipelines.reporting.metrics import generation_metrics
 from roll.pipelines.roles.core import build_core
+from roll.pipelines.roles.opponents import leagues
 from roll.pipelines.roles.pool import WorkerPool
 from roll.pipelines.sampled import Learns, SampledRun
 from roll.pipelines.sampling.evaluation import sample_all
@@ -64,6 +66,20 @@ class PlayingRun(SampledRun[Config]):
             self.prompts = Prompts(config, self.core, data, graders, config.prompts_per_step, beside=levels)
             sources.append(self.prompts.source())
         self.give_groups(sources)
+
+    async def update(self, batch: TrainingBatch, step: int) -> dict[str, float]:
+        """Learn from a batch, and let the policy join the leagues whose time it is."""
+        learned = await super().update(batch, step)
+        for league in leagues(self.config, self.core.cluster.groups):
+            await league.grow(step, self.core.trainer)
+        return learned
+
+    async def ready(self, first: int, resumed: bool) -> None:
+        """Give engines their weights, and leagues their members."""
+        await super().ready(first, resumed)
+        if resumed:
+            for league in leagues(self.config, self.core.cluster.groups):
+                await league.restore(first)
 
     async def measure(self) -> dict[str, float]:
         """Return what engines and workers report of the step; the workers with environments ask the engines too."""

@@ -87,7 +87,8 @@ class GroupPlayer(Generic[What]):
 
         Returns:
             As many as the task says, by number: the sound ones with the smallest numbers. Where too few are sound,
-            broken ones, which have an error status, make up the number.
+            broken ones, which have an error status, make up the number. Of games that the policy plays against itself
+            as many for each seat, seat after seat.
 
         Raises:
             GroupMismatchError: If they started from different observations.
@@ -111,11 +112,14 @@ class GroupPlayer(Generic[What]):
                 played = [member.result() for member in members]
         finally:
             await cancel(started)
-        check_group(member for member in played if not member.status.is_error)
-        if self._grade is not None:
-            await self._grade(played)
-        baseline = _baseline(greedy[0].result()) if greedy else None
-        return TrajectoryGroup(task.group_id, task.tag, played, domain=task.domain, baseline=baseline)
+        seats = _by_seat(played)
+        for members_of_seat in seats:
+            check_group(member for member in members_of_seat if not member.status.is_error)
+            if self._grade is not None:
+                await self._grade(members_of_seat)
+        baseline = _baseline(greedy[0].result()) if greedy and len(seats) == 1 else None
+        everybody = [member for members_of_seat in seats for member in members_of_seat]
+        return TrajectoryGroup(task.group_id, task.tag, everybody, domain=task.domain, baseline=baseline)
 
     async def _choose(self, tasks: Sequence[asyncio.Future[Trajectory]], size: int) -> list[Trajectory]:
         """Wait until it is clear which members make up the group."""
@@ -139,6 +143,16 @@ class GroupPlayer(Generic[What]):
             await asyncio.wait(running, timeout=left, return_when=asyncio.FIRST_COMPLETED)
         broken = [task.result() for task in tasks if task.result().status.is_error]
         return sorted(chosen + broken[: size - len(chosen)], key=lambda member: member.episode)
+
+
+def _by_seat(played: Sequence[Trajectory]) -> list[list[Trajectory]]:
+    """Return the members of each seat that a policy had in the games."""
+    games = [[member, *member.beside] for member in played]
+    for member in played:
+        member.beside = []
+    # A game that could not begin has one member, whatever others have.
+    most = max(map(len, games), default=0)
+    return [[game[seat] for game in games if seat < len(game)] for seat in range(most)]
 
 
 def _sound(tasks: Iterable[asyncio.Future[Trajectory]], size: int, wait_for_earlier: bool) -> list[Trajectory]:

@@ -6,8 +6,12 @@ milliseconds. Tensors are made in :mod:`roll.trajectories.batch`.
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass, field
 from enum import StrEnum
+from typing import Final
+
+_SEAT: Final = re.compile(r"(seat\d+-)")
 
 
 class Status(StrEnum):
@@ -105,6 +109,8 @@ class Trajectory:
         messages: The first messages (system and user) as text, for review.
         retries: How often the episode was begun before, and failed through no fault of the policy.
         began: When it began, in Unix seconds; 0 where that is not known. No part of what two are compared by.
+        seat: The seat that it had in a game with several; empty where there is one player.
+        beside: The trajectories of other policies in the same game, until the group has them; never stored.
     """
 
     tag: str
@@ -122,6 +128,8 @@ class Trajectory:
     messages: list[dict[str, str]] = field(default_factory=list)
     retries: int = 0
     began: float = field(default=0.0, compare=False)
+    seat: str = ""
+    beside: list[Trajectory] = field(default_factory=list)
 
     @property
     def success(self) -> bool:
@@ -181,3 +189,19 @@ class TrajectoryGroup:
     def scores(self) -> list[float]:
         """Scores of the members that did not break."""
         return [member.score or 0.0 for member in self.trajectories if not member.status.is_error]
+
+
+def seat_group(group_id: str, seat: int) -> str:
+    """Return the id by which the members of a group are compared that had the same seat of a game."""
+    return f"seat{seat}-{group_id}"
+
+
+def group_of_member(own: str, group_id: str) -> str:
+    """Return what a member's group is called when the group gets another id.
+
+    Args:
+        own: What it was called: the id of the group, or that of a seat in it (:func:`seat_group`).
+        group_id: The new id of the group.
+    """
+    seat = _SEAT.match(own)
+    return f"{seat[1]}{group_id}" if seat else group_id

@@ -73,6 +73,7 @@ SCHEMA = pa.schema(
         ("metrics", _NUMBERS),
         ("messages", pa.list_(_MESSAGE)),
         ("began", pa.float64()),
+        ("seat", pa.string()),
         ("turns", pa.list_(_TURN)),
     ]
 )
@@ -271,6 +272,7 @@ def _row(trajectory: Trajectory) -> dict[str, Any]:
         "metrics": _pairs(trajectory.metrics),
         "messages": [_message_row(message) for message in trajectory.messages],
         "began": trajectory.began,
+        "seat": _text(trajectory.seat),
         "turns": [_turn_row(turn) for turn in trajectory.turns],
     }
 
@@ -324,6 +326,7 @@ def _trajectory(row: Mapping[str, Any]) -> Trajectory:
         messages=[_message(message) for message in row["messages"]],
         retries=row.get("retries") or 0,  # files of earlier releases have no such column
         began=row.get("began") or 0.0,
+        seat=row.get("seat") or "",
     )
 
 

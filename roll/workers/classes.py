@@ -19,6 +19,7 @@ _DEFAULTS: dict[str, type[Any]] = {
     "teachers": ScoreWorker,
     "actor_infer": EngineWorker,
     "judges": EngineWorker,
+    "opponents": EngineWorker,
     "train_env_manager": EnvironmentWorker,
     "val_env_manager": EnvironmentWorker,
 }

@@ -2,13 +2,18 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from pathlib import Path
+
 import torch
+from safetensors.torch import load_file
 from transformers import PreTrainedModel
 
 from roll.config import SamplingConfig
+from roll.distributed import worker_context
 from roll.distributed.weight_sync import Place, WeightOffer
 from roll.generation import Activity, Completion, GenerationRequest
-from roll.strategies.base import GenerationStrategy, TellsFingerprints
+from roll.strategies.base import GenerationStrategy, TellsFingerprints, WeightUpdate
 from roll.strategies.fingerprints import Fingerprints
 from roll.workers.engine_weights import weight_inbox
 from roll.workers.factory import generation_strategy
@@ -23,7 +28,8 @@ class EngineWorker:
         config: The run.
         registered: What user code registered in the driver.
         model: A model of this process to sample from, instead of a copy.
-        activity: Tells the engine when everything is quiet.
+        activity: Tells the engine when everything is quiet; where a role has several, each engine has its own.
+        role: Whose engine it is.
 
     Raises:
         ConfigError: If the model cannot be loaded.
@@ -34,10 +40,12 @@ class EngineWorker:
         config: SamplingConfig,
         registered: Registered,
         model: PreTrainedModel | None = None,
-        activity: Activity | None = None,
+        activity: Activity | Sequence[Activity] | None = None,
+        role: str = "actor_infer",
     ) -> None:
         set_up(config, registered)
-        self._engine: GenerationStrategy = generation_strategy(config, model, activity)
+        own = activity[worker_context().rank] if isinstance(activity, Sequence) else activity
+        self._engine: GenerationStrategy = generation_strategy(config, model, own, role)
         self._inbox = weight_inbox(self._engine)
 
     async def generate(self, request: GenerationRequest) -> Completion:
@@ -87,6 +95,12 @@ class EngineWorker:
     async def receive_weights(self, link: str) -> int:
         """Receive weights and load them; returns their version."""
         return await self._inbox.receive(link)
+
+    async def load(self, folder: Path, version: int) -> None:
+        """Sample from the weights of a folder in Hugging Face format from now on."""
+        files = sorted(folder.glob("*.safetensors"))
+        tensors = [pair for file in files for pair in load_file(file).items()]
+        await self._engine.update_weights(WeightUpdate(version, tensors))
 
     async def fingerprints(self) -> Fingerprints | None:
         """Return fingerprints of the weights that the engine computes with; ``None`` from one that cannot tell."""

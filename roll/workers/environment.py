@@ -16,6 +16,7 @@ from roll.env_managers.agent import AgentEnvManager
 from roll.env_managers.event_loop import EnvEventLoop
 from roll.env_managers.records import EnvManagerLimits, EpisodeSpec, Timeouts
 from roll.env_managers.retrying import Retries, play_again
+from roll.env_managers.seats import SeatsEnvManager
 from roll.env_managers.templates import Templates
 from roll.env_managers.trajectory import TrajectoryEnvManager
 from roll.envs import Tag, get_env_class, get_tag, make
@@ -26,6 +27,7 @@ from roll.schedulers.generation import GenerationScheduler
 from roll.trajectories.model import Trajectory
 from roll.workers.engine_client import Engines
 from roll.workers.loading import Text, load_text
+from roll.workers.opponents import OpponentEngines, OpponentSeats
 from roll.workers.setup import Registered, set_up
 
 DEFAULT_TURNS = 10
@@ -41,6 +43,7 @@ class EnvironmentWorker:
         engines: What samples.
         text: Tokenizer and renderer; ``None`` loads them.
         activity: Told when an episode works outside the engine.
+        opponents: Models that have seats of games and are not trained.
     """
 
     def __init__(
@@ -51,6 +54,7 @@ class EnvironmentWorker:
         engines: Engines,
         text: Text | None = None,
         activity: Activity | None = None,
+        opponents: Mapping[str, OpponentEngines] | None = None,
     ) -> None:
         set_up(config, registered)
         manager: EnvManagerConfig = getattr(config, section)
@@ -69,9 +73,17 @@ class EnvironmentWorker:
         )
         self._managers = {False: build(generating), True: build(greedy)}
         self._endpoint = AgentEndpoint(config.pretrain)
+        seats = {
+            name: OpponentSeats(
+                config, name, given, sampling_params(config.opponents[name].sampling(generating)), prefix
+            )
+            for name, given in (opponents or {}).items()
+        }
         for playing in (*self._managers[False].values(), *self._managers[True].values()):
             if isinstance(playing, AgentEnvManager):
                 playing.endpoint = self._endpoint
+            if isinstance(playing, SeatsEnvManager):
+                playing.opponents, playing.release = seats, self._generation.release
         self._make_env = {name: environment(name, manager) for name in manager.tags}
         self._retries = Retries(manager.max_retries, manager.retry_wait)
 

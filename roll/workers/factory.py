@@ -118,26 +118,32 @@ def scorer_job(config: TrainerKeys, role: str) -> ScorerJob:
 
 
 def generation_strategy(
-    config: SamplingConfig, model: PreTrainedModel | None = None, activity: Activity | None = None
+    config: SamplingConfig,
+    model: PreTrainedModel | None = None,
+    activity: Activity | None = None,
+    role: str = "actor_infer",
 ) -> GenerationStrategy:
-    """Start the engine of ``actor_infer``.
+    """Start the engine of ``actor_infer``, or of an opponent.
 
     Args:
         config: The run.
         model: A model in this process to sample from, instead of a copy of its own.
         activity: Tells the engine when everything is quiet; ``None`` for a run that need not be reproducible.
+        role: Which role.
 
     Raises:
         ConfigError: If the model cannot be loaded or the engine cannot be had.
     """
-    engine = config.actor_infer
-    name, given, path = _chosen(engine, "actor_infer")
-    require_available(name, role="actor_infer")
+    engine = config.role(role)
+    name, given, path = _chosen(engine, role)
+    require_available(name, role=role)
     _prepare(name)
     devices = engine.num_gpus_per_worker if engine.device_mapping else 1
+    # The policy is sampled from as it is trained; an opponent is a model of its own.
+    source = "actor_train" if role == "actor_infer" else role
     job = EngineJob(
-        folder=partial(model_folder, config, "actor_train"),
-        load=partial(_frozen, config, "actor_train"),
+        folder=partial(model_folder, config, source),
+        load=partial(_frozen, config, source),
         shared_model=model,
         strategy_config=engine.strategy_args.about.divided(given, devices),
         path=path,

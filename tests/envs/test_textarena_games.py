@@ -118,8 +118,9 @@ def silent(told: str, luck: np.random.Generator) -> str:
 
 
 def duel(opponent: Any, moves: list[str], **options: Any) -> tuple[list[Any], Any]:
-    env = make("TicTacToe", opponent=opponent, **options)
-    env.reset(seed=options.pop("seed", 1))
+    seat = options.pop("seat", 0)
+    env = make("TicTacToe", seats=["policy", opponent][:: 1 if seat == 0 else -1], shuffle=False, **options)
+    env.reset(seed=1)
     return [env.step(move) for move in moves], env
 
 
@@ -168,11 +169,10 @@ def test_seats_and_the_opponents_moves_are_the_seeds() -> None:
 
 
 def test_an_opponent_that_is_none_is_told() -> None:
-    for opponent, told in (("rondom", "name random, a module:function, or an endpoint"), ("no_such:move", "no_such")):
-        with pytest.raises(EnvConfigError, match=told):
-            make("TicTacToe", opponent=opponent)
-    with pytest.raises(EnvConfigError, match="seat=2"):
-        make("TicTacToe", seat=2)
+    with pytest.raises(EnvConfigError, match="no_such"):
+        make("TicTacToe", seats=["policy", "no_such:move"])
+    with pytest.raises(EnvConfigError, match="one of them must be 'policy'"):
+        make("TicTacToe", seats=["random", "random"])
     with pytest.raises(EnvConfigError, match="cannot be begun by 2 players"):
         make("TicTacToe", game="GuessTheNumber-v0")
 
@@ -210,4 +210,4 @@ def test_a_model_behind_an_endpoint_has_the_other_seat(monkeypatch: pytest.Monke
     with pytest.raises(UnavailableError, match="ConnectError"):
         duel(opponent, ["[3]"], seat=0)
     with pytest.raises(EnvConfigError, match="an endpoint has url, model, and api_key"):
-        make("TicTacToe", opponent={"url": "http://127.0.0.1:1"})
+        make("TicTacToe", seats=["policy", {"url": "http://127.0.0.1:1"}])

@@ -24,7 +24,7 @@ FETCHES = frozenset(
     "WordSearch Wordle".split()
 )
 """Games that download words when they are imported, or ask a model behind a network."""
-_INSTRUCTION = "Play the game. Answer with your move in square brackets as the game asks for it, such as {example}."
+INSTRUCTION = "Play the game. Answer with your move in square brackets as the game asks for it, such as {example}."
 _EARLIER = "…"
 
 
@@ -51,9 +51,6 @@ class TextArenaEnv(TextEnv):
         MissingDependencyError: If textarena is not installed.
     """
 
-    players = 1
-    seat = 0
-
     def __init__(
         self,
         game: str,
@@ -68,64 +65,57 @@ class TextArenaEnv(TextEnv):
         render_mode: str | None = "ansi",
     ) -> None:
         self._options = json.dumps(dict(game_options or {}), sort_keys=True)
-        _check(game, self._options, self.players)
+        check(game, self._options, 1)
         self.name, self.longest = game, int(longest)
-        self._luck = _Luck(0)
+        self._luck = Luck(0)
         super().__init__(
             actions=actions,
             action_pattern=action_pattern,
             format_penalty=format_penalty,
             worst_reward=worst,
             max_steps=max_steps,
-            env_instruction=env_instruction or _INSTRUCTION.format(example=actions[0] if actions else "[your move]"),
+            env_instruction=env_instruction or INSTRUCTION.format(example=actions[0] if actions else "[your move]"),
             render_mode=render_mode,
         )
 
     def start(self) -> str:
-        """Make the game and reset it with a seed drawn from ours.
-
-        Raises:
-            RuntimeError: Others ended it before the policy's first move.
-        """
-        self._luck = _Luck(int(self.np_random.integers(1 << 31)))
+        """Make the game and reset it with a seed drawn from ours."""
+        self._luck = Luck(int(self.np_random.integers(1 << 31)))
         with self._luck.drawn():
-            self.game = _begun(self.name, self._options, self._luck.seed, self.players)
-        if self._others():
-            raise RuntimeError(f"{self.name} was over before the policy moved")
-        with self._luck.drawn():
-            return self._said()
+            self.game = begun(self.name, self._options, self._luck.seed, 1)
+            return said(self.game, self.longest)
 
     def act(self, action: str) -> Outcome:
         """Make a move."""
         with self._luck.drawn():
             over, _ = self.game.step(action=action)
             refused = not over and bool(self.game.state.error_count)
-        over = over or self._others()
-        with self._luck.drawn():
-            told = "" if over else self._said()
+            told = "" if over else said(self.game, self.longest)
             rewards, info = self.game.close() if over else ({}, {})
         if not over:
             return Outcome(told, {"game": 0.0}, effective=not refused)
-        reward = float(rewards[self.seat])
-        reason = str((info.get(self.seat) or {}).get("reason") or "The end.")
+        reward = float(rewards[0])
+        reason = str((info.get(0) or {}).get("reason") or "The end.")
         return Outcome(reason, {"game": reward}, terminated=True, success=reward >= 1.0)
 
-    def _others(self) -> bool:
-        """Let other players move until it is the policy's turn; return whether the game is over."""
-        return False
 
-    def _said(self) -> str:
-        """Return what the game has said since it was last asked, without the player's own words."""
-        kinds = library("textarena", "textarena").ObservationType
-        _, messages = self.game.get_observation()
-        text = "\n".join(said.strip() for _, said, kind in messages if kind is not kinds.PLAYER_ACTION)
-        return text if len(text) <= self.longest else f"{_EARLIER}{text[-self.longest :]}"
+def said(game: Any, longest: int) -> str:
+    """Return what a game has said to the player that is to move since it was last asked, without that one's own words.
+
+    Args:
+        game: The game; its luck is drawn.
+        longest: Most characters; what is older is left out.
+    """
+    kinds = library("textarena", "textarena").ObservationType
+    _, messages = game.get_observation()
+    text = "\n".join(words.strip() for _, words, kind in messages if kind is not kinds.PLAYER_ACTION)
+    return text if len(text) <= longest else f"{_EARLIER}{text[-longest:]}"
 
 
 _ONE_AT_A_TIME = threading.Lock()
 
 
-class _Luck:
+class Luck:
     """What the global generators of Python and NumPy hold while one game is stepped."""
 
     def __init__(self, seed: int) -> None:
@@ -148,15 +138,27 @@ class _Luck:
                 np.random.set_state(numpy)
 
 
-def _begun(name: str, options: str, seed: int, players: int) -> Any:
+def begun(name: str, options: str, seed: int, players: int) -> Any:
+    """Return a game of TextArena that has begun.
+
+    Args:
+        name: Its id.
+        options: Its own options, as JSON.
+        seed: Of its luck.
+        players: How many play.
+    """
     game = library("textarena", "textarena").make(f"{name}-raw", **json.loads(options))
     game.reset(num_players=players, seed=seed)
     return game
 
 
 @lru_cache(maxsize=64)
-def _check(name: str, options: str, players: int) -> None:
-    """Begin a game once, for what is wrong with its name or its options."""
+def check(name: str, options: str, players: int) -> None:
+    """Begin a game once, for what is wrong with its name or its options.
+
+    Raises:
+        EnvConfigError: There is no such game for so many players, or it needs a network.
+    """
     library("textarena", "textarena")
     games = library("textarena.envs.registration", "textarena").ENV_REGISTRY
     if f"{name}-raw" not in games:
@@ -164,9 +166,9 @@ def _check(name: str, options: str, players: int) -> None:
     place = str(games[f"{name}-raw"].entry_point).split(".")
     if FETCHES & set(place):
         raise EnvConfigError(f"game={name!r}: it fetches words or answers from a network, which is not done here")
-    with _Luck(0).drawn():
+    with Luck(0).drawn():
         try:
-            _begun(name, options, 0, players)
+            begun(name, options, 0, players)
         except Exception as error:
             who = "one player" if players == 1 else f"{players} players"
             raise EnvConfigError(

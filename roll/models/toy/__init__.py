@@ -4,7 +4,7 @@
 from nothing; the results are shipped in ``weights/`` and ``weights_math/`` (under 4 MB each), so that a first run needs
 no download. ``toy_sokoban`` plays Sokoban only, with a network that can learn to plan
 (``python -m roll.models.toy.build_sokoban``, ``weights_sokoban/``). ``toy_mixed`` goes on from there and does easy sums
-too (``weights_mixed/``).
+too (``weights_mixed/``). ``toy_duel`` plays tic-tac-toe in TextArena's words (``weights_duel/``).
 """
 
 from pathlib import Path
@@ -13,12 +13,14 @@ WEIGHTS_DIRECTORY = Path(__file__).parent / "weights"
 MATH_WEIGHTS_DIRECTORY = Path(__file__).parent / "weights_math"
 SOKOBAN_WEIGHTS_DIRECTORY = Path(__file__).parent / "weights_sokoban"
 MIXED_WEIGHTS_DIRECTORY = Path(__file__).parent / "weights_mixed"
+DUEL_WEIGHTS_DIRECTORY = Path(__file__).parent / "weights_duel"
 
 TOYS = {
     "toy": WEIGHTS_DIRECTORY,
     "toy_math": MATH_WEIGHTS_DIRECTORY,
     "toy_sokoban": SOKOBAN_WEIGHTS_DIRECTORY,
     "toy_mixed": MIXED_WEIGHTS_DIRECTORY,
+    "toy_duel": DUEL_WEIGHTS_DIRECTORY,
 }
 """Where the shipped policies are, by the name that ``pretrain`` gives them."""
 

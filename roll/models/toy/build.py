@@ -23,16 +23,18 @@ import torch
 from transformers import PreTrainedTokenizerFast, Qwen3Config, Qwen3ForCausalLM
 
 from roll.models.toy import (
+    DUEL_WEIGHTS_DIRECTORY,
     MATH_WEIGHTS_DIRECTORY,
     MIXED_WEIGHTS_DIRECTORY,
     SOKOBAN_WEIGHTS_DIRECTORY,
     WEIGHTS_DIRECTORY,
     arithmetic,
+    duel,
     games,
     mixed,
 )
 from roll.models.toy.demonstrations import Encode
-from roll.models.toy.tokenizer import build_tokenizer
+from roll.models.toy.tokenizer import SPLIT_PATTERN, build_tokenizer
 from roll.rendering.chat import ChatRenderer
 from roll.strategies.jobs import TrainOptions
 from roll.strategies.training.pytorch.train import FsdpTrainStrategy
@@ -56,6 +58,7 @@ class Recipe:
         batch_size: Demonstrations per step.
         learning_rate: Peak learning rate (cosine, 10 % warm-up).
         start: The policy to go on from, with its tokenizer; ``None`` to begin from nothing.
+        pattern: What may become a token.
     """
 
     weights: Path
@@ -66,11 +69,13 @@ class Recipe:
     batch_size: int
     learning_rate: float
     start: Path | None = None
+    pattern: str = SPLIT_PATTERN
 
 
 RECIPES = {
     "games": Recipe(WEIGHTS_DIRECTORY, games.corpus, 512, games.teachers, 600, 64, 2e-3),
     "math": Recipe(MATH_WEIGHTS_DIRECTORY, arithmetic.corpus, 512, arithmetic.teachers, 700, 128, 3e-3),
+    "duel": Recipe(DUEL_WEIGHTS_DIRECTORY, duel.corpus, 512, duel.teachers, 240, 64, 3e-3, pattern=duel.PATTERN),
     "mixed": Recipe(
         MIXED_WEIGHTS_DIRECTORY, games.corpus, 512, mixed.teachers, 420, 128, 2e-3, start=SOKOBAN_WEIGHTS_DIRECTORY
     ),
@@ -122,7 +127,7 @@ def build(
     steps = recipe.steps if steps is None else steps
     batch_size = recipe.batch_size if batch_size is None else batch_size
     if recipe.start is None:
-        tokenizer = build_tokenizer(recipe.corpus(), recipe.vocabulary_size)
+        tokenizer = build_tokenizer(recipe.corpus(), recipe.vocabulary_size, recipe.pattern)
         model = build_model(tokenizer, seed)
     else:
         tokenizer = PreTrainedTokenizerFast.from_pretrained(recipe.start)

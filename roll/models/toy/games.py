@@ -38,12 +38,14 @@ class Course:
         share: Relative number of demonstrations.
         system: System message; may hold ``{instruction}``.
         user: User message of every turn; may hold ``{observation}``.
+        answer: A response; holds ``{action}``.
     """
 
     tag: str
     share: float
     system: str
     user: str = "{observation}"
+    answer: str = "<answer>{action}</answer>"
 
 
 def sokoban_action(env: TextEnv) -> str | None:
@@ -87,12 +89,18 @@ def corpus() -> Iterator[str]:
 
 def teachers(renderer: ChatRenderer, encode: Encode, seed: int) -> tuple[Iterator[Sample], Iterator[Sample]]:
     """Return the games of the perfect and of the careless teacher, each without end."""
-    teach = partial(demonstrations, COURSES, renderer, encode)
+    teach = partial(demonstrations, lessons(), renderer, encode)
     return teach(seed=seed, noise=NOISE), teach(seed=seed + 1, noise=CARELESSNESS, imitate_noise=True)
 
 
+def lessons(courses: Sequence[Course] = COURSES) -> list[tuple[Course, TextEnv, Solver]]:
+    """Return courses with environments of their own, and with who solves each kind of game."""
+    envs = [make(course.tag) for course in courses]
+    return [(course, env, SOLVERS[type(env)]) for course, env in zip(courses, envs, strict=True)]
+
+
 def demonstrations(
-    courses: Sequence[Course],
+    lessons: Sequence[tuple[Course, TextEnv, Solver]],
     renderer: ChatRenderer,
     encode: Encode,
     *,
@@ -103,7 +111,7 @@ def demonstrations(
     """Yield demonstrations without end.
 
     Args:
-        courses: What to demonstrate, drawn by their shares.
+        lessons: What to demonstrate, drawn by their shares, in which environment, and who plays.
         renderer: Turns messages into tokens.
         encode: Tokenises an answer.
         seed: Fixes everything.
@@ -111,11 +119,10 @@ def demonstrations(
         imitate_noise: Whether random actions are trained on as well.
     """
     random = np.random.default_rng(seed)
-    shares = np.array([course.share for course in courses])
-    envs = [make(course.tag) for course in courses]
+    shares = np.array([course.share for course, _, _ in lessons])
     while True:
-        choice = int(random.choice(len(courses), p=shares / shares.sum()))
-        game = _play(courses[choice], envs[choice], renderer, encode, random, noise, imitate_noise)
+        course, env, solver = lessons[int(random.choice(len(lessons), p=shares / shares.sum()))]
+        game = _play(course, env, solver, renderer, encode, random, noise, imitate_noise)
         if any(game.response_mask):
             yield game
 
@@ -123,13 +130,13 @@ def demonstrations(
 def _play(
     course: Course,
     env: TextEnv,
+    solver: Solver,
     renderer: ChatRenderer,
     encode: Encode,
     random: np.random.Generator,
     noise: float,
     imitate_noise: bool,
 ) -> Sample:
-    solver = SOLVERS[type(env)]
     observation, _ = env.reset(seed=int(random.integers(2**62)))
     messages = [
         {"role": "system", "content": course.system.replace("{instruction}", env.instruction)},
@@ -144,10 +151,11 @@ def _play(
         is_noise = random.random() < noise
         if is_noise:
             action = str(random.choice(np.array(env.actions)))
-        answer = encode(f"<answer>{action}</answer>") + [renderer.stop_token_ids[0]]
+        response = course.answer.replace("{action}", action)
+        answer = encode(response) + [renderer.stop_token_ids[0]]
         tokens += answer
         trained += [imitate_noise or not is_noise] * len(answer)
-        observation, _, terminated, truncated, _ = env.step(f"<answer>{action}</answer>")
+        observation, _, terminated, truncated, _ = env.step(response)
         if terminated or truncated:
             break
         bridge = renderer.next_ids(

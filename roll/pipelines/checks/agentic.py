@@ -76,7 +76,8 @@ def _tag_problems(config: PlayingConfig) -> Iterator[Problem]:
 def _environment_problems(config: PlayingConfig, name: str, manager: EnvManagerConfig, key: str) -> Iterator[Problem]:
     """Make one environment and close it again."""
     try:
-        closing = environment(name, manager)().close()
+        env = environment(name, manager)()
+        closing = env.close()
         if inspect.iscoroutine(closing):
             asyncio.run(closing)
     except Exception as error:
@@ -85,6 +86,11 @@ def _environment_problems(config: PlayingConfig, name: str, manager: EnvManagerC
         # A file or a package may be there on another machine.
         kind = Absent if any(isinstance(each, FileNotFoundError | ImportError) for each in causes(error)) else Problem
         yield kind(place, message, f"correct what tag {name} is made with.", _env_config(config, name))
+        return
+    for opponent in sorted(set(getattr(env, "opponents", ())) - set(config.opponents)):
+        message = f"a seat of {name} is {opponent!r}'s, which is no opponent of the run."
+        fix = f"add it, such as opponents: {{{opponent}: {{}}}} for the policy before training; or give the seat to "
+        yield Problem("opponents", message, f"{fix}policy, random, module:function or an endpoint.")
 
 
 def _manager_problems(config: PlayingConfig, tag: Tag) -> Iterator[Problem]:

@@ -11,7 +11,7 @@ from typing import Final
 from roll.config.experience import ExperienceConfig
 from roll.experience.base import ExperienceStore, KeepsFiles
 from roll.pipelines.experience.syncing import Synchronizer
-from roll.trajectories.model import TrajectoryGroup
+from roll.trajectories.model import TrajectoryGroup, group_of_member
 
 _LOOK_EVERY: Final = 0.2
 """Seconds between two looks at whether a store has room."""
@@ -70,7 +70,7 @@ class Explorer:
         if self._config.writer is None:
             return group
         name = f"{self._config.writer}/{group.group_id}"
-        members = [replace(member, group_id=name) for member in group.trajectories]
+        members = [replace(member, group_id=group_of_member(member.group_id, name)) for member in group.trajectories]
         return replace(group, group_id=name, trajectories=members)
 
     async def wait_for_room(self) -> None:

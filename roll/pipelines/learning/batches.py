@@ -43,6 +43,7 @@ def training_batch(
     max_length: int,
     pad_token_id: int,
     answers: Sequence[Sample] | None = None,
+    compare_seats: Literal["seat", "game"] = "seat",
 ) -> TrainingBatch:
     """Turn trajectories into a padded batch; those that broke are left out.
 
@@ -53,6 +54,7 @@ def training_batch(
         pad_token_id: Fills rows behind their end.
         answers: Samples of experts that join these groups, below those of the trajectories; the batch then says which
             rows they are (``expert``).
+        compare_seats: Whom a seat of a game is compared with: the same seat of the group's other games, or all.
 
     Raises:
         RolloutError: If nothing is left to train on.
@@ -63,6 +65,9 @@ def training_batch(
         if not is_trainable(trajectory):
             continue
         samples = samples_from(trajectory, sample_mode, max_length=max_length)
+        if compare_seats == "game":
+            for sample in samples:
+                sample.group_id = group.group_id
         batch.samples += samples
         batch.scores += [trajectory.score or 0.0] * len(samples)
         batch.truncated += [trajectory.status is Status.TRUNCATED_LENGTH] * len(samples)

@@ -45,6 +45,7 @@ class Learner:
         sample_mode: One sample per trajectory, or one per turn.
         experts: What is learned from beside the trajectories.
         answers: What experts answered to the same prompts.
+        compare_seats: Whom a seat of a game is compared with.
     """
 
     def __init__(
@@ -55,6 +56,7 @@ class Learner:
         sample_mode: Literal["trajectory", "step"] = "trajectory",
         experts: Experts | None = None,
         answers: Answers | None = None,
+        compare_seats: Literal["seat", "game"] = "seat",
     ) -> None:
         self.config = config
         self.core = core
@@ -62,6 +64,7 @@ class Learner:
         self.sample_mode = sample_mode
         self.experts = experts
         self.answers = answers
+        self.compare_seats = compare_seats
         self.update_plan = config.update_plan()
         self.credit = CreditState.from_config(config)
         self.objective = PolicyObjective.from_config(config)
@@ -80,6 +83,7 @@ class Learner:
             max_length=length,
             pad_token_id=self._padding,
             answers=None if self.answers is None else list(self.answers.samples(groups)),
+            compare_seats=self.compare_seats,
         )
         if "groups" in LOSSES.get(self.config.policy_loss_name).needs:
             batch.tensors[PAIR] = encode([sample.group_id for sample in batch.samples], len(batch.samples)).codes

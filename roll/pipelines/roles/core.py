@@ -11,19 +11,21 @@ from functools import partial
 from transformers import PreTrainedModel
 
 from roll.algorithms.distillation import Divergence
-from roll.config import SamplingConfig
+from roll.config import PlayingConfig, SamplingConfig
 from roll.config.strategies import FROZEN
 from roll.distributed import Cluster, LocalGroup, WorkerGroup, WorkerSpec
 from roll.generation import Activity
 from roll.pipelines.roles.device_sharing import DeviceSharing
 from roll.pipelines.roles.engines import EngineRole
 from roll.pipelines.roles.models import ScoreRole, TrainRole
+from roll.pipelines.roles.opponents import start_opponents
 from roll.pipelines.roles.pool import WorkerPool
 from roll.pipelines.roles.weight_check import WeightCheck, check_options
 from roll.schedulers.generation import GenerationScheduler, waits_for_quiet
 from roll.workers.classes import worker_class
 from roll.workers.engine import wire_dtype
 from roll.workers.loading import Text, require_same_tokens
+from roll.workers.opponents import OpponentEngines
 from roll.workers.setup import Registered
 
 
@@ -38,6 +40,7 @@ class Sampler(Text):
         generation: Routes the driver's own requests to the engines.
         activity: Tells the engine when everything is quiet; ``None`` for a run that need not be reproducible bit by
             bit, or cannot be.
+        opponents: Models that have seats of games and are not trained.
         pools: Workers of which any can do a piece of work: environments, graders.
         judges: Sample from the models that grade, by name.
     """
@@ -47,6 +50,7 @@ class Sampler(Text):
     engines: EngineRole
     generation: GenerationScheduler
     activity: Activity | None
+    opponents: Mapping[str, OpponentEngines] = field(default_factory=dict)
     pools: list[WorkerPool] = field(default_factory=list)
     judges: dict[str, EngineRole] = field(default_factory=dict)
 
@@ -131,7 +135,12 @@ async def build_sampler(
         generation.replace(rank, engines.engines.client(rank))
 
     engines.on_restart(made_again)
+    opponents = {}
+    if isinstance(config, PlayingConfig) and stand_in is None:
+        require_same_tokens(config, text, [f"opponents.{name}" for name in config.opponents])
+        opponents = await start_opponents(config, cluster, registered, activity)
     return Sampler(
+        opponents=opponents,
         tokenizer=text.tokenizer,
         renderer=text.renderer,
         cluster=cluster,

@@ -38,7 +38,7 @@ async def sample_all(
 
     def show(member: Trajectory, greedy: bool) -> None:
         nonlocal done, tokens
-        done, tokens = done + 1, tokens + member.completion_tokens
+        done, tokens = done + 1, tokens + sum(each.completion_tokens for each in (member, *member.beside))
         progress.rollout_progress(done, total, tokens)
         progress.sample(partial(sample_of, member))
 

@@ -111,8 +111,14 @@ class GradedPlay:
         """Play one episode of a level."""
         trajectory = await self._play(task, episode, greedy)
         grading = self._graders.get(task.tag)
-        if grading is None or trajectory.status.is_error or not trajectory.turns:
-            return trajectory
+        if grading is not None:
+            for each in (trajectory, *trajectory.beside):
+                await self._grade(each, grading)
+        return trajectory
+
+    async def _grade(self, trajectory: Trajectory, grading: EpisodeGrader) -> None:
+        if trajectory.status.is_error or not trajectory.turns:
+            return
         begun = time.perf_counter()
         grade = await grading.grader.grade(episode_request(trajectory, grading.domain, grading.max_response_tokens))
         trajectory.turns[-1].seconds["reward"] = time.perf_counter() - begun
@@ -120,7 +126,6 @@ class GradedPlay:
             refuse(trajectory, grade.error or "no grade")
         else:
             add(trajectory, grade.parts, {**grade.raw, **grade.metrics})
-        return trajectory
 
 
 def episode_request(trajectory: Trajectory, domain: str, max_response_tokens: int) -> RewardRequest:

@@ -44,7 +44,7 @@ def require_turns(config: TrainerKeys, text: Text) -> Text:
 async def start_environments(config: PlayingConfig, core: Sampler, section: str) -> WorkerPool:
     """Start the workers of a section (``train_env_manager``, ``val_env_manager``) that the preflight check passed."""
     text = core if config.cluster == "local" else None
-    arguments = (config, section, core.registered, core.engines.engines, text, core.activity)
+    arguments = (config, section, core.registered, core.engines.engines, text, core.activity, core.opponents)
     group = await core.cluster.start(section, WorkerSpec(cls=worker_class(config, section), args=arguments))
     return core.pool(group)
 

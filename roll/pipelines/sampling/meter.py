@@ -44,7 +44,7 @@ class RolloutMeter:
 
     def member(self, member: Trajectory, greedy: bool) -> None:
         """A member of a group is finished."""
-        self._tokens += member.completion_tokens
+        self._tokens += sum(each.completion_tokens for each in (member, *member.beside))
         if self.on_member is not None:
             self.on_member(member)
         if greedy:

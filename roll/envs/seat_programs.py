@@ -1,4 +1,4 @@
-"""Who has the other seat of a game: a program of this file, a function of yours, or a model behind an endpoint."""
+"""Programs that have seats of games: one of this file, a function of yours, or a model behind an endpoint."""
 
 from __future__ import annotations
 
@@ -13,12 +13,13 @@ import numpy as np
 from roll.common.unavailable import UnavailableError
 from roll.envs.errors import EnvConfigError
 
-Opponent = Callable[[str, np.random.Generator], str]
-"""Returns a move, with its brackets: of what the opponent is told since its last move, with luck of the episode."""
+Program = Callable[[str, np.random.Generator], str]
+"""Returns a move, as the game wants it: of what the seat is told since its last move, with luck of the episode."""
 
 _MOVE: Final = re.compile(r"\[[^\[\]]*\]")
 _OFFERED: Final = re.compile(r"(?:available|valid|legal|possible)[^:\n]*:(.*)", re.IGNORECASE | re.DOTALL)
 _SYSTEM: Final = "Play the game. Answer with your move in square brackets as the game asks for it."
+_RANDOM: Final = "random"
 _KEYS: Final = ("url", "model", "api_key", "temperature", "max_tokens", "seconds")
 
 
@@ -29,7 +30,7 @@ def random_move(told: str, luck: np.random.Generator) -> str:
     return str(moves[int(luck.integers(len(moves)))])
 
 
-class EndpointOpponent:
+class EndpointProgram:
     """A model that is asked in the form of OpenAI: another one, or a checkpoint of a run that a server holds.
 
     It is told what the game has said since its last move, after what was said before. Its last words in square brackets
@@ -71,13 +72,13 @@ class EndpointOpponent:
         try:
             answer = self._client.post(self._url, json=asked)
         except httpx.TransportError as error:
-            raise UnavailableError(f"opponent {self._url}: {type(error).__name__}: {error}") from error
+            raise UnavailableError(f"the seat of {self._url}: {type(error).__name__}: {error}") from error
         if answer.status_code == 429 or answer.status_code >= 500:
-            raise UnavailableError(f"opponent {self._url} answers {answer.status_code}: {answer.text[:200]}")
+            raise UnavailableError(f"the seat of {self._url} answers {answer.status_code}: {answer.text[:200]}")
         try:
             text = str(answer.raise_for_status().json()["choices"][0]["message"]["content"] or "")
         except (httpx.HTTPStatusError, ValueError, KeyError, IndexError, TypeError) as error:
-            raise RuntimeError(f"opponent {self._url} answers {answer.status_code}: {answer.text[:200]}") from error
+            raise RuntimeError(f"the seat of {self._url} answers {answer.status_code}: {answer.text[:200]}") from error
         self._said.append({"role": "assistant", "content": text})
         spoken = text.rpartition("</think>")[2]
         moves = _MOVE.findall(spoken)
@@ -88,26 +89,31 @@ class EndpointOpponent:
         self._client.close()
 
 
-def opponent_of(given: str | Mapping[str, Any]) -> Callable[[], Opponent]:
-    """Return what makes the opponent of an episode.
+def is_program(given: object) -> bool:
+    """Whether what has a seat is a program, or an endpoint: ``random``, ``module:function``, a mapping."""
+    return isinstance(given, Mapping) or given == _RANDOM or (isinstance(given, str) and ":" in given)
+
+
+def program_of(given: str | Mapping[str, Any]) -> Callable[[], Program]:
+    """Return what makes the program that has a seat for an episode.
 
     Args:
-        given: ``"random"``, ``"module:function"``, or the options of :class:`EndpointOpponent`.
+        given: ``"random"``, ``"module:function"``, or the options of :class:`EndpointProgram`.
 
     Raises:
-        EnvConfigError: There is no such opponent.
+        EnvConfigError: There is no such program.
     """
     if isinstance(given, Mapping):
         unknown = sorted(set(given) - set(_KEYS))
         if unknown or not {"url", "model"} <= set(given):
-            raise EnvConfigError(f"opponent={dict(given)}: an endpoint has url, model, and {', '.join(_KEYS[2:])}")
-        return lambda: EndpointOpponent(**given)
-    if given == "random":
+            raise EnvConfigError(f"seats: {dict(given)}: an endpoint has url, model, and {', '.join(_KEYS[2:])}")
+        return lambda: EndpointProgram(**given)
+    if given == _RANDOM:
         return lambda: random_move
     try:
         found = resolve_name(given) if ":" in given else None
     except (ImportError, AttributeError, ValueError) as error:
-        raise EnvConfigError(f"opponent={given!r}: {error}") from error
+        raise EnvConfigError(f"seats: {given!r}: {error}") from error
     if not callable(found):
-        raise EnvConfigError(f"opponent={given!r}: name random, a module:function, or an endpoint (url, model)")
+        raise EnvConfigError(f"seats: {given!r}: name random, a module:function, or an endpoint (url, model)")
     return lambda: found

@@ -1,0 +1,56 @@
+"""Models that have seats of games and are not trained, as a worker that plays the games asks them."""
+
+from __future__ import annotations
+
+import hashlib
+from dataclasses import dataclass
+
+from roll.config import PlayingConfig
+from roll.env_managers.records import EpisodeSpec
+from roll.env_managers.seats import Opponent
+from roll.generation import Activity, NoActivity, SamplingParams
+from roll.schedulers.generation import GenerationScheduler
+from roll.workers.engine_client import Engines
+
+
+@dataclass(frozen=True)
+class OpponentEngines:
+    """The engines of an opponent; can be handed to other workers.
+
+    Attributes:
+        engines: One, or one for each member of a league.
+        activities: What each waits for; empty for a run that need not be reproducible.
+    """
+
+    engines: Engines
+    activities: tuple[Activity, ...] = ()
+
+
+class OpponentSeats:
+    """Asks the engines of an opponent; the games of a group have the same member of a league.
+
+    Args:
+        config: The run.
+        name: Which opponent.
+        given: Its engines.
+        sampling: How it samples.
+        prefix: Put before the names of requests, so that several workers can ask.
+    """
+
+    def __init__(
+        self, config: PlayingConfig, name: str, given: OpponentEngines, sampling: SamplingParams, prefix: str
+    ) -> None:
+        clients = given.engines.clients()
+        # The members of a league differ; other engines of an opponent have the same weights, and any may answer.
+        is_league = config.opponents[name].league is not None
+        shares = [[client] for client in clients] if is_league else [clients]
+        activities = given.activities or [NoActivity()] * len(shares)
+        self._members = []
+        for share, activity in zip(shares, activities, strict=False):
+            scheduler = GenerationScheduler.for_run(config, share, prefix=prefix)
+            self._members.append(Opponent(scheduler.generate, scheduler.release, sampling, activity))
+
+    def __call__(self, spec: EpisodeSpec) -> Opponent:
+        """Return who has the opponent's seats in an episode."""
+        key = f"{spec.run_seed}\0{spec.group_id}".encode()
+        return self._members[int.from_bytes(hashlib.blake2b(key, digest_size=8).digest(), "big") % len(self._members)]
