@@ -27,9 +27,10 @@ from roll.trajectories.store import open_trajectories, read_trajectories, read_t
 from roll.viewer.filters import PAGE, Filter
 from roll.viewer.run_folder import RunFolder, Stamp
 
+_SEAT: Final = "seat"
 _NUMBERS: Final = [
     *("step", "phase", "tag", "group_id", "episode", "seed", "status", "score", "success", "error"),
-    *("completion_tokens", "messages.list.element.content", "turns.list.element.action"),
+    *(_SEAT, "completion_tokens", "messages.list.element.content", "turns.list.element.action"),
     *("turns.list.element.policy_version.oldest", "turns.list.element.policy_version.newest"),
 ]
 _NAMED: Final = ("tag", "group_id")
@@ -49,7 +50,7 @@ create table episodes (
     id bigint, file integer, row integer, step bigint, phase varchar, tag varchar, group_id varchar,
     natural_group bigint, episode bigint, seed ubigint, status varchar, score double, success boolean, broken boolean,
     error varchar, tokens bigint, turns integer, oldest bigint, newest bigint, answer boolean, prompt varchar,
-    group_spread double
+    seat varchar, group_spread double
 );
 create table texts (id bigint, file integer, text varchar);
 create table labelled (id bigint, label varchar);
@@ -62,7 +63,7 @@ insert into episodes select
     completion_tokens, len(turns), list_min([t.policy_version.oldest for t in turns]),
     list_max([t.policy_version.newest for t in turns]),
     len(turns) > 0 and len([1 for t in turns if t.action is null or t.action <> '']) = 0,
-    left(regexp_replace(messages[-1].content, '\\s+', ' ', 'g'), 200), null
+    left(regexp_replace(messages[-1].content, '\\s+', ' ', 'g'), 200), coalesce(seat, ''), null
 from given
 """
 _SPREAD: Final = """
@@ -102,6 +103,7 @@ class Row:
         newest: Newest.
         answer: Whether it is an answer that is graded, not a game.
         prompt: The beginning of the last message before its first turn.
+        seat: Its seat in a game with several; else empty.
     """
 
     id: int
@@ -122,6 +124,7 @@ class Row:
     newest: int | None
     answer: bool
     prompt: str | None
+    seat: str
 
     @property
     def verdict(self) -> str:
@@ -137,7 +140,7 @@ class Row:
 
 COLUMNS: Final = (
     *("phase", "step", "tag", "group_id", "episode", "seed", "status", "score", "success", "error", "tokens", "turns"),
-    *("oldest", "newest", "group_spread"),
+    *("oldest", "newest", "group_spread", "seat"),
 )
 """What an SQL condition can speak of; see :class:`Row`. ``group_spread``: highest less lowest score of the group."""
 
@@ -296,9 +299,10 @@ class Episodes:
         return {number for (number,) in self.query("select id from episodes where group_spread > 0")}
 
     def choices(self) -> dict[str, list[str]]:
-        """Return what there is to choose from: phases, tags, statuses."""
+        """Return what there is to choose from: phases, tags, statuses, seats."""
         sql = "select distinct {} from episodes order by 1"
-        return {name: [str(found) for (found,) in self.query(sql.format(name))] for name in ("phase", "tag", "status")}
+        names = ("phase", "tag", "status", "seat")
+        return {name: [str(found) for (found,) in self.query(sql.format(name))] for name in names}
 
     def label(self, labels: list[tuple[Row, str]]) -> None:
         """Say which episodes have which labels, instead of what was said before."""
@@ -359,6 +363,8 @@ class Episodes:
         try:
             with open_trajectories(path) as file:
                 table = file.read(columns=columns).replace_schema_metadata()
+            if _SEAT in columns and _SEAT not in table.schema.names:  # files of earlier releases have no such column
+                table = table.append_column(_SEAT, pa.nulls(table.num_rows, pa.string()))
             stage = self.run.stage_of(path)
             return _of_stage(table, stage) if stage and {*_NAMED} <= {*columns} else table
         except (OSError, ValueError, pa.ArrowException) as error:

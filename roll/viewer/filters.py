@@ -45,6 +45,7 @@ class Filter:
         phase: ``train`` or ``val``.
         tag: Environment tag or source.
         status: How it ended.
+        seat: The seat that it had in a game with several.
         outcome: One of :data:`OUTCOMES`.
         error: Text that the error holds, whatever its case.
         text: Text that the episode holds (prompt, observation, response, action, error), whatever its case and where
@@ -63,6 +64,7 @@ class Filter:
     phase: str = ""
     tag: str = ""
     status: str = ""
+    seat: str = ""
     outcome: str = ""
     error: str = ""
     text: str = ""
@@ -130,9 +132,9 @@ class Filter:
     def where(self) -> tuple[str, list[Any]]:
         """Return an SQL condition on the table of episodes, and its parameters."""
         parts, values = ["true"], []
-        for name, column in (("phase", "phase"), ("tag", "tag"), ("status", "status"), ("group", "group_id")):
+        for name in ("phase", "tag", "status", "seat", "group"):
             if getattr(self, name):
-                parts.append(f"{column} = ?")
+                parts.append(f"{_COLUMNS.get(name, name)} = ?")
                 values.append(getattr(self, name))
         for name, column in RANGES.items():
             found = read_range(getattr(self, name))

@@ -75,7 +75,7 @@ class Recipe:
 RECIPES = {
     "games": Recipe(WEIGHTS_DIRECTORY, games.corpus, 512, games.teachers, 600, 64, 2e-3),
     "math": Recipe(MATH_WEIGHTS_DIRECTORY, arithmetic.corpus, 512, arithmetic.teachers, 700, 128, 3e-3),
-    "duel": Recipe(DUEL_WEIGHTS_DIRECTORY, duel.corpus, 512, duel.teachers, 240, 64, 3e-3, pattern=duel.PATTERN),
+    "duel": Recipe(DUEL_WEIGHTS_DIRECTORY, duel.corpus, 512, duel.teachers, 96, 32, 3e-3, pattern=duel.PATTERN),
     "mixed": Recipe(
         MIXED_WEIGHTS_DIRECTORY, games.corpus, 512, mixed.teachers, 420, 128, 2e-3, start=SOKOBAN_WEIGHTS_DIRECTORY
     ),

@@ -22,7 +22,7 @@ def rollout_metrics(groups: Sequence[TrajectoryGroup]) -> dict[str, float]:
         ``response_tokens`` and ``prompt_tokens`` per episode, ``zero_variance_groups`` (share of groups whose scores
         are all equal), ``status/<status>`` (share of episodes), ``errors`` and ``retries`` (counts), ``env/<metric>``
         and ``verifier/<metric>`` for what environments and verifiers report, and success and reward per tag when there
-        are several tags.
+        are several tags, and per seat of games that have some (``seat/<seat>/success``).
     """
     everything = [trajectory for group in groups for trajectory in group.trajectories]
     scored = [trajectory for trajectory in everything if not trajectory.status.is_error]
@@ -44,10 +44,14 @@ def rollout_metrics(groups: Sequence[TrajectoryGroup]) -> dict[str, float]:
     for trajectory in scored:
         if trajectory.score is not None:
             by_tag[trajectory.tag].append(trajectory)
-    if len(by_tag) > 1:
-        for tag, members in by_tag.items():
-            metrics[f"{tag}/success"] = fmean(t.success for t in members)
-            metrics[f"{tag}/reward"] = fmean(t.score or 0.0 for t in members)
+    by_seat: dict[str, list[Trajectory]] = defaultdict(list)
+    for trajectory in scored:
+        if trajectory.score is not None and trajectory.seat:
+            by_seat[f"seat/{trajectory.seat}"].append(trajectory)
+    kinds = {**(by_tag if len(by_tag) > 1 else {}), **dict(sorted(by_seat.items()))}
+    for kind, members in kinds.items():
+        metrics[f"{kind}/success"] = fmean(t.success for t in members)
+        metrics[f"{kind}/reward"] = fmean(t.score or 0.0 for t in members)
     return metrics
 
 

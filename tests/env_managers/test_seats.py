@@ -1,0 +1,272 @@
+"""Games with several seats: what each seat is told, trained on and paid, whoever has the others."""
+
+from __future__ import annotations
+
+import asyncio
+import re
+from collections.abc import Awaitable, Callable
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from manager_fakes import CharacterRenderer, says, spec
+
+from roll.common.threads import CallThreads
+from roll.common.unavailable import UnavailableError
+from roll.env_managers import EnvManagerLimits, Timeouts
+from roll.env_managers.seats import Opponent, SeatsEnvManager
+from roll.envs.errors import EnvConfigError
+from roll.envs.seated import SeatedEnv
+from roll.generation import Activity, Completion, GenerationRequest, SamplingParams
+from roll.trajectories.model import Status, Trajectory
+from roll.trajectories.samples import samples_from
+
+Answer = Callable[[GenerationRequest], Awaitable[Completion]]
+
+
+class Countdown:
+    """Players take 1 or 2 of what is there, or what is left; who takes the last wins."""
+
+    def __init__(self, players: int = 2, most: int = 7) -> None:
+        self.seats = tuple("abc"[:players])
+        self.most = most
+
+    def begin(self, luck: np.random.Generator) -> None:
+        self.left = int(luck.integers(3, self.most + 1))
+        self.mover, self.winner = 0, None
+        self.said = [[f"{self.left} are there"] for _ in self.seats]
+
+    @property
+    def turn(self) -> int | None:
+        return None if self.winner is not None else self.mover
+
+    def told(self, seat: int) -> str:
+        assert seat == self.turn, "only who is to move is told"
+        said, self.said[seat] = self.said[seat], []
+        return "; ".join(said)
+
+    def move(self, seat: int, action: str) -> bool:
+        assert seat == self.turn
+        self.left -= min(int(action), self.left)
+        for other in set(range(len(self.seats))) - {seat}:
+            self.said[other].append(f"{self.seats[seat]} takes {action}, {self.left} are there")
+        self.winner = None if self.left else seat
+        self.mover = (seat + 1) % len(self.seats)
+        return True
+
+    def earned(self, seat: int) -> float:
+        return 0.0 if self.winner is None else 1.0 if seat == self.winner else -1.0
+
+    def ending(self, seat: int) -> str:
+        return f"{self.seats[self.winner or 0]} took the last"
+
+
+def countdown(*seats: Any, shuffle: bool = False, **options: Any) -> SeatedEnv:
+    game = Countdown(len(seats), options.pop("most", 7))
+    return SeatedEnv(game, seats, shuffle, actions=["1", "2"], action_pattern="", max_steps=9, **options)
+
+
+def one(told: str, luck: np.random.Generator) -> str:
+    return "1"
+
+
+def gone(told: str, luck: np.random.Generator) -> str:
+    raise UnavailableError("the server is gone")
+
+
+def answers(choose: Callable[[GenerationRequest], str], asked: list[GenerationRequest] | None = None) -> Answer:
+    async def generate(request: GenerationRequest) -> Completion:
+        if asked is not None:
+            asked.append(request)
+        await asyncio.sleep(0)
+        return says(choose(request))
+
+    return generate
+
+
+def drawn(request: GenerationRequest) -> str:
+    """One or two, as the seed of the request says; now and then no move at all."""
+    return ("1", "2", "2", "1", "nothing")[request.seed % 5]
+
+
+def seats_manager(generate: Answer, opponents: dict[str, Answer] | None = None, **options: Any) -> SeatsEnvManager:
+    activity = options.setdefault("activity", Activity())
+    options.setdefault("limits", EnvManagerLimits(max_steps=9, sequence_length=4000, max_new_tokens=20))
+    options.setdefault("threads", CallThreads(2))
+    made = SeatsEnvManager(renderer=CharacterRenderer(), generate=generate, **options)
+    made.released = []  # type: ignore[attr-defined]
+
+    async def release(session: str) -> None:
+        made.released.append(session)  # type: ignore[attr-defined]
+
+    made.release = release
+    beside = activity.beside()
+    made.opponents = {
+        name: lambda _, answer=answer: Opponent(answer, release, SamplingParams(20), beside)
+        for name, answer in (opponents or {}).items()
+    }
+    return made
+
+
+def play(manager: SeatsEnvManager, *seats: Any, seed: int = 11, episode: int = 0, **options: Any) -> list[Trajectory]:
+    async def played() -> Trajectory:
+        given = spec(episode=episode, seed=seed)
+        trajectory = await asyncio.wait_for(manager.run(given, lambda: countdown(*seats, **options)), 20)
+        assert manager.activity.outside == 0
+        return trajectory
+
+    first = asyncio.run(played())
+    return [first, *first.beside]
+
+
+def test_a_game_against_itself_has_a_trajectory_for_each_seat() -> None:
+    first, second = play(seats_manager(answers(lambda _: "2")), "policy", "policy", most=5, seed=3)
+    assert (first.seat, second.seat) == ("a", "b") and (first.group_id, second.group_id) == ("seat0-g", "seat1-g")
+    assert first.status is second.status is Status.COMPLETED
+    assert {first.score, second.score} == {1.0, -1.0}
+    assert first.success != second.success
+    assert "takes 2" in second.turns[0].observation and "takes" not in first.turns[0].observation
+    assert first.final_observation == second.final_observation == f"{'a' if first.success else 'b'} took the last"
+
+
+@given(st.integers(0, 10_000), st.booleans())
+def test_every_token_that_was_sampled_is_trained_once_in_the_sample_of_its_own_seat(seed: int, shuffle: bool) -> None:
+    asked: list[GenerationRequest] = []
+    manager = seats_manager(answers(drawn, asked), threads=None)
+    played = play(manager, "policy", "policy", "policy", seed=seed, shuffle=shuffle, most=9)
+    renderer = CharacterRenderer()
+    trained = 0
+    for trajectory in played:
+        own = [request for request in asked if request.session == f"{trajectory.group_id}/0"]
+        assert len(own) == len(trajectory.turns)
+        for sample in samples_from(trajectory) if trajectory.turns else ():
+            said = [token for token, mask in zip(sample.token_ids, sample.response_mask, strict=True) if mask]
+            assert said == [token for turn in trajectory.turns for token in turn.completion_ids]
+            trained += len(said)
+            # What is not trained is what this seat was told, and of others only what the game says of them.
+            told = [token for token, mask in zip(sample.token_ids, sample.response_mask, strict=True) if not mask]
+            assert set(re.findall(r"(\w) takes", renderer.decode(told))) <= set("abc") - {trajectory.seat}
+    assert trained == sum(len(drawn(request)) + 1 for request in asked)
+    assert {request.session for request in asked} <= set(manager.released)
+
+
+def test_an_opponent_of_the_run_plays_and_is_not_trained() -> None:
+    asked: list[GenerationRequest] = []
+    theirs: list[GenerationRequest] = []
+    manager = seats_manager(answers(lambda _: "1", asked), {"start": answers(lambda _: "2", theirs)})
+    (only,) = play(manager, "policy", "start", seed=3)
+    assert only.group_id == "g" and only.seat == "a" and only.status is Status.COMPLETED
+    assert [turn.response for turn in only.turns] == ["1"] * len(asked) and theirs
+    assert "takes 2" in only.turns[1].observation
+    assert {request.session for request in theirs} == {"seat1-g/0"} and "seat1-g/0" in manager.released
+    # Whatever the policy's sampling, an opponent has its own.
+    assert theirs[0].sampling.max_new_tokens == 20
+
+
+def test_programs_have_seats_beside_models() -> None:
+    manager = seats_manager(answers(lambda _: "2"), {"start": answers(lambda _: "1")})
+    (only,) = play(manager, f"{__name__}:one", "policy", "start", seed=3, most=9)
+    assert only.seat == "b" and "a takes 1" in only.turns[0].observation and "c takes 1" in only.turns[1].observation
+
+
+def test_the_seed_draws_the_seats() -> None:
+    manager = seats_manager(answers(lambda _: "1"), {"start": answers(lambda _: "1")})
+    seats = [play(manager, "policy", "start", seed=seed, shuffle=True)[0].seat for seed in range(12)]
+    assert set(seats) == {"a", "b"}
+    assert seats == [play(manager, "policy", "start", seed=seed, shuffle=True)[0].seat for seed in range(12)]
+
+
+def test_members_of_a_group_begin_alike_in_each_seat_whatever_the_others_do() -> None:
+    games = [play(seats_manager(answers(drawn)), "policy", "policy", seed=5, episode=n) for n in range(8)]
+    for seat in (0, 1):
+        assert len({game[seat].initial_hash for game in games}) == 1
+    assert games[0][0].initial_hash != games[0][1].initial_hash
+    assert len({game[1].turns[0].observation for game in games if game[1].turns}) > 1
+
+
+@pytest.mark.parametrize("seats", [("policy", f"{__name__}:gone"), (f"{__name__}:gone", "policy", "policy")])
+def test_what_is_not_there_breaks_the_game_for_all_and_may_be_tried_again(seats: tuple[str, ...]) -> None:
+    played = play(seats_manager(answers(lambda _: "1")), *seats)
+    assert {each.status for each in played} == {Status.ERROR_UNAVAILABLE}
+    assert all(each.score is None and "the server is gone" in str(each.error) for each in played)
+
+
+def test_a_seat_that_an_engine_lets_down_breaks_the_game_for_all() -> None:
+    async def never(request: GenerationRequest) -> Completion:
+        await asyncio.sleep(60)
+        raise AssertionError
+
+    manager = seats_manager(answers(lambda _: "1"), {"start": never}, timeouts=Timeouts(reset=5, step=5, generate=0.05))
+    (only,) = play(manager, "policy", "start", seed=3)
+    assert only.status is Status.ERROR_TIMEOUT and only.score is None and "generate" in str(only.error)
+
+
+def test_an_engine_that_raises_ends_the_run_and_leaves_nobody_waiting() -> None:
+    async def broken(request: GenerationRequest) -> Completion:
+        raise ZeroDivisionError("the engine")
+
+    async def run() -> None:
+        manager = seats_manager(broken)
+        with pytest.raises(ZeroDivisionError):
+            await manager.run(spec(), lambda: countdown("policy", "policy"))
+        assert manager.activity.outside == 0 and len(asyncio.all_tasks()) == 1
+
+    asyncio.run(run())
+
+
+def test_a_game_that_is_cancelled_leaves_nobody_waiting() -> None:
+    async def slow(request: GenerationRequest) -> Completion:
+        await asyncio.sleep(60)
+        raise AssertionError
+
+    async def run() -> None:
+        manager = seats_manager(slow)
+        game = asyncio.ensure_future(manager.run(spec(), lambda: countdown("policy", "policy")))
+        await asyncio.sleep(0.1)
+        game.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await game
+        assert manager.activity.outside == 0 and len(asyncio.all_tasks()) == 1
+
+    asyncio.run(run())
+
+
+def test_a_seat_that_is_cut_off_ends_the_game_for_the_others() -> None:
+    short = EnvManagerLimits(max_steps=1, sequence_length=4000, max_new_tokens=20)
+    first, second = play(seats_manager(answers(lambda _: "1"), limits=short), "policy", "policy", most=7, seed=3)
+    assert first.status is second.status is Status.TRUNCATED_TURNS and (first.score, second.score) == (0.0, 0.0)
+
+
+def test_a_seat_whose_turn_never_came_has_nothing_to_learn_and_is_not_broken() -> None:
+    class AtOnce(Countdown):
+        def begin(self, luck: np.random.Generator) -> None:
+            super().begin(luck)
+            self.left = 1
+
+    env = SeatedEnv(AtOnce(), ("policy", "policy"), False, actions=["1", "2"], action_pattern="")
+    first = asyncio.run(seats_manager(answers(lambda _: "1")).run(spec(), lambda: env))
+    (second,) = first.beside
+    assert first.score == 1.0 and not second.turns and second.score == -1.0
+    assert first.status is second.status is Status.COMPLETED and second.error is None
+
+
+def test_outside_of_a_run_programs_have_the_seats_of_others() -> None:
+    env = countdown("policy", "start")
+    observation, _ = env.reset(seed=3)
+    assert observation == f"{env.game.left} are there"  # type: ignore[attr-defined]
+
+
+@pytest.mark.parametrize(
+    ("seats", "told"),
+    [(("start", "random"), "must be 'policy'"), (("policy", "no_such_module:f"), "no_such_module")],
+)
+def test_seats_that_cannot_be_are_told(seats: tuple[str, ...], told: str) -> None:
+    with pytest.raises(EnvConfigError, match=told):
+        countdown(*seats)
+
+
+def test_other_numbers_of_seats_than_the_games_are_told() -> None:
+    with pytest.raises(EnvConfigError, match="the game has 2: a, b"):
+        SeatedEnv(Countdown(2), ("policy",), False)
