@@ -20,6 +20,7 @@ _TYPES = {
     "reasoning_gym": "roll.envs.adapters.reasoning_gym:ReasoningGymEnv",
     "textarena_duel": "roll.envs.adapters.textarena_duels:TextArenaDuelEnv",
     "textarena": "roll.envs.adapters.textarena_games:TextArenaEnv",
+    "pettingzoo": "roll.envs.adapters.pettingzoo_games:PettingZooEnv",
     "textworld": "roll.envs.adapters.textworld_games:TextWorldEnv",
     "open_adventure": "roll.envs.adapters.open_adventure:OpenAdventureEnv",
     "openenv": "roll.envs.adapters.openenv_servers:OpenEnvEnv",

@@ -51,19 +51,29 @@ def choose(run: StoredRun, name: str | None = None, step: int | None = None, pha
         phase: ``train`` or ``val``; ``None`` for whichever has it, of all of a step ``train`` where there is one.
 
     Raises:
-        ConfigError: Nothing of that name is stored; the message says what there is.
+        ConfigError: Nothing of that name is stored; the message says what there is. Or it is a seat of a game with
+            several, whose other players are not stored.
     """
     files = run.trajectory_files(step, phase)
     if not files:
         run.episodes(step, phase)  # says which there are
     for file in _newest_first(files, step):
         if name is None:
-            found = read_trajectories(file)
+            found = _with_one_player(read_trajectories(file))
             return Chosen(run, read_origin(file), found, found)
         if _has(file, name):
-            stored = read_trajectories(file)
+            stored = _with_one_player(read_trajectories(file))
             return Chosen(run, read_origin(file), stored, [each for each in stored if name in _names(each)])
     raise ConfigError([_missing(str(name), files)])
+
+
+def _with_one_player(stored: list[Trajectory]) -> list[Trajectory]:
+    seated = next((each for each in stored if each.seat), None)
+    if seated is not None:
+        message = f"{name_of(seated)} is seat {seated.seat} of a game with several, whose other players are not stored."
+        fix = "look at it with roll view; only episodes of one player are played again."
+        raise ConfigError([Problem("trajectory", message, fix, name_of(seated))])
+    return stored
 
 
 def _newest_first(files: list[Path], step: int | None) -> list[Path]:

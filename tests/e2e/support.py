@@ -64,14 +64,14 @@ def start(
     return subprocess.run(words, cwd=cwd, env=environment(**variables), capture_output=True, text=True, timeout=timeout)
 
 
-def small_config(output_dir: Path, **changes: Any) -> AgenticConfig:
+def small_config(output_dir: Path, preset: str = "sokoban", **changes: Any) -> AgenticConfig:
     """The same small run for this process; ``changes`` are overrides with ``__`` for dots."""
     from hydra import compose, initialize_config_dir
 
     overrides = {**SMALL, "output_dir": output_dir, "progress": "none"}
     overrides |= {key.replace("__", "."): value for key, value in changes.items()}
     with initialize_config_dir(str(ROOT / "roll" / "presets" / "config"), version_base="1.3"):
-        composed = compose("sokoban", [f"++{key}={_quoted(value)}" for key, value in overrides.items()])
+        composed = compose(preset, [f"++{key}={_quoted(value)}" for key, value in overrides.items()])
     return load(composed)
 
 

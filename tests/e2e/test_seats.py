@@ -1,0 +1,90 @@
+"""Runs whose games have several seats: against itself, a frozen start, a league; repeated, resumed, ahead of training."""
+
+from __future__ import annotations
+
+from collections import Counter
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from roll.pipelines.agentic import run_agentic
+from roll.trajectories.model import Trajectory
+from roll.trajectories.store import read_trajectories, trajectory_path
+from tests.e2e.support import rows, same, small_config, train_state
+
+DUEL = {"preset": "textarena_duel", "pretrain": "toy_duel", "eval_steps": 0, "save_steps": 1}
+AGAINST_ITSELF = {"custom_envs.Duel.env_config.seats": "[policy, policy]"}
+LEAGUE = {
+    "custom_envs.Duel.env_config.seats": "[policy, past]",
+    "opponents.past": "{league: {every: 1, keep: 2}}",
+}
+
+
+def played(output_dir: Path, steps: int, **changes: Any) -> list[dict[str, Any]]:
+    run_agentic(small_config(output_dir, **{**DUEL, "max_steps": steps, **changes}))
+    return rows(output_dir)
+
+
+def trajectories(output_dir: Path, step: int) -> list[Trajectory]:
+    return read_trajectories(trajectory_path(output_dir, step, "train"))
+
+
+def test_a_duel_against_the_frozen_start_repeats_bit_for_bit_and_reports_each_seat(tmp_path: Path) -> None:
+    first = played(tmp_path / "first", 2, eval_steps=2)
+    assert first == played(tmp_path / "again", 2, eval_steps=2)
+    assert same(train_state(tmp_path / "first", 2), train_state(tmp_path / "again", 2))
+    assert {"val/seat/0/success", "val/seat/1/reward"} <= first[0].keys()
+    seats = {trajectory.seat for step in (1, 2) for trajectory in trajectories(tmp_path / "first", step)}
+    assert seats == {"0", "1"}
+
+
+def test_against_itself_each_seat_of_a_game_is_trained(tmp_path: Path) -> None:
+    (row,) = played(tmp_path, 1, **AGAINST_ITSELF)
+    sampled = trajectories(tmp_path, 1)
+    assert len(sampled) == row["batch/samples"] == 32  # 16 games
+    games: dict[tuple[str, int], list[Trajectory]] = {}
+    for each in sampled:
+        games.setdefault((each.group_id.partition("-")[2], each.episode), []).append(each)
+    assert len(games) == 16
+    for pair in games.values():
+        assert {each.seat for each in pair} == {"0", "1"} and sum(each.score or 0.0 for each in pair) == 0.0
+    assert Counter(each.group_id for each in sampled).most_common(1)[0][1] == 4  # compared within a seat
+    assert row["batch/response_tokens"] == sum(each.completion_tokens for each in sampled)
+
+
+@pytest.mark.exhaustive
+def test_seats_are_compared_within_a_game_if_one_likes(tmp_path: Path) -> None:
+    per_seat = played(tmp_path / "seat", 1, **AGAINST_ITSELF)
+    per_game = played(tmp_path / "game", 1, **AGAINST_ITSELF, **{"train_env_manager.compare_seats": "game"})
+    assert per_seat[0]["reward/mean"] == per_game[0]["reward/mean"]
+    assert not same(train_state(tmp_path / "seat", 1)["model"], train_state(tmp_path / "game", 1)["model"])
+
+
+def test_a_run_against_a_league_goes_on_from_a_checkpoint_with_the_same_opponents(tmp_path: Path) -> None:
+    whole = played(tmp_path / "whole", 4, **LEAGUE)
+    played(tmp_path / "broken", 2, **LEAGUE)
+    assert sorted(path.name for path in (tmp_path / "broken" / "league" / "past").iterdir()) == [
+        "step=000001",
+        "step=000002",
+    ]
+    resumed = played(tmp_path / "broken", 4, **LEAGUE, resume_from_checkpoint=True)
+    assert resumed == whole
+    assert same(train_state(tmp_path / "broken", 4), train_state(tmp_path / "whole", 4))
+    frozen = played(tmp_path / "frozen", 4)
+    assert frozen[0] == whole[0] and frozen[3] != whole[3], "its opponents were others than the start"
+
+
+@pytest.mark.exhaustive
+def test_games_of_several_seats_are_sampled_ahead_of_training(tmp_path: Path) -> None:
+    recorded = played(tmp_path, 3, **AGAINST_ITSELF, async_generation_ratio=1, old_log_probs="recompute")
+    assert [row["step"] for row in recorded] == [1, 2, 3]
+    for step in (1, 2, 3):
+        assert len(trajectories(tmp_path, step)) == 32
+
+
+@pytest.mark.exhaustive
+def test_games_of_several_seats_are_stored_and_learned_from_again(tmp_path: Path) -> None:
+    both = {**AGAINST_ITSELF, "experience": "{path: memory, fresh_share: 0.5}"}
+    recorded = played(tmp_path, 2, **both)
+    assert recorded[1]["batch/samples"] == 32
