@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import random
 from collections import Counter
+from collections.abc import Sequence
 from statistics import fmean
 
 import pytest
@@ -158,3 +159,27 @@ def test_the_lengths_trained_on_are_distributed_as_those_sampled() -> None:
 def test_numbers_that_make_no_sense_are_refused(options: tuple[float, ...], message: str) -> None:
     with pytest.raises(ValueError, match=message):
         Spares(*options)  # type: ignore[arg-type]
+
+
+def test_a_group_of_games_against_itself_has_as_many_members_of_each_seat() -> None:
+    async def play(task: Task[None], episode: int, greedy: bool) -> Trajectory:
+        seats = [
+            Trajectory(task.tag, f"seat{seat}-{task.group_id}", episode, 0, initial_hash=str(seat), seat=str(seat))
+            for seat in (0, 1)
+        ]
+        for seat in seats:
+            seat.status, seat.score = Status.COMPLETED, 1.0 - 2 * int(seat.seat)
+        seats[0].beside = seats[1:]
+        return seats[0]
+
+    graded: list[list[str]] = []
+
+    async def grade(members: Sequence[Trajectory]) -> None:
+        graded.append([member.seat for member in members])
+
+    group = asyncio.run(GroupPlayer(play, spares=Spares(1), grade=grade).play_group(task(3)))
+    assert [(each.seat, each.episode) for each in group.trajectories] == [
+        *(("0", number) for number in range(3)),
+        *(("1", number) for number in range(3)),
+    ]
+    assert graded == [["0"] * 3, ["1"] * 3] and not any(each.beside for each in group.trajectories)
