@@ -21,6 +21,7 @@ _TYPES = {
     "textarena_duel": "roll.envs.adapters.textarena_duels:TextArenaDuelEnv",
     "textarena": "roll.envs.adapters.textarena_games:TextArenaEnv",
     "pettingzoo": "roll.envs.adapters.pettingzoo_games:PettingZooEnv",
+    "bfcl": "roll.envs.adapters.bfcl_tasks:BfclEnv",
     "textworld": "roll.envs.adapters.textworld_games:TextWorldEnv",
     "open_adventure": "roll.envs.adapters.open_adventure:OpenAdventureEnv",
     "openenv": "roll.envs.adapters.openenv_servers:OpenEnvEnv",
