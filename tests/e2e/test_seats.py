@@ -85,6 +85,6 @@ def test_games_of_several_seats_are_sampled_ahead_of_training(tmp_path: Path) ->
 
 @pytest.mark.exhaustive
 def test_games_of_several_seats_are_stored_and_learned_from_again(tmp_path: Path) -> None:
-    both = {**AGAINST_ITSELF, "experience": "{fresh_share: 0.5}"}
+    both = {**AGAINST_ITSELF, "experience": "{fresh_share: 0.5, uses: 2}"}
     recorded = played(tmp_path, 2, **both)
     assert recorded[1]["batch/samples"] == 32
