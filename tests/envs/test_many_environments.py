@@ -1,0 +1,29 @@
+"""Thousands of environments in one process: what they take of its memory."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+
+import pytest
+
+pytestmark = [pytest.mark.processes, pytest.mark.exhaustive]
+
+PLAY = """
+import json, resource
+from roll.envs import make
+before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+envs = [make("SimpleSokoban") for _ in range(4096)]
+boards = {env.reset(seed=seed)[0] for seed, env in enumerate(envs)}
+steps = [env.step("<answer>Up</answer>") for env in envs]
+after = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+print(json.dumps({"mib": after / 1024, "envs_mib": (after - before) / 1024, "boards": len(boards), "steps": len(steps)}))
+"""
+
+
+def test_4096_sokoban_environments_at_the_same_time_take_less_than_a_gibibyte() -> None:
+    words = [sys.executable, "-c", PLAY]
+    found = json.loads(subprocess.run(words, capture_output=True, text=True, check=True, timeout=500).stdout)
+    assert found["steps"] == 4096 and found["boards"] > 1000
+    assert found["mib"] < 1024, found
