@@ -32,7 +32,9 @@ class TextArenaTable:
     def begin(self, luck: np.random.Generator) -> None:
         """Make the game and reset it with a seed drawn from ``luck``."""
         self._luck = Luck(int(luck.integers(1 << 31)))
-        self._over, self._rewards, self._endings = False, {}, {}  # type: dict[int, float], dict[int, str]
+        self._over = False
+        self._rewards: dict[int, float] = {}
+        self._endings: dict[int, str] = {}
         with self._luck.drawn():
             self.game = begun(self.name, self._options, self._luck.seed, len(self.seats))
 
