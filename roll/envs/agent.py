@@ -13,6 +13,7 @@ from numbers import Real
 from pathlib import Path
 from typing import Any
 
+from roll.envs.agent_places import place_of
 from roll.envs.agent_programs import Command, Function, Program
 from roll.envs.base import Outcome, TextEnv
 from roll.envs.errors import EnvConfigError
@@ -65,6 +66,10 @@ class AgentEnv(TextEnv):
             ``OPENAI_BASE_URL``, ``OPENAI_API_KEY``, ``ANTHROPIC_BASE_URL`` and ``ANTHROPIC_API_KEY``, and writes what
             the program above returns to the file ``ROLL_REWARD``, as JSON.
         check: Words of a command that is run in the folder afterwards: the reward is 1 where it ends with 0, else 0.
+        check_files: A folder whose content replaces what is there of the same names before the check: whatever the
+            program made of tests counts for nothing.
+        sandbox: Whether ``command`` and ``check`` are shut in; a mapping says what they see and may use: see
+            :class:`roll.envs.agent_places.ShutIn`.
         tasks: Files of JSON lines; the seed chooses one.
         files: A folder that is copied to where the program works.
         environment: Further variables of the environment of commands.
@@ -83,6 +88,8 @@ class AgentEnv(TextEnv):
         program: str | None = None,
         command: Sequence[str] | None = None,
         check: Sequence[str] | None = None,
+        check_files: str | None = None,
+        sandbox: bool | Mapping[str, Any] = False,
         tasks: str | Sequence[str] | None = None,
         files: str | None = None,
         environment: Mapping[str, str] | None = None,
@@ -95,11 +102,16 @@ class AgentEnv(TextEnv):
             raise EnvConfigError("name the agent by either program: module:function, or command: [word, …]")
         if not timeout > 0:
             raise EnvConfigError(f"timeout={timeout}: must be greater than 0 seconds")
-        if files is not None and not Path(files).is_dir():
-            raise EnvConfigError(f"files: there is no folder {files}")
+        for name, folder in (("files", files), ("check_files", check_files)):
+            if folder is not None and not Path(folder).is_dir():
+                raise EnvConfigError(f"{name}: there is no folder {folder}")
+        if sandbox and program is not None:
+            raise EnvConfigError("sandbox: a function of this process cannot be shut in; give a command")
+        place, told = place_of(sandbox), environment or {}
         self.timeout = timeout
-        self._program: Program = Function(program) if program is not None else Command(command or (), environment or {})
-        self._check = None if check is None else Command(check, environment or {})
+        self._program: Program = Function(program) if program is not None else Command(command or (), told, place)
+        self._check = None if check is None else Command(check, told, place, calls=False)
+        self._check_files = None if check_files is None else Path(check_files)
         self._rows = _rows((tasks,) if isinstance(tasks, str) else tuple(tasks or ()))
         self._files = files
         self._graded = graded
@@ -130,6 +142,7 @@ class AgentEnv(TextEnv):
         result = self._program.run(self._task, client)
         if self._check is None:
             return self._played(result)
+        self._replace_checked()
         passed = self._check.passes(self._task, client)
         beside = result if isinstance(result, Mapping) else {}
         return self._played({"success": passed, **beside, "reward": float(passed)})
@@ -151,6 +164,20 @@ class AgentEnv(TextEnv):
     def close(self) -> None:
         """Delete the folder."""
         self._remove_folder()
+
+    def _replace_checked(self) -> None:
+        assert self._task is not None
+        for source in sorted(self._check_files.iterdir()) if self._check_files is not None else ():
+            target = self._task.folder / source.name
+            # A link that the program left there would lead out of the folder.
+            if target.is_dir() and not target.is_symlink():
+                shutil.rmtree(target)
+            else:
+                target.unlink(missing_ok=True)
+            if source.is_dir():
+                shutil.copytree(source, target)
+            else:
+                shutil.copy2(source, target)
 
     def _played(self, result: Any) -> Played:
         values = dict(result) if isinstance(result, Mapping) else {"reward": result}

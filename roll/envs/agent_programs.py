@@ -7,7 +7,6 @@ import inspect
 import json
 import os
 import re
-import shutil
 import signal
 import subprocess
 import sys
@@ -18,13 +17,12 @@ from pathlib import Path
 from pkgutil import resolve_name
 from typing import Any, Final, Protocol
 
+from roll.envs.agent_places import Beside, Place, end, program_of
 from roll.envs.errors import EnvConfigError
 
 _SHOWN: Final = 2000
 """Characters of what a program wrote that are kept."""
 _PLACE: Final = re.compile(r"\{(\w+)\}")
-_OTHERS: Final = frozenset({"ANTHROPIC_AUTH_TOKEN", "OPENAI_ORG_ID", "OPENAI_PROJECT_ID"})
-"""Variables that would lead clients elsewhere, or lend them another's name."""
 
 
 class AgentFailedError(RuntimeError):
@@ -90,21 +88,28 @@ class Command:
     """A command in a process of its own.
 
     Args:
-        words: The command; ``{name}`` stands for a column of the task, ``{folder}`` or ``{model}``.
+        words: The command; ``{name}`` stands for a column of the task, ``{folder}``, ``{model}``, or ``{here}``, the
+            working directory of the run.
         environment: Further variables.
+        place: Where it runs.
+        calls: Whether it may reach the policy.
 
     Raises:
         EnvConfigError: There is no such program.
     """
 
-    def __init__(self, words: Sequence[str], environment: Mapping[str, str]) -> None:
+    def __init__(
+        self, words: Sequence[str], environment: Mapping[str, str], place: Place | None = None, calls: bool = True
+    ) -> None:
         if isinstance(words, str) or not words or not all(isinstance(word, str) for word in words):
             raise EnvConfigError(f"a command is a list of words, got {words!r}")
+        here = str(Path.cwd())
+        words = [word.replace("{here}", here) for word in words]
         first = sys.executable if words[0] in ("python", "python3") else words[0]
-        if "{" not in first and shutil.which(first) is None:
-            raise EnvConfigError(f"command: there is no program {first!r} on this machine")
-        self._words = [first, *words[1:]]
+        self._words = [first if "{" in first else program_of(first), *words[1:]]
         self._environment = {str(name): str(value) for name, value in environment.items()}
+        self._place = place or Beside()
+        self._calls = calls
         self._process: subprocess.Popen[bytes] | None = None
         self._stopped = False
         self._lock = threading.Lock()
@@ -117,11 +122,12 @@ class Command:
         """
         with tempfile.TemporaryDirectory(prefix="roll-reward-") as beside:
             reward = Path(beside) / "reward.json"
-            code, said, complained = self._run(task, client, {"ROLL_REWARD": str(reward)})
+            code, said, complained = self._run(task, client, [Path(beside)], {"ROLL_REWARD": str(reward)})
             if code:
                 last = complained.strip() or said.strip()
                 raise AgentFailedError(f"{self._words[0]} ended with {_ending(code)}: …{last[-500:]}")
-            written = reward.read_text("utf-8") if reward.is_file() else "null"
+            # A link would be followed with our rights.
+            written = reward.read_text("utf-8") if reward.is_file() and not reward.is_symlink() else "null"
         try:
             result = json.loads(written)
         except ValueError as error:
@@ -131,51 +137,34 @@ class Command:
 
     def passes(self, task: Any, client: Any) -> bool:
         """Run it, and return whether it ended with 0."""
-        return self._run(task, client, {})[0] == 0
+        return self._run(task, client, [], {})[0] == 0
 
     def stop(self) -> None:
         """Kill it, and all that it started."""
         with self._lock:
             self._stopped = True
             if self._process is not None and self._process.poll() is None:
-                os.killpg(self._process.pid, signal.SIGKILL)
+                end(self._process)
 
-    def _run(self, task: Any, client: Any, more: Mapping[str, str]) -> tuple[int, str, str]:
+    def _run(self, task: Any, client: Any, beside: Sequence[Path], more: Mapping[str, str]) -> tuple[int, str, str]:
         """Return how it ended, and what it said on both outputs."""
         values = {**task.row, "folder": str(task.folder), "model": client.model}
         words = [_PLACE.sub(lambda match: str(values.get(match[1], match[0])), word) for word in self._words]
+        told = {"ROLL_TASK": json.dumps(dict(task.row)), "ROLL_SEED": str(task.seed)}
+        reaches = client.environment() if self._calls else {}
+        variables = {**reaches, **told, **more, **self._environment}
         with tempfile.TemporaryFile() as said, tempfile.TemporaryFile() as complained:
             # Files and not pipes: what a program leaves running in the background must not hold us up.
-            with self._lock:
-                if self._stopped:
-                    raise AgentFailedError("the agent was stopped")
-                self._process = subprocess.Popen(
-                    words,
-                    cwd=task.folder,
-                    env=self._variables(task, client, more),
-                    stdin=subprocess.DEVNULL,
-                    stdout=said,
-                    stderr=complained,
-                    start_new_session=True,
-                )
-            try:
-                code = self._process.wait()
-            finally:
-                self._kill_rest(self._process.pid)
+            starting = self._place.running(
+                words, [task.folder, *beside], variables, (said, complained), client if self._calls else None
+            )
+            with starting as process:
+                with self._lock:
+                    self._process = process
+                    if self._stopped:
+                        raise AgentFailedError("the agent was stopped")
+                code = process.wait()
             return code, _end_of(said), _end_of(complained)
-
-    def _variables(self, task: Any, client: Any, more: Mapping[str, str]) -> dict[str, str]:
-        own = {name: value for name, value in os.environ.items() if name not in _OTHERS}
-        told = {"ROLL_TASK": json.dumps(dict(task.row)), "ROLL_SEED": str(task.seed)}
-        return {**own, **client.environment(), **told, **more, **self._environment}
-
-    @staticmethod
-    def _kill_rest(group: int) -> None:
-        """End what a program left running."""
-        try:
-            os.killpg(group, signal.SIGKILL)
-        except ProcessLookupError:
-            return
 
 
 def _found(name: str) -> Callable[..., Any]:
@@ -202,4 +191,6 @@ def _end_of(file: Any) -> str:
 
 
 def _ending(code: int) -> str:
-    return f"exit code {code}" if code > 0 else f"signal {signal.Signals(-code).name}"
+    # The sandbox says it as shells do.
+    number = -code if code < 0 else code - 128
+    return f"signal {signal.Signals(number).name}" if number in set(signal.Signals) else f"exit code {code}"

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import socket
 from collections.abc import Mapping, Sequence
+from contextlib import AbstractContextManager
 from typing import Any
 
 from roll.gateway.openai_chat import ChatBody
 from roll.gateway.records import Ask
+from roll.gateway.server import GatewayServer
 
 
 class AgentClient:
@@ -17,14 +20,22 @@ class AgentClient:
         anthropic_base_url: For clients of Anthropic's (``ANTHROPIC_BASE_URL``).
         api_key: The key of the episode.
         model: The name of the policy; any other name gets it too.
+        port: Of the loopback interface, where it answers.
     """
 
-    def __init__(self, url: str, key: str, model: str, ask: Ask) -> None:
+    def __init__(self, server: GatewayServer, key: str, model: str, ask: Ask) -> None:
+        url = server.url
+        self.port = server.port
         self.base_url = f"{url}/v1"
         self.anthropic_base_url = url
         self.api_key = key
         self.model = model
         self._ask = ask
+        self._server = server
+
+    def answering_at(self, listener: socket.socket) -> AbstractContextManager[None]:
+        """Answer at another socket as well while the block runs, such as one in a network of its own."""
+        return self._server.also_at(listener)
 
     async def chat(self, messages: str | Sequence[Mapping[str, Any]], **fields: Any) -> dict[str, Any]:
         """Return a chat completion, as OpenAI's API answers it.

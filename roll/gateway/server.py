@@ -12,8 +12,6 @@ import uvicorn
 
 from roll.config import ConfigError, Problem
 from roll.gateway.app import Gateway
-from roll.gateway.client import AgentClient
-from roll.gateway.records import Answers, Ask, Asked
 
 HOST = "127.0.0.1"
 _KEEP_ALIVE = 120
@@ -22,31 +20,12 @@ _SECONDS = 10.0
 """How long a server may take to start or to end."""
 
 
-class OnLoop:
-    """Asks in the event loop in which engines are asked, whatever loop a call comes from.
-
-    Args:
-        ask: Who answers there.
-        loop: Where.
-    """
-
-    def __init__(self, ask: Ask, loop: asyncio.AbstractEventLoop) -> None:
-        self._ask = ask
-        self._loop = loop
-
-    async def ask(self, asked: Asked) -> Answers:
-        """Answer a call; see :class:`roll.gateway.records.Ask`."""
-        return await asyncio.wrap_future(asyncio.run_coroutine_threadsafe(self._answer(asked), self._loop))
-
-    async def _answer(self, asked: Asked) -> Answers:
-        return await self._ask.ask(asked)
-
-
 class GatewayServer:
     """Serves a gateway until it is closed.
 
     Attributes:
         url: Where, without a path.
+        port: Its port.
 
     Args:
         gateway: What it serves.
@@ -59,47 +38,49 @@ class GatewayServer:
 
     def __init__(self, gateway: Gateway, host: str = HOST, port: int = 0) -> None:
         listener = listen(host, port)
-        self.url = f"http://{host}:{listener.getsockname()[1]}"
+        self.port: int = listener.getsockname()[1]
+        self.url = f"http://{host}:{self.port}"
         self._server = uvicorn.Server(server_config(gateway))
-        self._thread = threading.Thread(
-            target=self._server.run, kwargs={"sockets": [listener]}, name="roll-gateway", daemon=True
-        )
+        self._loop: asyncio.AbstractEventLoop | None = None
+        self._began = threading.Event()
+        self._thread = threading.Thread(target=self._run, args=(listener,), name="roll-gateway", daemon=True)
         self._thread.start()
+
+    @contextmanager
+    def also_at(self, listener: socket.socket) -> Iterator[None]:
+        """Answer at one more socket, which listens already, while the block runs; it is closed then."""
+        self._began.wait(_SECONDS)
+        assert self._loop is not None
+        accepting = asyncio.run_coroutine_threadsafe(self._accept(listener), self._loop).result(_SECONDS)
+        try:
+            yield
+        finally:
+            # What it accepted ends with whoever sits at the other end.
+            if not self._loop.is_closed():
+                self._loop.call_soon_threadsafe(accepting.close)
 
     def close(self) -> None:
         """Answer nobody any longer; calls that are being answered are lost."""
         self._server.should_exit = self._server.force_exit = True
         self._thread.join(_SECONDS)
 
+    def _run(self, listener: socket.socket) -> None:
+        async def serve() -> None:
+            self._loop = asyncio.get_running_loop()
+            self._began.set()
+            await self._server.serve(sockets=[listener])
 
-class AgentEndpoint:
-    """A gateway for the episodes of this process, which is served from the first of them on.
+        asyncio.run(serve())
 
-    Args:
-        model: The name of the policy.
-    """
+    async def _accept(self, listener: socket.socket) -> asyncio.Server:
+        config, state = self._server.config, self._server.server_state
+        while not self._server.started:
+            await asyncio.sleep(0.01)
 
-    def __init__(self, model: str) -> None:
-        self._gateway = Gateway(model)
-        self._server: GatewayServer | None = None
+        def protocol() -> asyncio.Protocol:
+            return config.http_protocol_class(config=config, server_state=state, app_state={})  # type: ignore[call-arg]
 
-    @contextmanager
-    def admit(self, ask: Ask) -> Iterator[AgentClient]:
-        """Let ``ask``, which works in the running event loop, answer one agent as long as the block runs."""
-        if self._server is None:
-            self._server = GatewayServer(self._gateway)
-        here = OnLoop(ask, asyncio.get_running_loop())
-        key = self._gateway.open(here)
-        try:
-            yield AgentClient(self._server.url, key, self._gateway.model, here)
-        finally:
-            self._gateway.close(key)
-
-    def close(self) -> None:
-        """Serve no longer."""
-        if self._server is not None:
-            self._server.close()
-            self._server = None
+        return await asyncio.get_running_loop().create_server(protocol, sock=listener)
 
 
 def server_config(gateway: Gateway) -> uvicorn.Config:

@@ -1,5 +1,9 @@
-"""Isolated execution of untrusted Python programs: ``run_python``, and ``Job`` for many runs in one sandbox."""
+"""Isolated execution of what is not trusted.
 
+Python programs: ``run_python``, and ``Job`` for many runs in one sandbox. Commands: ``Enclosure``.
+"""
+
+from roll.sandbox.commands import CommandLimits, Enclosure, needed_by
 from roll.sandbox.records import (
     Job,
     Limits,
@@ -13,6 +17,8 @@ from roll.sandbox.records import (
 from roll.sandbox.run import capabilities, run_job, run_job_sync, run_python, run_python_sync
 
 __all__ = [
+    "CommandLimits",
+    "Enclosure",
     "Job",
     "Limits",
     "Outcome",
@@ -22,6 +28,7 @@ __all__ = [
     "SandboxError",
     "SandboxUnavailableError",
     "capabilities",
+    "needed_by",
     "run_job",
     "run_job_sync",
     "run_python",

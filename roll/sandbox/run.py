@@ -22,7 +22,7 @@ from roll.sandbox.records import Job, Limits, Outcome, Protection, Reason, Run, 
 _START = "import sys; sys.path.insert(0, {folder!r}); from inside.supervisor import main; main()"
 _GRACE_SECONDS = 20.0
 _REMOVAL_SECONDS = 2.0
-_FIRST_USER = 1_879_048_192
+FIRST_USER = 1_879_048_192
 """Programs of a root process run as a user from here on: far from real ones, and from those of containers."""
 
 
@@ -179,7 +179,7 @@ def _request(job: Job, limits: Limits, work: str) -> bytes:
             "parent": os.getpid(),
             "work": work,
             "python": list(dict.fromkeys(python)),
-            "user": _FIRST_USER + secrets.randbelow(1 << 24),
+            "user": FIRST_USER + secrets.randbelow(1 << 24),
             "limits": asdict(limits),
             "runs": [(run.code, run.stdin) for run in job.runs],
             "files": dict(job.files),

@@ -6,6 +6,7 @@ import importlib
 import inspect
 import uuid
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 from functools import partial
 from typing import Any
 
@@ -89,9 +90,11 @@ class EnvironmentWorker:
 
     async def play(self, spec: EpisodeSpec, greedy: bool) -> Trajectory:
         """Play one episode, sampled or greedily; again if it failed through no fault of the policy."""
-        attempt = partial(self._managers[greedy][spec.tag].run, spec, self._make_env[spec.tag])
+        manager = self._managers[greedy][spec.tag]
+        attempt = partial(manager.run, spec, self._make_env[spec.tag])
+        retries = replace(self._retries, crashes=isinstance(manager, AgentEnvManager))
         try:
-            return await play_again(await attempt(), attempt, self._retries)
+            return await play_again(await attempt(), attempt, retries)
         finally:
             await self._generation.release(spec.trajectory_id)
 

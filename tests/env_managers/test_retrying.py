@@ -160,3 +160,18 @@ def test_without_retries_or_with_other_samples_short_episodes_survive() -> None:
     assert len(survivors) < 250 and sum(survivors) / len(survivors) < mean - 5 * error
     others = list(lengths(0.3, 200, fresh=True).values())
     assert len(others) == 400 and sum(others) / 400 < mean - 5 * error
+
+
+@pytest.mark.parametrize(("crashes", "attempts"), [(True, 3), (False, 1)])
+def test_a_program_of_somebody_else_that_crashed_is_tried_again_and_is_an_error_to_the_end(
+    crashes: bool, attempts: int
+) -> None:
+    begun = 0
+
+    async def attempt() -> Trajectory:
+        nonlocal begun
+        begun += 1
+        return Trajectory("Agent", "group", 0, 1, status=Status.ERROR_ENV)
+
+    played = asyncio.run(tried(attempt, Retries(2, 0.0, crashes)))
+    assert (played.status, played.score, begun) == (Status.ERROR_ENV, None, attempts)

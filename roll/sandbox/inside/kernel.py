@@ -84,15 +84,15 @@ def unmount(target: str) -> None:
     _check(LIBC.umount2(target.encode(), MNT_DETACH), f"umount {target}")
 
 
-def set_mount_attributes(target: str, attributes: int) -> None:
-    """Set attributes such as read-only on the mount at ``target`` and on all below it."""
+def set_mount_attributes(target: str, attributes: int, recursive: bool = True) -> None:
+    """Set attributes such as read-only on the mount at ``target``, and on all below it if ``recursive``."""
     values = (ctypes.c_uint64 * 4)(attributes, 0, 0, 0)
     _syscall(
         f"mount_setattr {target}",
         _MOUNT_SETATTR,
         _AT_FDCWD,
         ctypes.c_char_p(target.encode()),
-        _AT_RECURSIVE,
+        _AT_RECURSIVE if recursive else 0,
         ctypes.byref(values),
         ctypes.sizeof(values),
     )

@@ -68,7 +68,7 @@ class _Program(ctypes.Structure):
     _fields_ = [("length", ctypes.c_uint16), ("instructions", ctypes.POINTER(_Instruction))]
 
 
-def _instructions(machine: str, signals: bool) -> list[tuple[int, int, int, int]]:
+def _instructions(machine: str, signals: bool, sockets: bool) -> list[tuple[int, int, int, int]]:
     program = [
         (_LOAD, 0, 0, _OFFSET_ARCHITECTURE),
         (_JUMP_EQUAL, 1, 0, _AUDIT_ARCH[machine]),
@@ -77,7 +77,8 @@ def _instructions(machine: str, signals: bool) -> list[tuple[int, int, int, int]
     ]
     if machine == "x86_64":
         program += [(_JUMP_GREATER_OR_EQUAL, 0, 1, _FIRST_X32_CALL), (_RETURN, 0, 0, _NOT_PERMITTED)]
-    denied = (*_DENIED[machine].values(), *_DENIED_EVERYWHERE, *(() if signals else _SIGNALS[machine]))
+    named = {name: number for name, number in _DENIED[machine].items() if name != "socket" or not sockets}
+    denied = (*named.values(), *_DENIED_EVERYWHERE, *(() if signals else _SIGNALS[machine]))
     for number in denied:
         program += [(_JUMP_EQUAL, 0, 1, number), (_RETURN, 0, 0, _NOT_PERMITTED)]
     for number, arguments in _ON_ITSELF_ONLY[machine].items():
@@ -108,17 +109,18 @@ def _with_argument(
     return [(_JUMP_EQUAL, 0, len(then) + 2, number), load, *then, back]
 
 
-def deny_dangerous_calls(signals: bool = True) -> None:
+def deny_dangerous_calls(signals: bool = True, sockets: bool = False) -> None:
     """Install the filter for this process and its descendants. Needs ``no_new_privileges`` before it.
 
     Args:
         signals: Whether they may send signals, to themselves as to any process of their user.
+        sockets: Whether they may make sockets: in a network that leads nowhere.
 
     Raises:
         OSError: The kernel refuses, or the machine is neither x86-64 nor arm64.
     """
     if kernel.MACHINE not in _DENIED:
         raise OSError(f"no list of system calls for {kernel.MACHINE}")
-    lines = _instructions(kernel.MACHINE, signals)
+    lines = _instructions(kernel.MACHINE, signals, sockets)
     array = (_Instruction * len(lines))(*(_Instruction(*line) for line in lines))
     kernel.set_seccomp_filter(_Program(len(lines), array))

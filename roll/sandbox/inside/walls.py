@@ -21,6 +21,10 @@ WORK = "/tmp"
 """The working folder of programs in a root folder of their own."""
 DEVICES = ["/dev/null", "/dev/zero", "/dev/full", "/dev/random", "/dev/urandom"]
 _SYSTEM = ["/usr", "/lib", "/lib32", "/lib64", "/bin", "/sbin", "/etc/ld.so.cache", "/etc/alternatives"]
+_NAMES = [
+    "/etc/passwd", "/etc/group", "/etc/hosts", "/etc/nsswitch.conf", "/etc/localtime", "/etc/ssl", "/etc/mime.types",
+]  # fmt: skip
+"""What commands look names up in."""
 _NAMESPACES = kernel.CLONE_NEWNS | kernel.CLONE_NEWUTS | kernel.CLONE_NEWIPC | kernel.CLONE_NEWPID | kernel.CLONE_NEWNET
 
 
@@ -89,6 +93,73 @@ def enter(work: str, python: list[str], user: int, file_bytes: int) -> Walls:
         walls.user = found
     _try(walls)
     return walls
+
+
+def enclose(root: str, readable: list[str], writable: list[str], user: int, room: int) -> Walls:
+    """Move this process into namespaces of its own, for a command. Returns in a new process, or not at all.
+
+    Args:
+        root: An empty folder of ours, which becomes the root folder.
+        readable: Files and folders that the command may read, beside the system's.
+        writable: Folders that it may change, under the names that they have outside.
+        user: The user that it shall become if this process is root.
+        room: Bytes of temporary files.
+
+    Raises:
+        OSError: The machine refuses; nothing weaker stands in for it.
+    """
+    seen = [path for path in dict.fromkeys([*_SYSTEM, *_NAMES, *readable]) if os.path.lexists(path)]
+    walls = Walls(root, seen, room)
+    is_root = os.getuid() == 0
+    if is_root and not _succeeds(_become, user):
+        user = NOBODY
+    owned, still_root = _own_namespaces(is_root)
+    if not owned:
+        raise OSError("it allows no namespaces")
+    walls.namespaces = True
+    walls.user = user if still_root else None
+    _become_first_process()
+    kernel.mount("none", "/", None, kernel.MS_REC | kernel.MS_PRIVATE)
+    kernel.mount("sandbox", root, "tmpfs", kernel.MS_NOSUID | kernel.MS_NODEV, "size=1m,nr_inodes=4000,mode=755")
+    # First, so that folders below it are mounted over it.
+    os.mkdir(root + WORK)
+    kernel.mount("work", root + WORK, "tmpfs", kernel.MS_NOSUID | kernel.MS_NODEV, f"size={room},mode=1777")
+    for path in seen:
+        _show(path, root, kernel.MOUNT_ATTR_RDONLY | kernel.MOUNT_ATTR_NOSUID | kernel.MOUNT_ATTR_NODEV)
+    for path in DEVICES:
+        _show(path, root, kernel.MOUNT_ATTR_RDONLY | kernel.MOUNT_ATTR_NOSUID)
+    for path in writable:
+        # It may lie in a folder that is only read.
+        os.makedirs(root + path, exist_ok=True)
+        _bind(path, root + path, kernel.MOUNT_ATTR_NOSUID | kernel.MOUNT_ATTR_NODEV)
+        if walls.user is not None:
+            _give(path, walls.user)
+    _processes(root)
+    kernel.change_root(root)
+    kernel.set_mount_attributes("/", kernel.MOUNT_ATTR_RDONLY, recursive=False)
+    walls.own_root = True
+    _try(walls)
+    return walls
+
+
+def _processes(root: str) -> None:
+    """Show the processes of the sandbox in ``/proc`` where that is allowed; a container may forbid it."""
+    os.mkdir(root + "/proc")
+    os.symlink(WORK, root + "/dev/shm")
+    try:
+        kernel.mount("proc", root + "/proc", "proc", kernel.MS_NOSUID | kernel.MS_NODEV)
+    except OSError:
+        return
+    for name, number in (("fd", ""), ("stdin", "/0"), ("stdout", "/1"), ("stderr", "/2")):
+        os.symlink(f"/proc/self/fd{number}", f"{root}/dev/{name}")
+
+
+def _give(folder: str, user: int) -> None:
+    """Make a user the owner of a folder and of all in it."""
+    os.chown(folder, user, user)
+    for parent, folders, files in os.walk(folder):
+        for name in (*folders, *files):
+            os.chown(os.path.join(parent, name), user, user, follow_symlinks=False)
 
 
 def _own_namespaces(root: bool) -> tuple[bool, bool]:
@@ -167,6 +238,10 @@ def _show(path: str, root: str, attributes: int) -> None:
         os.mkdir(target)
     else:
         os.close(os.open(target, os.O_CREAT | os.O_WRONLY, 0o644))
+    _bind(path, target, attributes)
+
+
+def _bind(path: str, target: str, attributes: int) -> None:
     kernel.mount(path, target, None, kernel.MS_BIND | kernel.MS_REC)
     kernel.set_mount_attributes(target, attributes)
 
@@ -261,12 +336,11 @@ def fresh_work_folder(walls: Walls, run: int, spare: int) -> None:
         os.chown(walls.work, user, group)
 
 
-def limit(seconds: float, memory: int, file_bytes: int, open_files: int, processes: int) -> None:
-    """Set the resource limits of this process."""
+def limit(seconds: float | None, memory: int, file_bytes: int, open_files: int, processes: int) -> None:
+    """Set the resource limits of this process; without ``seconds`` it may compute as long as it lives."""
     # The wall clock stops a program first; this one is for processes that the wall clock does not see.
-    processor = int(seconds) + 2
-    values = {
-        resource.RLIMIT_CPU: processor,
+    values = {} if seconds is None else {resource.RLIMIT_CPU: int(seconds) + 2}
+    values |= {
         resource.RLIMIT_AS: memory,
         resource.RLIMIT_FSIZE: file_bytes,
         resource.RLIMIT_NOFILE: open_files,
@@ -281,8 +355,8 @@ def limit(seconds: float, memory: int, file_bytes: int, open_files: int, process
         resource.setrlimit(kind, (value, value))
 
 
-def close_door(walls: Walls) -> None:
-    """Give up users, capabilities, files and system calls: nothing after this can be trusted."""
+def close_door(walls: Walls, sockets: bool = False) -> None:
+    """Give up users, capabilities, files and system calls, but perhaps sockets: nothing after this can be trusted."""
     if walls.user is not None:
         _become(walls.user)
     kernel.no_new_privileges()
@@ -290,4 +364,4 @@ def close_door(walls: Walls) -> None:
     if walls.landlock:
         _restrict_files(walls)
     if walls.filter:
-        syscalls.deny_dangerous_calls(_may_signal(walls))
+        syscalls.deny_dangerous_calls(_may_signal(walls), sockets)

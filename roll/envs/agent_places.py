@@ -1,0 +1,165 @@
+"""Where the command of an agent runs: beside us, or shut in."""
+
+from __future__ import annotations
+
+import os
+import secrets
+import shutil
+import signal
+import subprocess
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, contextmanager
+from dataclasses import fields
+from pathlib import Path
+from typing import IO, Any, Final, Protocol
+
+from roll.envs.errors import EnvConfigError
+from roll.sandbox import CommandLimits, Enclosure, needed_by
+from roll.sandbox.run import FIRST_USER
+
+_PASSED: Final = ("PATH", "LANG", "LC_ALL", "TZ", "TERM")
+"""Variables of ours that a command in the sandbox sees."""
+_OTHERS: Final = frozenset({"ANTHROPIC_AUTH_TOKEN", "OPENAI_ORG_ID", "OPENAI_PROJECT_ID"})
+"""Variables that would lead clients elsewhere, or lend them another's name."""
+_LIMITS: Final = frozenset(limit.name for limit in fields(CommandLimits))
+
+
+class Place(Protocol):
+    """Where a command runs."""
+
+    def running(
+        self,
+        words: Sequence[str],
+        folders: Sequence[Path],
+        variables: Mapping[str, str],
+        outputs: tuple[IO[bytes], IO[bytes]],
+        client: Any,
+    ) -> AbstractContextManager[subprocess.Popen[bytes]]:
+        """Start a command, and end all that it started when the block ends.
+
+        Args:
+            words: The command.
+            folders: Where it works, and further folders that it writes to.
+            variables: What it is told beside its environment.
+            outputs: Where its output and its error output go.
+            client: How it reaches the policy; ``None`` where it has no business there.
+        """
+        ...
+
+
+class Beside:
+    """A process like any other: it may do what we may."""
+
+    @contextmanager
+    def running(
+        self,
+        words: Sequence[str],
+        folders: Sequence[Path],
+        variables: Mapping[str, str],
+        outputs: tuple[IO[bytes], IO[bytes]],
+        client: Any,
+    ) -> Iterator[subprocess.Popen[bytes]]:
+        """See :class:`Place`."""
+        own = {name: value for name, value in os.environ.items() if name not in _OTHERS}
+        process = subprocess.Popen(
+            words,
+            cwd=folders[0],
+            env={**own, **variables},
+            stdin=subprocess.DEVNULL,
+            stdout=outputs[0],
+            stderr=outputs[1],
+            start_new_session=True,
+        )
+        try:
+            yield process
+        finally:
+            end(process)
+
+
+class ShutIn:
+    """The sandbox: it sees its folders, system libraries and its own program, and reaches the policy alone.
+
+    Args:
+        options: ``read``, further files and folders that it sees, and limits of :class:`roll.sandbox.CommandLimits`.
+
+    Raises:
+        EnvConfigError: There is no such option, or no such file.
+    """
+
+    def __init__(self, options: Mapping[str, Any]) -> None:
+        given = dict(options)
+        read = given.pop("read", ())
+        self._readable = [Path(path).resolve() for path in ([read] if isinstance(read, str) else read)]
+        missing = [str(path) for path in self._readable if not path.exists()]
+        if missing:
+            raise EnvConfigError(f"sandbox.read: there is no {', '.join(missing)}")
+        if unknown := sorted(given.keys() - _LIMITS):
+            raise EnvConfigError(f"sandbox has no option {unknown[0]}: it has read, {', '.join(sorted(_LIMITS))}")
+        try:
+            self._limits = CommandLimits(**given)
+        except (TypeError, ValueError) as error:
+            raise EnvConfigError(f"sandbox: {error}") from error
+        self._user = FIRST_USER + secrets.randbelow(1 << 24)
+
+    @contextmanager
+    def running(
+        self,
+        words: Sequence[str],
+        folders: Sequence[Path],
+        variables: Mapping[str, str],
+        outputs: tuple[IO[bytes], IO[bytes]],
+        client: Any,
+    ) -> Iterator[subprocess.Popen[bytes]]:
+        """See :class:`Place`."""
+        enclosure = Enclosure(
+            folder=folders[0],
+            writable=folders[1:],
+            readable=[*needed_by(words[0]), *self._readable],
+            port=0 if client is None else client.port,
+            user=self._user,
+            limits=self._limits,
+        )
+        passed = {name: os.environ[name] for name in _PASSED if name in os.environ}
+        home = {"HOME": "/tmp", "TMPDIR": "/tmp"}
+        process, listener = enclosure.start(words, {**passed, **home, **variables}, *outputs)
+        try:
+            if listener is None:
+                yield process
+            else:
+                with client.answering_at(listener):
+                    yield process
+        finally:
+            end(process)
+
+
+def place_of(sandbox: bool | Mapping[str, Any]) -> Place:
+    """Return where a command runs.
+
+    Raises:
+        EnvConfigError: An option is wrong.
+    """
+    if isinstance(sandbox, Mapping):
+        return ShutIn(sandbox)
+    return ShutIn({}) if sandbox else Beside()
+
+
+def program_of(word: str) -> str:
+    """Return the program that the first word of a command names, wherever it will be started from.
+
+    Raises:
+        EnvConfigError: There is none.
+    """
+    found = shutil.which(word)
+    if found is None:
+        raise EnvConfigError(f"command: there is no program {word!r} on this machine")
+    # Its own name stays, for an environment of Python is known by it; links to its folder do not.
+    path = Path(found)
+    return str(path.parent.resolve() / path.name)
+
+
+def end(process: subprocess.Popen[bytes]) -> None:
+    """End a command, and what it left running."""
+    try:
+        os.killpg(process.pid, signal.SIGKILL)
+    except ProcessLookupError:
+        return

@@ -1,0 +1,140 @@
+"""Commands of agents in the sandbox: what they reach, what they leave behind, and what they make of tests."""
+
+from __future__ import annotations
+
+import os
+import socket
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+from test_agent_programs import PROGRAM, play
+
+from roll.envs import Tag, make
+from roll.envs.errors import EnvConfigError
+from roll.sandbox import capabilities
+from roll.trajectories.model import Status
+
+pytestmark = [
+    pytest.mark.processes,
+    pytest.mark.skipif(capabilities().network != "namespace", reason="this machine allows no namespaces"),
+]
+
+CURIOUS = (
+    PROGRAM
+    + """
+import socket
+seen = {"policy": float(said == "fine")}
+
+def reaches(port):
+    try:
+        socket.create_connection(("127.0.0.1", port), 2).close()
+        return 1.0
+    except OSError:
+        return 0.0
+
+def anywhere(address):
+    try:
+        socket.socket(socket.AF_INET, socket.SOCK_DGRAM).connect((address, 53))
+        return 1.0
+    except OSError:
+        return 0.0
+
+seen["another_port"] = reaches(int(sys.argv[2]))
+seen["another_machine"] = max(anywhere("10.255.255.1"), anywhere("192.0.2.1"))
+seen["secret_file"] = float(os.path.exists(sys.argv[3]))
+seen["secret_variable"] = float("ROLL_TEST_SECRET" in os.environ)
+seen["others"] = float(len([name for name in os.listdir("/proc") if name.isdigit()]) > 3)
+os.makedirs("made/by"); open("made/by/agent.txt", "w").write("here")
+json.dump({"reward": 0.5, **seen}, open(os.environ["ROLL_REWARD"], "w"))
+"""
+)
+
+
+@pytest.fixture
+def files(tmp_path: Path) -> Path:
+    folder = tmp_path / "files"
+    folder.mkdir()
+    (folder / "agent.py").write_text(CURIOUS)
+    return folder
+
+
+def test_it_reaches_the_policy_and_nothing_else(files: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("ROLL_TEST_SECRET", "x")
+    secret = tmp_path / "secret.txt"
+    secret.write_text("x")
+    with socket.create_server(("127.0.0.1", 0)) as other:
+        command = [sys.executable, "agent.py", "Hello", str(other.getsockname()[1]), str(secret)]
+        (played,) = play(command=command, files=str(files), sandbox=True, timeout=60)
+        other.settimeout(0.1)
+        with pytest.raises(TimeoutError):
+            other.accept()
+    assert (played.status, played.score) == (Status.COMPLETED, 0.5), played.error
+    walls = ("another_port", "another_machine", "secret_file", "secret_variable", "others")
+    assert played.metrics["policy"] == 1.0 and {name: played.metrics[name] for name in walls} == dict.fromkeys(walls, 0)
+
+
+def test_a_file_that_is_named_can_be_read(files: Path, tmp_path: Path) -> None:
+    shown = tmp_path / "shown.txt"
+    shown.write_text("x")
+    command = [sys.executable, "agent.py", "Hello", "1", str(shown)]
+    (played,) = play(command=command, files=str(files), sandbox={"read": [str(shown)]}, timeout=60)
+    assert played.metrics["secret_file"] == 1.0, played.error
+
+
+def test_tests_that_it_changed_count_for_nothing(tmp_path: Path) -> None:
+    files, checks, outside = tmp_path / "files", tmp_path / "checks", tmp_path / "outside"
+    for folder in (files / "tests", checks / "tests", outside):
+        folder.mkdir(parents=True)
+    cheat = "import os, shutil\nshutil.rmtree('tests')\nos.symlink(sys.argv[2], 'tests')\n"
+    (files / "agent.py").write_text(PROGRAM + cheat)
+    (checks / "tests" / "check.py").write_text("import answer\nassert answer.NUMBER == 2\n")
+    (files / "answer.py").write_text("NUMBER = 1\n")
+    (played,) = play(
+        command=["python", "agent.py", "Hello", str(outside)],
+        check=["python", "-c", "import runpy; runpy.run_path('tests/check.py')"],
+        files=str(files),
+        check_files=str(checks),
+        sandbox=True,
+        timeout=60,
+    )
+    assert (played.status, played.score) == (Status.COMPLETED, 0.0), played.error
+    assert not list(outside.iterdir())
+
+
+def test_one_that_hangs_is_killed_with_all_that_it_started(tmp_path: Path) -> None:
+    mark = f"roll-{os.urandom(8).hex()}"
+    command = ["bash", "-c", f"(exec -a {mark} sleep 300 & exec -a {mark} sleep 300)"]
+    (played,) = play(command=command, sandbox=True, timeout=8.0)
+    assert played.status is Status.ERROR_TIMEOUT
+    end = time.monotonic() + 20
+    while running(mark) and time.monotonic() < end:
+        time.sleep(0.05)
+    assert not running(mark)
+
+
+def running(mark: str) -> list[str]:
+    found = []
+    for path in Path("/proc").glob("[0-9]*/cmdline"):
+        try:
+            found += [str(path)] if path.read_bytes().startswith(mark.encode()) else []
+        except OSError:
+            continue
+    return found
+
+
+@pytest.mark.parametrize(
+    ("options", "words"),
+    [
+        ({"program": "agent_samples:good", "sandbox": True}, "cannot be shut in"),
+        ({"command": ["true"], "sandbox": {"memory": 5}}, "no option memory: it has read, file_mb, memory_mb"),
+        ({"command": ["true"], "sandbox": {"memory_mb": 0}}, "must be positive"),
+        ({"command": ["true"], "sandbox": {"read": ["absent/folder"]}}, "absent/folder"),
+        ({"command": ["true"], "check_files": "absent"}, "check_files: there is no folder absent"),
+    ],
+)
+def test_what_cannot_be_is_said_before_anything_is_played(options: dict[str, Any], words: str) -> None:
+    with pytest.raises(EnvConfigError, match=words):
+        make(Tag("Agent", "agent", options))
