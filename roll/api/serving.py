@@ -3,18 +3,22 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import AsyncIterator, Callable, Mapping
+from contextlib import AsyncExitStack, asynccontextmanager
 from pathlib import Path
 
 import uvicorn
+from transformers import PreTrainedModel
 
-from roll.api.policy import load_policy
+from roll.api.policy import Policy, load_policy
+from roll.config import ConfigError, Problem
 from roll.config.worker import WorkerConfig
 from roll.gateway.app import APIS, Gateway
 from roll.gateway.served import ServedPolicy
 from roll.gateway.server import HOST, listen, server_config
 from roll.gateway.unrecorded import Unrecorded
 from roll.generation import SamplingParams
+from roll.models.adapted import with_adapter
 from roll.strategies import EngineJob
 from roll.strategies.building import build_engine
 
@@ -32,6 +36,7 @@ def serve(
     name: str | None = None,
     max_length: int | None = None,
     dtype: str = "fp32",
+    adapters: Mapping[str, str | Path] | None = None,
 ) -> None:
     """Answer for a policy until Ctrl-C.
 
@@ -44,9 +49,10 @@ def serve(
         name: The name of the model; by default that of the source.
         max_length: Most tokens of a conversation and its answer; by default what the model was made for, 4096 at most.
         dtype: See :func:`roll.load_policy`.
+        adapters: Folders of LoRA adapters for the policy, by the names of the models that they make of it.
 
     Raises:
-        ConfigError: There is no such policy, or the port is taken.
+        ConfigError: There is no such policy, its adapters are not for it, or the port is taken.
     """
     listener = listen(host, port)
     try:
@@ -55,31 +61,59 @@ def serve(
         gateway = Gateway(name or str(source), only_model=True)
         url = f"http://{host}:{listener.getsockname()[1]}"
 
+        models = {gateway.model: policy.model, **_adapted(policy, adapters or {}, gateway.model)}
+
         async def answer() -> None:
-            renderer = policy.text.renderer
-            job = EngineJob(
-                folder=lambda: policy.source, load=lambda: policy.model, max_length=longest, decode=policy.text.written
-            )
-            engine = build_engine(_ENGINE, job)
-            try:
-                served = ServedPolicy(
-                    renderer=renderer,
-                    generate=engine.generate,
-                    sampling=SamplingParams(longest),
-                    sequence_length=longest,
-                    overrules=False,
-                )
-                shown = gateway.open(Unrecorded(served), key)
+            async with AsyncExitStack() as engines:
+                asked = {
+                    name: Unrecorded(await engines.enter_async_context(_serving(policy, model, longest)))
+                    for name, model in models.items()
+                }
+                shown = gateway.open(asked.pop(gateway.model), key, asked)
                 say(f"{gateway.model} answers at {url}; Ctrl-C ends it.")
                 say(f"  export OPENAI_BASE_URL={url}/v1 OPENAI_API_KEY={shown}")
                 say(f"  export ANTHROPIC_BASE_URL={url} ANTHROPIC_API_KEY={shown}")
-                say(f"  {', '.join(APIS)}; model {gateway.model}, {longest:,} tokens")
+                named = f"models {', '.join(models)}" if asked else f"model {gateway.model}"
+                say(f"  {', '.join(APIS)}; {named}, {longest:,} tokens")
                 await uvicorn.Server(server_config(gateway)).serve(sockets=[listener])
-            finally:
-                await engine.close()
 
         asyncio.run(answer())
     except KeyboardInterrupt:
         pass
     finally:
         listener.close()
+
+
+def _adapted(policy: Policy, adapters: Mapping[str, str | Path], taken: str) -> dict[str, PreTrainedModel]:
+    """Return the policy with each of the adapters.
+
+    Raises:
+        ConfigError: A name is taken, or a folder holds no adapters for it.
+    """
+    made = {}
+    for name, folder in adapters.items():
+        try:
+            if name == taken:
+                raise ValueError(f"{name} is the name of the policy itself")
+            made[name] = with_adapter(policy.model, folder)
+        except (OSError, ValueError, ModuleNotFoundError) as error:
+            fix = "give a name, and a folder that save_adapters() or peft wrote for this policy."
+            raise ConfigError([Problem("--adapter", f"{error}.", fix, f"{name}={folder}")]) from error
+    return made
+
+
+@asynccontextmanager
+async def _serving(policy: Policy, model: PreTrainedModel, longest: int) -> AsyncIterator[ServedPolicy]:
+    """An engine for a model, as calls reach it; it ends with the block."""
+    job = EngineJob(folder=lambda: policy.source, load=lambda: model, max_length=longest, decode=policy.text.written)
+    engine = build_engine(_ENGINE, job)
+    try:
+        yield ServedPolicy(
+            renderer=policy.text.renderer,
+            generate=engine.generate,
+            sampling=SamplingParams(longest),
+            sequence_length=longest,
+            overrules=False,
+        )
+    finally:
+        await engine.close()

@@ -16,6 +16,7 @@ app = typer.Typer()
         "roll serve toy",
         "roll serve output/sokoban --port 8000 --key my-key",
         "roll serve output/rlvr_math/checkpoints/step=000060 --name my-model",
+        "roll serve toy --adapter poet=adapters/poet --adapter sums=adapters/sums",
     )
 )
 def serve(
@@ -34,6 +35,14 @@ def serve(
         int | None,
         typer.Option(min=16, help="Most tokens of a conversation and its answer. By default the model's, up to 4096."),
     ] = None,
+    adapter: Annotated[
+        list[str] | None,
+        typer.Option(
+            help="LoRA adapters, and the name of the model that they make of POLICY; may be repeated.",
+            metavar="NAME=FOLDER",
+            show_default=False,
+        ),
+    ] = None,
     dtype: Annotated[str, typer.Option(help="fp32, bf16 or fp16.")] = "fp32",
 ) -> None:
     """Answer for a policy as the servers of OpenAI and Anthropic do, so that any client or agent can use it.
@@ -46,4 +55,29 @@ def serve(
     prepare_process()
     from roll.api.serving import serve as answer
 
-    answer(policy, say=typer.echo, host=host, port=port, key=key, name=name, max_length=max_length, dtype=dtype)
+    answer(
+        policy,
+        say=typer.echo,
+        host=host,
+        port=port,
+        key=key,
+        name=name,
+        max_length=max_length,
+        dtype=dtype,
+        adapters=_named(adapter or []),
+    )
+
+
+def _named(adapters: list[str]) -> dict[str, str]:
+    """Return folders by name.
+
+    Raises:
+        typer.BadParameter: One has no name, or two have the same.
+    """
+    found: dict[str, str] = {}
+    for written in adapters:
+        name, equals, folder = written.partition("=")
+        if not (name and equals and folder) or name in found:
+            raise typer.BadParameter(f"{written!r} is not NAME=FOLDER with a name of its own", param_hint="--adapter")
+        found[name] = folder
+    return found

@@ -12,7 +12,8 @@ import inspect
 import sys
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
 from functools import partial
 from queue import SimpleQueue
 from typing import Any, TypeVar
@@ -119,6 +120,7 @@ class CallThreads:
         if max_threads < 1:
             raise ValueError(f"max_threads={max_threads}: must be at least 1")
         self._max_threads = max_threads
+        self._turns = asyncio.Semaphore(max_threads)
         self._jobs: SimpleQueue[_Job | None] = SimpleQueue()
         self._lock = threading.Lock()
         self._threads = 0
@@ -130,6 +132,15 @@ class CallThreads:
     def threads(self) -> int:
         """Threads at work or waiting for work; abandoned ones are not counted."""
         return self._threads
+
+    @asynccontextmanager
+    async def turn(self) -> AsyncIterator[None]:
+        """Wait for a turn; as many callers have one at a time as there may be threads.
+
+        For calls that last until somebody else comes to something: whoever waits for a thread here is known to wait.
+        """
+        async with self._turns:
+            yield
 
     async def call(self, function: Callable[[], T], timeout: float | None = None) -> tuple[T, float]:
         """Run ``function`` in a thread.

@@ -30,7 +30,12 @@ class AgentEnvManager(TrajectoryEnvManager):
 
     async def run(self, spec: EpisodeSpec, make_env: Callable[[], Any]) -> Trajectory:
         """Run one episode to its end; see :meth:`TrajectoryEnvManager.run`."""
-        episode = _AgentEpisode(self, spec, make_env)
+        assert isinstance(self.threads, CallThreads)  # programs block
+        # Before it counts as one that is about to ask: an engine that waited for it would never free a thread for it.
+        async with self.threads.turn():
+            return await self._played(_AgentEpisode(self, spec, make_env, self.threads))
+
+    async def _played(self, episode: _AgentEpisode) -> Trajectory:
         with self.activity.outside_engine():
             try:
                 await episode.play()
@@ -68,12 +73,13 @@ class _AgentSession(EnvSession):
 class _AgentEpisode:
     """The changing state of one episode."""
 
-    def __init__(self, manager: AgentEnvManager, spec: EpisodeSpec, make_env: Callable[[], Any]) -> None:
+    def __init__(
+        self, manager: AgentEnvManager, spec: EpisodeSpec, make_env: Callable[[], Any], threads: CallThreads
+    ) -> None:
         self._manager = manager
         self._spec = spec
         self._session = _AgentSession(make_env, spec.seed, spec.episode)
-        assert isinstance(manager.threads, CallThreads)  # programs block
-        self._threads = manager.threads
+        self._threads = threads
         self._trajectory = Trajectory(spec.tag, spec.group_id, spec.episode, spec.seed)
         self._played: Played | None = None
         limits = manager.limits

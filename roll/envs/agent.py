@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from roll.envs.agent_places import place_of
-from roll.envs.agent_programs import Command, Function, Program
+from roll.envs.agent_programs import Command, Function, Program, filled
 from roll.envs.base import Outcome, TextEnv
 from roll.envs.errors import EnvConfigError
 
@@ -71,7 +71,8 @@ class AgentEnv(TextEnv):
         sandbox: Whether ``command`` and ``check`` are shut in; a mapping says what they see and may use: see
             :class:`roll.envs.agent_places.ShutIn`.
         tasks: Files of JSON lines; the seed chooses one.
-        files: A folder that is copied to where the program works.
+        files: A folder that is copied to where the program works; ``{name}`` stands for a column of the task's row,
+            here and in ``check_files``.
         environment: Further variables of the environment of commands.
         timeout: Seconds for an episode.
         graded: Whether ``rewards`` grade the episode, so that the program need not.
@@ -102,18 +103,17 @@ class AgentEnv(TextEnv):
             raise EnvConfigError("name the agent by either program: module:function, or command: [word, …]")
         if not timeout > 0:
             raise EnvConfigError(f"timeout={timeout}: must be greater than 0 seconds")
-        for name, folder in (("files", files), ("check_files", check_files)):
-            if folder is not None and not Path(folder).is_dir():
-                raise EnvConfigError(f"{name}: there is no folder {folder}")
         if sandbox and program is not None:
             raise EnvConfigError("sandbox: a function of this process cannot be shut in; give a command")
         place, told = place_of(sandbox), environment or {}
         self.timeout = timeout
         self._program: Program = Function(program) if program is not None else Command(command or (), told, place)
         self._check = None if check is None else Command(check, told, place, calls=False)
-        self._check_files = None if check_files is None else Path(check_files)
         self._rows = _rows((tasks,) if isinstance(tasks, str) else tuple(tasks or ()))
-        self._files = files
+        self._files, self._check_files = files, check_files
+        for row in self._rows or [{}]:
+            self._folder_of("files", files, row)
+            self._folder_of("check_files", check_files, row)
         self._graded = graded
         self._task: AgentTask | None = None
 
@@ -123,8 +123,9 @@ class AgentEnv(TextEnv):
         row = self._rows[int(self.np_random.integers(len(self._rows)))] if self._rows else {}
         self._remove_folder()
         folder = Path(tempfile.mkdtemp(prefix="roll-agent-"))
-        if self._files is not None:
-            shutil.copytree(self._files, folder, dirs_exist_ok=True)
+        source = self._folder_of("files", self._files, row)
+        if source is not None:
+            shutil.copytree(source, folder, dirs_exist_ok=True)
         self._task = AgentTask(0 if seed is None else seed, row, folder)
         # What members of a group have in common: where nothing else does, the seed is the task.
         return self._begun(json.dumps(row, ensure_ascii=False) if row else f"seed {seed}")
@@ -165,9 +166,24 @@ class AgentEnv(TextEnv):
         """Delete the folder."""
         self._remove_folder()
 
+    @staticmethod
+    def _folder_of(option: str, folder: str | None, row: Mapping[str, Any]) -> Path | None:
+        """Return the folder that is meant for a task.
+
+        Raises:
+            EnvConfigError: There is none.
+        """
+        if folder is None:
+            return None
+        path = Path(filled(folder, row))
+        if not path.is_dir():
+            raise EnvConfigError(f"{option}: there is no folder {path}")
+        return path
+
     def _replace_checked(self) -> None:
         assert self._task is not None
-        for source in sorted(self._check_files.iterdir()) if self._check_files is not None else ():
+        folder = self._folder_of("check_files", self._check_files, self._task.row)
+        for source in sorted(folder.iterdir()) if folder is not None else ():
             target = self._task.folder / source.name
             # A link that the program left there would lead out of the folder.
             if target.is_dir() and not target.is_symlink():
@@ -210,10 +226,12 @@ def _rows(names: tuple[str, ...]) -> list[Mapping[str, Any]]:
     Raises:
         EnvConfigError: One cannot be read.
     """
+    from roll.config.shipped import shipped_data
+
     rows: list[Mapping[str, Any]] = []
     for name in names:
         try:
-            lines = Path(name).read_text("utf-8").splitlines()
+            lines = shipped_data(Path(name)).read_text("utf-8").splitlines()
         except (OSError, UnicodeDecodeError) as error:
             raise EnvConfigError(f"tasks: {name} cannot be read: {error}") from error
         for number, line in enumerate(lines, 1):

@@ -149,7 +149,7 @@ class Command:
     def _run(self, task: Any, client: Any, beside: Sequence[Path], more: Mapping[str, str]) -> tuple[int, str, str]:
         """Return how it ended, and what it said on both outputs."""
         values = {**task.row, "folder": str(task.folder), "model": client.model}
-        words = [_PLACE.sub(lambda match: str(values.get(match[1], match[0])), word) for word in self._words]
+        words = [filled(word, values) for word in self._words]
         told = {"ROLL_TASK": json.dumps(dict(task.row)), "ROLL_SEED": str(task.seed)}
         reaches = client.environment() if self._calls else {}
         variables = {**reaches, **told, **more, **self._environment}
@@ -165,6 +165,11 @@ class Command:
                         raise AgentFailedError("the agent was stopped")
                 code = process.wait()
             return code, _end_of(said), _end_of(complained)
+
+
+def filled(text: str, values: Mapping[str, Any]) -> str:
+    """Return a text with values in the place of their names; what has no value stays."""
+    return _PLACE.sub(lambda match: str(values.get(match[1], match[0])), text)
 
 
 def _found(name: str) -> Callable[..., Any]:

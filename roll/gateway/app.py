@@ -12,7 +12,7 @@ import json
 import secrets
 import time
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, Final, Protocol
 
 from starlette.applications import Starlette
@@ -27,6 +27,8 @@ from roll.gateway.records import Answers, Ask, Asked
 
 _NO_RETRY: Final = {"x-should-retry": "false"}
 """What the clients of OpenAI and Anthropic read: the same call would be refused again."""
+_RETRIES: Final = "x-stainless-retry-count"
+"""What the same clients say when they ask again: how often they have."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,10 +90,27 @@ APIS: Final[Mapping[str, Api]] = {
 
 @dataclass(slots=True)
 class _Client:
-    """Whoever has a key."""
+    """Whoever has a key.
 
-    ask: Ask
+    Attributes:
+        asks: Who answers, by the name of the model; the first for whatever name there is no other for.
+        running: Calls that are being answered.
+        answered: The last answers, by what was asked: for a client that lost its connection and asks again.
+    """
+
+    asks: Mapping[str, Ask]
     running: int = 0
+    answered: dict[bytes, Answers] = field(default_factory=dict)
+
+    def ask_of(self, model: str) -> Ask:
+        """Return who answers for a model."""
+        return self.asks.get(model) or next(iter(self.asks.values()))
+
+    def keep(self, asked: bytes, answers: Answers, most: int) -> None:
+        """Keep an answer, and forget the oldest of more than ``most``."""
+        self.answered[asked] = answers
+        if len(self.answered) > most:
+            del self.answered[next(iter(self.answered))]
 
 
 class Gateway:
@@ -118,10 +137,10 @@ class Gateway:
         handlers = {404: _not_found, 405: _not_found, Exception: _failed}
         self.app = Starlette(routes=[*posts, *models], exception_handlers=handlers)
 
-    def open(self, ask: Ask, key: str | None = None) -> str:
-        """Let ``ask`` answer whoever has a key, which is returned."""
+    def open(self, ask: Ask, key: str | None = None, others: Mapping[str, Ask] | None = None) -> str:
+        """Let ``ask`` answer whoever has a key, which is returned; ``others`` answer for models of their names."""
         key = key or f"sk-roll-{secrets.token_urlsafe(24)}"
-        self._clients[_digest(key)] = _Client(ask)
+        self._clients[_digest(key)] = _Client({self.model: ask, **(others or {})})
         return key
 
     def close(self, key: str) -> None:
@@ -155,9 +174,10 @@ class Gateway:
                     raise ApiError(429, message, code="rate_limit_exceeded")
                 client.running += 1
                 try:
-                    parsed = api.read(await self._body(request))
-                    self._check_model(parsed.model)
-                    answers = await _until_gone(request, client.ask, parsed.asked())
+                    content = await self._content(request)
+                    parsed = api.read(_object(content))
+                    self._check_model(parsed.model, client)
+                    answers = await self._answers(request, client, parsed, content)
                 finally:
                     client.running -= 1
             except ApiError as error:
@@ -168,11 +188,23 @@ class Gateway:
 
         return answer
 
-    async def _body(self, request: Request) -> dict[str, Any]:
-        """Return the JSON object that a request carries.
+    async def _answers(self, request: Request, client: _Client, parsed: Parsed, content: bytes) -> Answers:
+        """Return the answers to a call: those that were given before, where the client says that it asks again.
+
+        What was sampled for a call is recorded once, also where its answer got lost on the way to the client.
+        """
+        asked = hashlib.sha256(request.url.path.encode() + content).digest()
+        if request.headers.get(_RETRIES, "0") != "0" and (given := client.answered.get(asked)) is not None:
+            return given
+        answers = await _until_gone(request, client.ask_of(parsed.model), parsed.asked())
+        client.keep(asked, answers, self._limits.calls_at_once)
+        return answers
+
+    async def _content(self, request: Request) -> bytes:
+        """Return what a request carries.
 
         Raises:
-            ApiError: It is none, is too large, or takes too long to arrive.
+            ApiError: It is too large, or takes too long to arrive.
         """
         most, content = self._limits.body_bytes, bytearray()
         too_large = ApiError(413, f"The request is larger than {most:,} bytes.", code="request_too_large")
@@ -190,39 +222,53 @@ class Gateway:
             raise ApiError(408, f"The request did not arrive within {seconds:g} s.", code="timeout") from None
         except ClientDisconnect:
             raise ApiError(499, "The client is gone.", code="client_gone") from None
-        try:
-            body = json.loads(bytes(content))
-        except (ValueError, RecursionError) as error:
-            message = f"We could not parse the JSON body of your request: {error}."
-            raise ApiError(400, message, code="invalid_json") from None
-        if not isinstance(body, dict):
-            raise ApiError(400, "The body of a request is a JSON object.", code="invalid_json")
-        return body
+        return bytes(content)
 
-    def _check_model(self, name: str) -> None:
-        if self._only_model and name != self.model:
-            message = f"The model '{name}' does not exist: this server has '{self.model}'."
-            raise ApiError(404, message, code="model_not_found", param="model")
+    def _check_model(self, name: str, client: _Client) -> None:
+        if self._only_model and name not in client.asks:
+            raise _absent(name, client)
 
     async def _models(self, request: Request) -> Response:
         try:
-            self._client(request)
+            client = self._client(request)
         except ApiError as error:
             return JSONResponse(openai_chat.error_body(error), error.status)
-        return JSONResponse({"object": "list", "data": [self._described()]})
+        return JSONResponse({"object": "list", "data": [self._described(name) for name in client.asks]})
 
     async def _one_model(self, request: Request) -> Response:
+        name = request.path_params["name"]
         try:
-            self._client(request)
-            if request.path_params["name"] != self.model:
-                message = f"The model '{request.path_params['name']}' does not exist: this server has '{self.model}'."
-                raise ApiError(404, message, code="model_not_found", param="model")
+            client = self._client(request)
+            if name not in client.asks:
+                raise _absent(name, client)
         except ApiError as error:
             return JSONResponse(openai_chat.error_body(error), error.status)
-        return JSONResponse(self._described())
+        return JSONResponse(self._described(name))
 
-    def _described(self) -> dict[str, Any]:
-        return {"id": self.model, "object": "model", "created": self._began, "owned_by": "roll"}
+    def _described(self, name: str) -> dict[str, Any]:
+        return {"id": name, "object": "model", "created": self._began, "owned_by": "roll"}
+
+
+def _absent(name: str, client: _Client) -> ApiError:
+    there = ", ".join(f"'{model}'" for model in client.asks)
+    message = f"The model '{name}' does not exist: this server has {there}."
+    return ApiError(404, message, code="model_not_found", param="model")
+
+
+def _object(content: bytes) -> dict[str, Any]:
+    """Return the JSON object that a request carries.
+
+    Raises:
+        ApiError: It is none.
+    """
+    try:
+        body = json.loads(content)
+    except (ValueError, RecursionError) as error:
+        message = f"We could not parse the JSON body of your request: {error}."
+        raise ApiError(400, message, code="invalid_json") from None
+    if not isinstance(body, dict):
+        raise ApiError(400, "The body of a request is a JSON object.", code="invalid_json")
+    return body
 
 
 async def _until_gone(request: Request, ask: Ask, asked: Asked) -> Answers:

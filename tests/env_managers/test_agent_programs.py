@@ -44,12 +44,14 @@ def play(
     members: int = 1,
     limits: dict[str, Any] | None = None,
     seed: int = 11,
+    at_a_time: int = 64,
+    activity: Activity | None = None,
     **options: Any,
 ) -> list[Trajectory]:
     """Play a group of episodes at the same time."""
     named = {"program": f"agent_samples:{program}"} if program else {}
     tag = Tag("Agent", "agent", {"timeout": SECONDS, **named, **options})
-    activity, endpoint, threads = Activity(), AgentEndpoint("toy"), CallThreads()
+    activity, endpoint, threads = activity or Activity(), AgentEndpoint("toy"), CallThreads(at_a_time)
     manager = AgentEnvManager(
         renderer=renderer(),
         generate=generate,
@@ -95,6 +97,17 @@ def test_an_agent_in_this_process_is_recorded_turn_by_turn() -> None:
 def test_a_client_that_knows_an_address_and_a_key_is_enough() -> None:
     (played,) = play("plain")
     assert (played.status, played.score, len(played.turns)) == (Status.COMPLETED, 1.0, 1), played.error
+
+
+def test_an_engine_does_not_wait_for_those_that_wait_for_their_turn() -> None:
+    activity = Activity()
+
+    async def when_quiet(request: GenerationRequest) -> Completion:
+        await activity.quiescent()
+        return await fine(request)
+
+    played = play("good", generate=when_quiet, members=5, at_a_time=2, activity=activity)
+    assert [(one.status, len(one.turns)) for one in played] == [(Status.COMPLETED, 3)] * 5
 
 
 def test_members_of_a_group_begin_alike_and_keep_apart() -> None:
