@@ -1,0 +1,180 @@
+"""How much the gateway adds: agents that call it over HTTP, beside the same agents without it.
+
+python benchmarks/gateway_load.py                      # 512 agents, 10 calls each, 2 s for an answer
+python benchmarks/gateway_load.py --agents 64 --calls 4 --seconds 0.5
+
+The engine is a stand-in that answers any call after a fixed time, so that what is measured is the gateway alone. The
+agents of the second way are plain loops over HTTP in processes of their own; those of the first ask the recorder.
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import json
+import multiprocessing
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import httpx
+
+from roll.gateway import AgentEndpoint, Name, Recorder, ServedPolicy
+from roll.gateway.openai_chat import ChatBody
+from roll.generation import Completion, GenerationRequest, SamplingParams
+
+_PROCESSES = 4
+"""Programs that the agents are in: one alone would be busier than the gateway."""
+
+
+@dataclass(frozen=True, slots=True)
+class Load:
+    """What is asked.
+
+    Attributes:
+        agents: At the same time.
+        calls: Of each, one after the other.
+        seconds: Until the engine answers.
+    """
+
+    agents: int
+    calls: int
+    seconds: float
+
+    @property
+    def shortest(self) -> float:
+        """Seconds that it takes where nothing else does."""
+        return self.calls * self.seconds
+
+
+def recorders(load: Load) -> list[Recorder]:
+    """Return an episode for each agent, around an engine that does nothing but wait."""
+    # Here, and not above: the programs of the agents need none of it, and would take seconds to import it.
+    from roll.models.loading import load_tokenizer
+    from roll.rendering import ChatRenderer
+
+    renderer = ChatRenderer(load_tokenizer("toy"))
+    ids = [*renderer.encoder.encode("fine"), renderer.stop_token_ids[0]]
+
+    async def generate(request: GenerationRequest) -> Completion:
+        await asyncio.sleep(load.seconds)
+        return Completion(ids, [-0.5] * len(ids), "stop", (0, 0))
+
+    policy = ServedPolicy(renderer=renderer, generate=generate, sampling=SamplingParams(64), sequence_length=1 << 16)
+    return [Recorder(policy, Name(0, f"agent-{number}")) for number in range(load.agents)]
+
+
+def said(answers: Sequence[str]) -> list[dict[str, str]]:
+    """Return the conversation after so many answers."""
+    messages = [{"role": "user", "content": "What of the weather?"}]
+    for answer in answers:
+        messages += [{"role": "assistant", "content": answer}, {"role": "user", "content": "And then?"}]
+    return messages
+
+
+async def in_process(load: Load) -> float:
+    """Return the seconds that agents take that ask recorders."""
+    episodes = recorders(load)
+
+    async def agent(recorder: Recorder) -> None:
+        answers: list[str] = []
+        for _ in range(load.calls):
+            body = ChatBody.read({"model": "m", "messages": said(answers)})
+            answers.append(body.response(await recorder.ask(body.asked()))["choices"][0]["message"]["content"])
+
+    began = time.perf_counter()
+    await asyncio.gather(*map(agent, episodes))
+    taken = time.perf_counter() - began
+    check(load, episodes)
+    return taken
+
+
+async def over_http(load: Load) -> float:
+    """Return the seconds that agents take that ask over HTTP, each with a key of its own."""
+    episodes, endpoint = recorders(load), AgentEndpoint("toy")
+    context = multiprocessing.get_context("spawn")
+    ready, begin = context.Semaphore(0), context.Event()
+    admitted = [endpoint.admit(episode) for episode in episodes]
+    try:
+        clients = [each.__enter__() for each in admitted]
+        shares = [[client.api_key for client in clients[first::_PROCESSES]] for first in range(_PROCESSES)]
+        programs = [
+            context.Process(target=_program, args=(clients[0].base_url, keys, load.calls, ready, begin))
+            for keys in shares
+        ]
+        for program in programs:
+            program.start()
+        for _ in programs:
+            await asyncio.to_thread(ready.acquire)
+        began = time.perf_counter()
+        begin.set()
+        for program in programs:
+            await asyncio.to_thread(program.join)
+        taken = time.perf_counter() - began
+        if any(program.exitcode for program in programs):
+            raise SystemExit("an agent failed; what it said stands above")
+    finally:
+        for each in admitted:
+            each.__exit__(None, None, None)
+        endpoint.close()
+    check(load, episodes)
+    return taken
+
+
+def check(load: Load, episodes: Sequence[Recorder]) -> None:
+    """Fail where a call is lost, recorded twice, or not continued."""
+    for episode in episodes:
+        branches = list(episode.tree.branches())
+        if len(episode.tree.calls) != load.calls or len(branches) != 1:
+            raise SystemExit(f"{len(episode.tree.calls)} calls in {len(branches)} branches of {load.calls} in one")
+
+
+def _program(url: str, keys: Sequence[str], calls: int, ready: Any, begin: Any) -> None:
+    """Be a process with agents in it."""
+    limits = httpx.Limits(max_connections=None, max_keepalive_connections=None)
+
+    async def agent(client: httpx.AsyncClient, key: str) -> None:
+        answers: list[str] = []
+        for _ in range(calls):
+            body = {"model": "m", "messages": said(answers)}
+            answer = await client.post(
+                f"{url}/chat/completions", json=body, headers={"authorization": f"Bearer {key}"}, timeout=600
+            )
+            answer.raise_for_status()
+            answers.append(answer.json()["choices"][0]["message"]["content"])
+
+    async def agents() -> None:
+        async with httpx.AsyncClient(limits=limits, trust_env=False) as client:
+            ready.release()
+            await asyncio.to_thread(begin.wait)
+            await asyncio.gather(*(agent(client, key) for key in keys))
+
+    asyncio.run(agents())
+
+
+def measure(load: Load) -> dict[str, float]:
+    """Return the seconds of both ways, and by how much the second is longer."""
+    without, with_it = asyncio.run(in_process(load)), asyncio.run(over_http(load))
+    return {
+        "agents": load.agents,
+        "calls": load.calls,
+        "seconds of an answer": load.seconds,
+        "in process": without,
+        "over HTTP": with_it,
+        "overhead": with_it / without - 1,
+    }
+
+
+def main() -> None:
+    """Measure, and print."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--agents", type=int, default=512)
+    parser.add_argument("--calls", type=int, default=10)
+    parser.add_argument("--seconds", type=float, default=2.0)
+    given = parser.parse_args()
+    print(json.dumps(measure(Load(given.agents, given.calls, given.seconds)), indent=2))
+
+
+if __name__ == "__main__":
+    main()
