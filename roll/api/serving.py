@@ -19,6 +19,9 @@ from roll.gateway.server import HOST, listen, server_config
 from roll.gateway.unrecorded import Unrecorded
 from roll.generation import SamplingParams
 from roll.models.adapted import with_adapter
+from roll.models.finding import resolve_pretrain
+from roll.service.clients import Base
+from roll.service.serving import serve_training
 from roll.strategies import EngineJob
 from roll.strategies.building import build_engine
 
@@ -37,6 +40,7 @@ def serve(
     max_length: int | None = None,
     dtype: str = "fp32",
     adapters: Mapping[str, str | Path] | None = None,
+    train: str | Path | None = None,
 ) -> None:
     """Answer for a policy until Ctrl-C.
 
@@ -50,6 +54,7 @@ def serve(
         max_length: Most tokens of a conversation and its answer; by default what the model was made for, 4096 at most.
         dtype: See :func:`roll.load_policy`.
         adapters: Folders of LoRA adapters for the policy, by the names of the models that they make of it.
+        train: A folder for weights, if clients are to train adapters of the policy: Tinker's protocol is spoken then.
 
     Raises:
         ConfigError: There is no such policy, its adapters are not for it, or the port is taken.
@@ -58,6 +63,10 @@ def serve(
     try:
         policy = load_policy(source, dtype=dtype)
         longest = max_length or min(int(getattr(policy.model.config, "max_position_embeddings", _LONGEST)), _LONGEST)
+        if train is not None:
+            called = name or str(source)
+            serve_training(_trained(policy, called, longest), listener=listener, say=say, folder=Path(train), key=key)
+            return
         gateway = Gateway(name or str(source), only_model=True)
         url = f"http://{host}:{listener.getsockname()[1]}"
 
@@ -82,6 +91,18 @@ def serve(
         pass
     finally:
         listener.close()
+
+
+def _trained(policy: Policy, name: str, longest: int) -> Base:
+    """Return a policy as what clients adapt."""
+    return Base(
+        name=name,
+        folder=resolve_pretrain(policy.source),
+        model=policy.model,
+        decode=policy.text.written,
+        stop_token_ids=tuple(policy.text.renderer.stop_token_ids),
+        longest=longest,
+    )
 
 
 def _adapted(policy: Policy, adapters: Mapping[str, str | Path], taken: str) -> dict[str, PreTrainedModel]:

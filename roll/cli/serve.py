@@ -16,6 +16,7 @@ app = typer.Typer()
         "roll serve toy",
         "roll serve output/sokoban --port 8000 --key my-key",
         "roll serve output/rlvr_math/checkpoints/step=000060 --name my-model",
+        "roll serve toy --train",
         "roll serve toy --adapter poet=adapters/poet --adapter sums=adapters/sums",
     )
 )
@@ -43,11 +44,18 @@ def serve(
             show_default=False,
         ),
     ] = None,
+    train: Annotated[
+        bool, typer.Option("--train", help="Let clients of Tinker's protocol train adapters of POLICY.")
+    ] = False,
+    weights: Annotated[
+        str, typer.Option(help="With --train, where the weights that they save go.", metavar="FOLDER")
+    ] = "output/service",
     dtype: Annotated[str, typer.Option(help="fp32, bf16 or fp16.")] = "fp32",
 ) -> None:
     """Answer for a policy as the servers of OpenAI and Anthropic do, so that any client or agent can use it.
 
-    Nothing is trained and nothing is recorded. Ctrl-C ends it.
+    Nothing is trained and nothing is recorded, but with --train: then the public client tinker trains and samples here.
+    Ctrl-C ends it.
     """
     from roll.config.process import prepare_process
 
@@ -65,6 +73,7 @@ def serve(
         max_length=max_length,
         dtype=dtype,
         adapters=_named(adapter or []),
+        train=weights if train else None,
     )
 
 

@@ -1,0 +1,195 @@
+"""What a server of the protocol holds: sessions, the models of clients, and weights that they saved."""
+
+from __future__ import annotations
+
+import asyncio
+import re
+import secrets
+from collections.abc import Callable, Mapping
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Final, TypeVar
+
+from transformers import PreTrainedModel
+
+from roll.service.records import Adapters, RefusedError
+from roll.service.sampling import Sampler
+from roll.service.training import ClientModel, sharing, stored_kind
+
+T = TypeVar("T")
+_SCHEME: Final = "tinker://"
+_NAME: Final = re.compile(r"[\w.-]{1,100}")
+KINDS: Final = ("weights", "sampler_weights")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Base:
+    """The model that all clients adapt.
+
+    Attributes:
+        name: As clients call it.
+        folder: Where its tokenizer and configuration are.
+        model: Its weights, frozen.
+        decode: Tokens to text.
+        stop_token_ids: What ends an answer.
+        longest: Most tokens of a sequence.
+    """
+
+    name: str
+    folder: str
+    model: PreTrainedModel
+    decode: Callable[[list[int]], str]
+    stop_token_ids: tuple[int, ...]
+    longest: int
+
+
+@dataclass(slots=True)
+class Client:
+    """A model in training; one thing is done with it at a time, in the order in which they were asked.
+
+    Attributes:
+        model: The model.
+        turn: Held by what is done with it.
+        saved: Checkpoints without a name of their own so far.
+    """
+
+    model: ClientModel
+    turn: asyncio.Lock = field(default_factory=asyncio.Lock)
+    saved: int = 0
+
+
+class Clients:
+    """Models, samplers and stored weights, by the names that the protocol gives them.
+
+    Args:
+        base: What is adapted.
+        folder: Where weights are stored.
+    """
+
+    def __init__(self, base: Base, folder: Path) -> None:
+        self.base = base
+        self.computing = ThreadPoolExecutor(1, thread_name_prefix="roll-service")
+        self._folder = folder
+        self._models: dict[str, Client] = {}
+        self._samplers: dict[str, tuple[Sampler, str | None]] = {}
+        self._stored: dict[str, Sampler] = {}
+
+    async def compute(self, function: Callable[[], T]) -> T:
+        """Run a computation in the thread for them: one at a time has the processors."""
+        return await asyncio.get_running_loop().run_in_executor(self.computing, function)
+
+    def client(self, model_id: str) -> Client:
+        """Return a model in training.
+
+        Raises:
+            RefusedError: There is none.
+        """
+        if model_id not in self._models:
+            raise RefusedError(f"there is no model {model_id!r} in training", 404)
+        return self._models[model_id]
+
+    async def create(self, model_id: str, wanted: Adapters) -> None:
+        """Begin to train adapters."""
+        self._models[model_id] = Client(await self.compute(lambda: ClientModel(self.base.model, wanted)))
+
+    async def save(self, model_id: str, name: str | None, kind: str) -> str:
+        """Store the weights of a model; return their path. The client has its turn already.
+
+        Raises:
+            RefusedError: The name is none that a file may have.
+        """
+        client = self.client(model_id)
+        if name is None:
+            client.saved += 1
+            name = f"{client.saved:06d}"
+        path = f"{_SCHEME}{model_id}/{kind}/{name}"
+        folder = self._place(path)
+        await self.compute(lambda: client.model.save(folder, optimizer=kind == "weights"))
+        self._stored.pop(path, None)
+        return path
+
+    async def load(self, model_id: str, path: str, *, optimizer: bool) -> None:
+        """Give a model stored weights; one that is not there yet is made."""
+        folder = self._place(path)
+        kind = stored_kind(folder)
+        if model_id not in self._models:
+            await self.create(model_id, kind)
+        client = self.client(model_id)
+        await self.compute(lambda: client.model.load(folder, optimizer=optimizer))
+
+    def kind(self, path: str) -> Adapters:
+        """Return which adapters are stored at a path."""
+        return stored_kind(self._place(path))
+
+    def archive(self, path: str) -> Path:
+        """Return the folder that is stored at a path, for one who fetches it.
+
+        Raises:
+            RefusedError: There is none.
+        """
+        folder = self._place(path)
+        stored_kind(folder)
+        return folder
+
+    async def open_sampler(self, sampler_id: str, path: str | None) -> None:
+        """Let a client sample from stored weights, or from the base model."""
+        if path is None:
+            frozen = sharing(self.base.model)
+            self._samplers[sampler_id] = self._sampler(frozen), None
+            return
+        if path not in self._stored:
+            folder, kind = self._place(path), self.kind(path)
+
+            def adapted() -> PreTrainedModel:
+                model = ClientModel(self.base.model, kind)
+                model.load(folder, optimizer=False)
+                return model.snapshot()
+
+            self._stored[path] = self._sampler(await self.compute(adapted))
+        self._samplers[sampler_id] = self._stored[path], path
+
+    async def open_snapshot(self, model_id: str, sampler_id: str) -> None:
+        """Let a client sample from a model as it is now, without storing it. It has its turn already."""
+        frozen = await self.compute(self.client(model_id).model.snapshot)
+        self._samplers[sampler_id] = self._sampler(frozen), None
+
+    def sampler(self, sampler_id: str) -> tuple[Sampler, str | None]:
+        """Return a sampler, and the path of its weights if they are stored.
+
+        Raises:
+            RefusedError: There is none.
+        """
+        if sampler_id not in self._samplers:
+            raise RefusedError(f"there is no sampler {sampler_id!r}", 404)
+        return self._samplers[sampler_id]
+
+    async def close(self) -> None:
+        """End the engines."""
+        engines = {id(each): each for each in (*self._stored.values(), *(pair[0] for pair in self._samplers.values()))}
+        for engine in engines.values():
+            await engine.close()
+        self.computing.shutdown()
+
+    def _sampler(self, model: PreTrainedModel) -> Sampler:
+        base = self.base
+        return Sampler(base.folder, model, base.longest, base.decode, self.computing)
+
+    def _place(self, path: str) -> Path:
+        """Return the folder of a path.
+
+        Raises:
+            RefusedError: It is no path of ours.
+        """
+        parts = path.removeprefix(_SCHEME).split("/")
+        if not path.startswith(_SCHEME) or len(parts) != 3 or parts[1] not in KINDS:
+            raise RefusedError(f"{path!r} is not of the form tinker://model/weights/name")
+        names = [parts[0].replace(":", "-"), parts[1], parts[2]]
+        if not all(_NAME.fullmatch(name) and set(name) != {"."} for name in names):
+            raise RefusedError(f"{path!r} has a name with other characters than letters, digits, - _ .")
+        return self._folder.joinpath(*names)
+
+
+def new_name(prefix: str, body: Mapping[str, Any] | None = None) -> str:
+    """Return a name that nobody has yet."""
+    return f"{prefix}-{secrets.token_hex(8)}"

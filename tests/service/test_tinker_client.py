@@ -1,0 +1,175 @@
+"""Training as a service, used with the public client of its protocol over HTTP; numbers are held against peft and torch."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+import tinker
+import torch
+from peft import PeftModel
+from tinker import types
+from training_server import client, serving
+
+from roll.models.loading import load_model, load_tokenizer
+
+TEXT = "What is 2 + 3? 5"
+
+
+@pytest.fixture(scope="module")
+def address(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
+    with serving(tmp_path_factory.mktemp("weights")) as address:
+        yield address
+
+
+@pytest.fixture(scope="module")
+def service(address: str) -> tinker.ServiceClient:
+    return client(address)
+
+
+def datum(text: str = TEXT, **inputs: list[float]) -> types.Datum:
+    ids = load_tokenizer("toy")(text)["input_ids"]
+    given = inputs or {"weights": [1.0] * (len(ids) - 1)}
+    return types.Datum(types.ModelInput.from_ints(ids[:-1]), {"target_tokens": ids[1:], **given})
+
+
+def logprobs_of(model: torch.nn.Module, text: str = TEXT) -> torch.Tensor:
+    ids = torch.tensor([load_tokenizer("toy")(text)["input_ids"]])
+    with torch.no_grad():
+        logits = model(input_ids=ids[:, :-1]).logits.float()
+    return torch.log_softmax(logits, -1).gather(-1, ids[:, 1:, None])[0, :, 0]
+
+
+def test_what_the_server_has(service: tinker.ServiceClient) -> None:
+    (model,) = service.get_server_capabilities().supported_models
+    assert (model.model_name, model.max_context_length) == ("toy", 512)
+
+
+def test_it_learns_what_it_is_shown_and_samples_it(service: tinker.ServiceClient) -> None:
+    training = service.create_lora_training_client(base_model="toy", rank=4, seed=1)
+    assert training.get_tokenizer().encode("a") == load_tokenizer("toy").encode("a")
+    losses = []
+    for _ in range(12):
+        learned = training.forward_backward([datum(), datum("2 + 2 = 4")], "cross_entropy")
+        stepped = training.optim_step(types.AdamParams(learning_rate=2e-2))
+        losses.append(learned.result().metrics["loss:sum"])
+        assert stepped.result().metrics["grad_norm"] > 0
+    expected = -(logprobs_of(load_model("toy")).sum() + logprobs_of(load_model("toy"), "2 + 2 = 4").sum())
+    assert losses[0] == pytest.approx(float(expected), rel=1e-4) and losses[-1] < losses[0] / 4
+    sampling = training.save_weights_and_get_sampling_client()
+    prompt = types.ModelInput.from_ints(load_tokenizer("toy")("What is 2 + 3?")["input_ids"])
+    drawn = types.SamplingParams(max_tokens=2, temperature=0.0, seed=1)
+    answer = sampling.sample(prompt=prompt, num_samples=2, sampling_params=drawn).result()
+    assert [load_tokenizer("toy").decode(each.tokens) for each in answer.sequences] == [" 5", " 5"]
+    assert answer.sequences[0].logprobs[0] > -1.0
+
+
+def test_gradients_add_up_until_a_step(service: tinker.ServiceClient) -> None:
+    together, apart = (service.create_lora_training_client(base_model="toy", rank=2, seed=3) for _ in range(2))
+    both = [datum(), datum("2 + 2 = 4")]
+    together.forward_backward(both, "cross_entropy").result()
+    for each in both:
+        apart.forward_backward([each], "cross_entropy").result()
+    norms = [each.optim_step(types.AdamParams()).result().metrics["grad_norm"] for each in (together, apart)]
+    assert norms[0] == pytest.approx(norms[1], rel=1e-4)
+
+
+@pytest.mark.parametrize("loss", ["importance_sampling", "ppo", "cispo"])
+def test_losses_of_reinforcement_learning(service: tinker.ServiceClient, loss: str) -> None:
+    training = service.create_lora_training_client(base_model="toy", rank=2)
+    before = logprobs_of(load_model("toy"))
+    sampled = (before - 0.5).tolist()  # so the ratio is e^0.5, above the clip of 1.2
+    advantages = [1.0 if number % 2 else -1.0 for number in range(len(sampled))]
+    learned = training.forward_backward([datum(logprobs=sampled, advantages=advantages)], loss).result()
+    ratio, signs = torch.full_like(before, 0.5).exp(), torch.tensor(advantages)
+    expected = {
+        "importance_sampling": -(ratio * signs),
+        "ppo": -torch.minimum(ratio * signs, ratio.clamp(0.8, 1.2) * signs),
+        "cispo": -(ratio.clamp(0.8, 1.2) * signs * before),
+    }[loss]
+    assert learned.metrics["loss:sum"] == pytest.approx(float(expected.sum()), rel=1e-3, abs=1e-3)
+    torch.testing.assert_close(learned.loss_fn_outputs[0]["logprobs"].to_torch(), before, rtol=1e-4, atol=1e-4)
+
+
+def test_a_loss_of_the_clients_own(service: tinker.ServiceClient) -> None:
+    training = service.create_lora_training_client(base_model="toy", rank=2, seed=5)
+
+    def own(data: list[types.Datum], logprobs: list[torch.Tensor]) -> tuple[torch.Tensor, dict[str, float]]:
+        loss = sum((each.exp() ** 2).sum() for each in logprobs)
+        assert isinstance(loss, torch.Tensor)
+        return loss, {"own": float(loss)}
+
+    learned = training.forward_backward_custom([datum()], own).result()
+    assert learned.metrics["own"] == pytest.approx(float((logprobs_of(load_model("toy")).exp() ** 2).sum()), rel=1e-3)
+    assert training.optim_step(types.AdamParams()).result().metrics["grad_norm"] > 0
+
+
+def test_weights_are_saved_and_loaded_with_the_optimiser(service: tinker.ServiceClient) -> None:
+    training = service.create_lora_training_client(base_model="toy", rank=2, seed=7)
+
+    def step(trained: tinker.TrainingClient) -> float:
+        learned = trained.forward_backward([datum()], "cross_entropy")
+        trained.optim_step(types.AdamParams(learning_rate=1e-2)).result()
+        return float(learned.result().metrics["loss:sum"])
+
+    step(training)
+    path = training.save_state("first").result().path
+    expected = [step(training) for _ in range(3)]
+    training.load_state_with_optimizer(path).result()
+    assert [step(training) for _ in range(3)] == pytest.approx(expected, rel=1e-5)
+    other = service.create_training_client_from_state_with_optimizer(path)
+    assert [step(other) for _ in range(3)] == pytest.approx(expected, rel=1e-5)
+
+
+def test_several_clients_do_not_meet(address: str) -> None:
+    services = [client(address) for _ in range(3)]
+    trained = [each.create_lora_training_client(base_model="toy", rank=2, seed=9) for each in services]
+    futures = []
+    for number, each in enumerate(trained):
+        for _ in range(number + 1):
+            futures.append(each.forward_backward([datum()], "cross_entropy"))
+            futures.append(each.optim_step(types.AdamParams(learning_rate=1e-2)))
+    for future in futures:
+        future.result()
+    left = [each.forward([datum()], "cross_entropy").result().metrics["loss:sum"] for each in trained]
+    assert left[0] > left[1] > left[2]
+
+
+def test_weights_for_sampling_are_what_peft_reads(service: tinker.ServiceClient, tmp_path: Path) -> None:
+    import io
+    import tarfile
+    import urllib.request
+
+    training = service.create_lora_training_client(base_model="toy", rank=2, seed=11)
+    for _ in range(3):
+        training.forward_backward([datum()], "cross_entropy").result()
+        training.optim_step(types.AdamParams(learning_rate=1e-2)).result()
+    path = training.save_weights_for_sampler("mine").result().path
+    model, kind, name = path.removeprefix("tinker://").split("/")
+    base_url = str(service.holder._base_url)
+    asked = urllib.request.Request(
+        f"{base_url}/api/v1/training_runs/{model}/checkpoints/{kind}/{name}/archive", headers={"X-API-Key": "tml-test"}
+    )
+    with tarfile.open(fileobj=io.BytesIO(urllib.request.urlopen(asked).read())) as archive:
+        archive.extractall(tmp_path, filter="data")
+    expected = logprobs_of(PeftModel.from_pretrained(load_model("toy"), str(tmp_path)))
+    sampling = service.create_sampling_client(model_path=path)
+    ids = load_tokenizer("toy")(TEXT)["input_ids"]
+    found = sampling.compute_logprobs(types.ModelInput.from_ints(ids)).result()
+    assert found[0] is None
+    torch.testing.assert_close(torch.tensor(found[1:]), expected, rtol=1e-4, atol=1e-4)
+
+
+def test_what_cannot_be_is_said(service: tinker.ServiceClient, address: str) -> None:
+    with pytest.raises(Exception, match="no base model 'gpt'"):
+        service.create_lora_training_client(base_model="gpt")
+    training = service.create_lora_training_client(base_model="toy", rank=2)
+    with pytest.raises(Exception, match="there is no loss 'dro'"):
+        training.forward_backward([datum()], "dro").result()
+    with pytest.raises(Exception, match="advantages"):
+        training.forward_backward([datum()], "ppo").result()
+    with pytest.raises(Exception, match="other characters"):
+        training.save_state("../../outside").result()
+    with pytest.raises(tinker.APIStatusError, match="401"):
+        client(address, "tml-other")
