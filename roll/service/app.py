@@ -8,6 +8,7 @@ import io
 import json
 import tarfile
 from collections.abc import Awaitable, Callable, Mapping
+from datetime import UTC, datetime
 from typing import Any, Final
 
 from starlette.applications import Starlette
@@ -64,6 +65,7 @@ class Service:
             Route("/api/v1/healthz", _healthy, methods=["GET"]),
             Route("/api/v1/get_server_capabilities", self._guarded(self._capabilities), methods=["GET"]),
             Route("/api/v1/samplers/{name:path}", self._guarded(self._sampler), methods=["GET"]),
+            Route("/api/v1/training_runs/{model}/checkpoints", self._guarded(self._checkpoints), methods=["GET"]),
             Route(
                 "/api/v1/training_runs/{model}/checkpoints/{kind}/{name}/archive",
                 self._guarded(self._archive),
@@ -262,6 +264,22 @@ class Service:
 
         answer = self._later(name, body.get("seq_id"), sample)
         return {**answer, "sample_sequence_ids": [f"{answer['request_id']}-{number}" for number in range(count)]}
+
+    async def _checkpoints(self, request: Request) -> Response:
+        found = []
+        for path, folder in self._clients.stored(request.path_params["model"]):
+            kind, name = path.split("/")[-2:]
+            files = list(folder.iterdir())
+            found.append(
+                {
+                    "checkpoint_id": f"{kind}/{name}",
+                    "checkpoint_type": "training" if kind == "weights" else "sampler",
+                    "time": datetime.fromtimestamp(folder.stat().st_mtime, UTC).isoformat(),
+                    "tinker_path": path,
+                    "size_bytes": sum(file.stat().st_size for file in files),
+                }
+            )
+        return JSONResponse({"checkpoints": found})
 
     async def _archive(self, request: Request) -> Response:
         parts = request.path_params

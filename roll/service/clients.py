@@ -5,11 +5,11 @@ from __future__ import annotations
 import asyncio
 import re
 import secrets
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Final, TypeVar
+from typing import Final, TypeVar
 
 from transformers import PreTrainedModel
 
@@ -132,6 +132,15 @@ class Clients:
         stored_kind(folder)
         return folder
 
+    def stored(self, model_id: str) -> list[tuple[str, Path]]:
+        """Return the paths of what is stored of a model, and their folders, in the order of their names."""
+        found = []
+        for kind in KINDS:
+            folder = self._place(f"{_SCHEME}{model_id}/{kind}/any").parent
+            for place in sorted(folder.iterdir()) if folder.is_dir() else ():
+                found.append((f"{_SCHEME}{model_id}/{kind}/{place.name}", place))
+        return found
+
     async def open_sampler(self, sampler_id: str, path: str | None) -> None:
         """Let a client sample from stored weights, or from the base model."""
         if path is None:
@@ -190,6 +199,6 @@ class Clients:
         return self._folder.joinpath(*names)
 
 
-def new_name(prefix: str, body: Mapping[str, Any] | None = None) -> str:
+def new_name(prefix: str) -> str:
     """Return a name that nobody has yet."""
     return f"{prefix}-{secrets.token_hex(8)}"

@@ -26,8 +26,8 @@ class Example:
 
     Attributes:
         token_ids: What the model reads.
-        inputs: What the loss reads, by name: ``target_tokens``, ``weights``, ``logprobs``, ``advantages``, each ``[length]``
-            and aligned with the tokens: a target is what comes after its token.
+        inputs: What the loss reads, by name: ``target_tokens``, ``weights``, ``logprobs``, ``advantages``, each
+            ``[length]`` and aligned with the tokens: a target is what comes after its token.
     """
 
     token_ids: Sequence[int]

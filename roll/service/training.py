@@ -22,7 +22,7 @@ from roll.strategies.training.adapters import is_adapter, save_adapters
 _TOKENS: Final = 8192
 """Tokens of a pass."""
 _ATTENTION: Final = {"q_proj", "k_proj", "v_proj", "o_proj"}
-_STATE, _KIND = "optimizer.pt", "client.json"
+_WEIGHTS, _STATE, _KIND = "own.safetensors", "optimizer.pt", "client.json"
 
 
 class ClientModel:
@@ -121,7 +121,7 @@ class ClientModel:
         Raises:
             RefusedError: It is of other adapters, or has no state of an optimiser.
         """
-        stored = load_file(folder / "own.safetensors")
+        stored = load_file(folder / _WEIGHTS)
         if {name: each.shape for name, each in stored.items()} != {
             name: each.shape for name, each in self._parameters.items()
         }:

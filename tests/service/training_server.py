@@ -21,10 +21,10 @@ KEY = "tml-test"
 
 
 def base() -> Base:
-    policy = load_policy("toy")
+    policy = load_policy("toy_math")
     return Base(
-        name="toy",
-        folder=resolve_pretrain("toy"),
+        name="toy_math",
+        folder=resolve_pretrain("toy_math"),
         model=policy.model,
         decode=policy.text.written,
         stop_token_ids=tuple(policy.text.renderer.stop_token_ids),
