@@ -17,7 +17,7 @@ from starlette.responses import JSONResponse, Response
 from starlette.routing import Route
 
 from roll.service import protocol
-from roll.service.clients import Clients, new_name
+from roll.service.clients import Client, Clients, new_name
 from roll.service.records import RefusedError
 
 _POLL_SECONDS: Final = 20.0
@@ -52,6 +52,7 @@ class Service:
             "save_weights": self._save_weights,
             "save_weights_for_sampler": self._save_for_sampler,
             "load_weights": self._load_weights,
+            "unload_model": self._unload_model,
             "weights_info": self._weights_info,
             "create_sampling_session": self._create_sampling_session,
             "asample": self._sample,
@@ -65,6 +66,10 @@ class Service:
             Route("/api/v1/healthz", _healthy, methods=["GET"]),
             Route("/api/v1/get_server_capabilities", self._guarded(self._capabilities), methods=["GET"]),
             Route("/api/v1/samplers/{name:path}", self._guarded(self._sampler), methods=["GET"]),
+            Route("/api/v1/training_runs", self._guarded(self._runs), methods=["GET"]),
+            Route(
+                "/api/v1/training_runs/{model}/checkpoints/{rest:path}", self._guarded(self._delete), methods=["DELETE"]
+            ),
             Route("/api/v1/training_runs/{model}/checkpoints", self._guarded(self._checkpoints), methods=["GET"]),
             Route(
                 "/api/v1/training_runs/{model}/checkpoints/{kind}/{name}/archive",
@@ -164,7 +169,7 @@ class Service:
 
     async def _forward_backward(self, request: Request) -> Response:
         wanted = await asyncio.to_thread(protocol.read_pass, await request.body())
-        client = self._clients.client(wanted.model_id)
+        client = self._used(wanted.model_id)
 
         async def learn() -> Result:
             async with client.turn:
@@ -176,7 +181,7 @@ class Service:
         return JSONResponse(self._later(wanted.model_id, wanted.sequence, learn))
 
     async def _optim_step(self, body: Mapping[str, Any]) -> dict[str, Any]:
-        client, wanted = self._clients.client(body["model_id"]), protocol.read_adam(body)
+        client, wanted = self._used(body["model_id"]), protocol.read_adam(body)
 
         async def step() -> Result:
             async with client.turn:
@@ -185,7 +190,7 @@ class Service:
         return self._later(body["model_id"], body.get("seq_id"), step)
 
     async def _save_weights(self, body: Mapping[str, Any]) -> dict[str, Any]:
-        client = self._clients.client(body["model_id"])
+        client = self._used(body["model_id"])
 
         async def save() -> Result:
             async with client.turn:
@@ -196,7 +201,7 @@ class Service:
 
     async def _save_for_sampler(self, body: Mapping[str, Any]) -> dict[str, Any]:
         model_id = body["model_id"]
-        client = self._clients.client(model_id)
+        client = self._used(model_id)
 
         async def save() -> Result:
             async with client.turn:
@@ -248,8 +253,6 @@ class Service:
 
     async def _sample(self, body: Mapping[str, Any]) -> dict[str, Any]:
         base = self._clients.base
-        prompt = protocol.read_prompt(body)
-        sampling, seed = protocol.read_sampling(body, base.stop_token_ids, base.longest)
         name = body.get("sampling_session_id")
         if name is None:
             name = new_name("sampler")
@@ -260,6 +263,8 @@ class Service:
         count, scored = int(body.get("num_samples", 1)), bool(body.get("prompt_logprobs"))
 
         async def sample() -> Result:
+            prompt = protocol.read_prompt(body)
+            sampling, seed = protocol.read_sampling(body, base.stop_token_ids, base.longest)
             return protocol.write_sampled(await sampler.sample(prompt, count, sampling, seed, prompt_logprobs=scored))
 
         answer = self._later(name, body.get("seq_id"), sample)
@@ -272,7 +277,7 @@ class Service:
             files = list(folder.iterdir())
             found.append(
                 {
-                    "checkpoint_id": f"{kind}/{name}",
+                    "checkpoint_id": name,
                     "checkpoint_type": "training" if kind == "weights" else "sampler",
                     "time": datetime.fromtimestamp(folder.stat().st_mtime, UTC).isoformat(),
                     "tinker_path": path,
@@ -280,6 +285,39 @@ class Service:
                 }
             )
         return JSONResponse({"checkpoints": found})
+
+    async def _runs(self, request: Request) -> Response:
+        runs = [
+            {
+                "training_run_id": name,
+                "base_model": self._clients.base.name,
+                "model_owner": "roll",
+                "is_lora": True,
+                "lora_rank": client.model.wanted.rank,
+                "last_request_time": datetime.fromtimestamp(client.began, UTC).isoformat(),
+            }
+            for name, client in self._clients.models().items()
+        ]
+        first = int(request.query_params.get("offset", 0))
+        shown = runs[first : first + int(request.query_params.get("limit", 20))]
+        cursor = {"offset": first, "limit": len(shown), "total_count": len(runs)}
+        return JSONResponse({"training_runs": shown, "cursor": cursor})
+
+    async def _delete(self, request: Request) -> Response:
+        # Weights for training and for sampling may have the same name: which are meant must be said.
+        self._clients.delete(f"tinker://{request.path_params['model']}/{request.path_params['rest']}")
+        return Response(status_code=204)
+
+    async def _unload_model(self, body: Mapping[str, Any]) -> dict[str, Any]:
+        name = body["model_id"]
+        client = self._clients.client(name)
+
+        async def unload() -> Result:
+            async with client.turn:
+                self._clients.unload(name)
+            return {"model_id": name, "type": "unload_model"}
+
+        return self._later(name, body.get("seq_id"), unload)
 
     async def _archive(self, request: Request) -> Response:
         parts = request.path_params
@@ -293,6 +331,12 @@ class Service:
             return content.getvalue()
 
         return Response(await asyncio.to_thread(packed), media_type="application/gzip")
+
+    def _used(self, model_id: str) -> Client:
+        """Return a model, of which something is asked now."""
+        client = self._clients.client(model_id)
+        client.is_used = True
+        return client
 
     def _check_base(self, name: str | None) -> None:
         if name != self._clients.base.name:

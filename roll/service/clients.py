@@ -5,7 +5,9 @@ from __future__ import annotations
 import asyncio
 import re
 import secrets
-from collections.abc import Callable
+import shutil
+import time
+from collections.abc import Callable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -51,12 +53,16 @@ class Client:
     Attributes:
         model: The model.
         turn: Held by what is done with it.
+        began: Seconds since the epoch when it was made.
         saved: Checkpoints without a name of their own so far.
+        is_used: Whether anything was asked of it.
     """
 
     model: ClientModel
     turn: asyncio.Lock = field(default_factory=asyncio.Lock)
+    began: float = field(default_factory=time.time)
     saved: int = 0
+    is_used: bool = False
 
 
 class Clients:
@@ -89,6 +95,15 @@ class Clients:
             raise RefusedError(f"there is no model {model_id!r} in training", 404)
         return self._models[model_id]
 
+    def models(self) -> Mapping[str, Client]:
+        """Return all models in training."""
+        return dict(self._models)
+
+    def unload(self, model_id: str) -> None:
+        """Forget a model; what was stored of it stays."""
+        self.client(model_id)
+        del self._models[model_id]
+
     async def create(self, model_id: str, wanted: Adapters) -> None:
         """Begin to train adapters."""
         self._models[model_id] = Client(await self.compute(lambda: ClientModel(self.base.model, wanted)))
@@ -110,9 +125,16 @@ class Clients:
         return path
 
     async def load(self, model_id: str, path: str, *, optimizer: bool) -> None:
-        """Give a model stored weights; one that is not there yet is made."""
+        """Give a model stored weights before anything else is done with it; one that is not there yet is made.
+
+        Raises:
+            RefusedError: It was used already.
+        """
         folder = self._place(path)
         kind = stored_kind(folder)
+        if model_id in self._models and self._models[model_id].is_used:
+            message = "LoadWeights is not permitted once a model was used: make a training client from the weights"
+            raise RefusedError(message)
         if model_id not in self._models:
             await self.create(model_id, kind)
         client = self.client(model_id)
@@ -131,6 +153,11 @@ class Clients:
         folder = self._place(path)
         stored_kind(folder)
         return folder
+
+    def delete(self, path: str) -> None:
+        """Forget what is stored at a path."""
+        shutil.rmtree(self.archive(path))
+        self._stored.pop(path, None)
 
     def stored(self, model_id: str) -> list[tuple[str, Path]]:
         """Return the paths of what is stored of a model, and their folders, in the order of their names."""

@@ -120,12 +120,30 @@ def test_weights_are_saved_and_loaded_with_the_optimiser(service: tinker.Service
     step(training)
     path = training.save_state("first").result().path
     expected = [step(training) for _ in range(3)]
-    training.load_state_with_optimizer(path).result()
-    assert [step(training) for _ in range(3)] == pytest.approx(expected, rel=1e-5)
+    with pytest.raises(Exception, match="LoadWeights is not permitted"):
+        training.load_state_with_optimizer(path).result()
+    fresh = service.create_lora_training_client(base_model="toy_math", rank=2).result()
+    fresh.load_state_with_optimizer(path).result()
+    assert [step(fresh) for _ in range(3)] == pytest.approx(expected, rel=1e-5)
     listed = service.create_rest_client().list_checkpoints(training.model_id).result().checkpoints
     assert [(each.tinker_path, each.checkpoint_type) for each in listed] == [(path, "training")]
     other = service.create_training_client_from_state_with_optimizer(path).result()
     assert [step(other) for _ in range(3)] == pytest.approx(expected, rel=1e-5)
+
+
+def test_what_was_stored_can_be_deleted(service: tinker.ServiceClient) -> None:
+    training, rest = (
+        service.create_lora_training_client(base_model="toy_math", rank=2).result(),
+        service.create_rest_client(),
+    )
+    paths = [training.save_state(name).result().path for name in ("first", "second")]
+    rest.delete_checkpoint_from_tinker_path(paths[0]).result()
+    left = rest.list_checkpoints(training.model_id).result().checkpoints
+    assert [each.tinker_path for each in left] == [paths[1]]
+    with pytest.raises(Exception, match="not of the form"):
+        rest.delete_checkpoint(training.model_id, "second").result()
+    runs = rest.list_training_runs(limit=100).result()
+    assert training.model_id in [run.training_run_id for run in runs.training_runs]
 
 
 def test_several_clients_do_not_meet(address: str) -> None:
