@@ -55,6 +55,7 @@ class StrategyDescription:
         saves_reward_models: A trainer: whether what it saves of a model that predicts values scores elsewhere.
         distils: A trainer: whether it measures every divergence from any number of teachers.
         packs: A trainer or scorer: whether it lays sequences end to end (``use_sequence_packing``).
+        shares_prefixes: Likewise: whether it computes equal beginnings of sequences once (``share_prefixes``).
         shares_model: An engine: whether it can sample from a model of its own process. A trainer: whether it keeps its
             model whole in one, so that such an engine can.
         computes_as_trainer: An engine: whether it computes in the number format and with the attention of the trainer.
@@ -90,6 +91,7 @@ class StrategyDescription:
     saves_reward_models: bool = False
     distils: bool = False
     packs: bool = False
+    shares_prefixes: bool = False
     shares_model: bool = False
     computes_as_trainer: bool = False
     parallel_sizes: tuple[str, ...] = ()

@@ -69,6 +69,7 @@ class TrainOptions:
         gradient_checkpointing: Recompute activations in the backward pass.
         temperature: The sampling temperature; log-probs are those of the tempered distribution. Critics have none.
         use_sequence_packing: Lay the sequences of a micro-batch end to end instead of padding them; changes no number.
+        share_prefixes: Pack, and compute equal beginnings of the sequences of a micro-batch once; changes no number.
         log_prob_chunk_size: Most tokens whose logits are held at once, the rest being computed again in the backward
             pass; ``None`` chooses by vocabulary.
     """
@@ -91,6 +92,7 @@ class TrainOptions:
     gradient_checkpointing: bool = False
     temperature: float = 1.0
     use_sequence_packing: bool = False
+    share_prefixes: bool = False
     log_prob_chunk_size: int | None = None
 
     def for_scoring(self) -> dict[str, Any]:
@@ -102,6 +104,7 @@ class TrainOptions:
             "max_samples_per_scoring": self.max_samples_per_scoring,
             "mixed_precision": self.mixed_precision,
             "use_sequence_packing": self.use_sequence_packing,
+            "share_prefixes": self.share_prefixes,
             "log_prob_chunk_size": self.log_prob_chunk_size,
         }
 
@@ -149,6 +152,7 @@ class ScoreOptions:
         max_samples_per_microbatch: Hard cap on sequences per forward; ``None`` for none.
         mixed_precision: Compute in bf16, with the weights as they are.
         use_sequence_packing: Lay the sequences of a micro-batch end to end instead of padding them.
+        share_prefixes: Pack, and compute equal beginnings of the sequences of a micro-batch once.
         log_prob_chunk_size: Most tokens whose logits are held at once; ``None`` chooses by vocabulary.
     """
 
@@ -157,6 +161,7 @@ class ScoreOptions:
     max_samples_per_microbatch: int | None = None
     mixed_precision: bool = False
     use_sequence_packing: bool = False
+    share_prefixes: bool = False
     log_prob_chunk_size: int | None = None
 
     def arguments(self) -> dict[str, Any]:

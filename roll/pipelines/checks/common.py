@@ -59,7 +59,12 @@ def ability_problems(role: str, worker: WorkerConfig) -> Iterator[Problem]:
     if isinstance(worker, TrainWorkerConfig) and worker.model_args.lora_rank is not None and not about.adapts:
         message = f"{about.name} trains no LoRA adapters."
         yield Problem(f"{role}.model_args.lora_rank", message, "leave it out.", worker.model_args.lora_rank)
-    if role.partition(".")[0] in ("actor_train", "critic", *FROZEN) and worker.packs and not about.packs:
+    if role.partition(".")[0] not in ("actor_train", "critic", *FROZEN):
+        return
+    if worker.share_prefixes and not about.shares_prefixes:
+        message = f"{about.name} computes every sequence whole."
+        yield Problem(f"{role}.share_prefixes", message, "leave it out, or use fsdp_train.", worker.share_prefixes)
+    elif worker.packs and not about.packs:
         message = f"{about.name} does not lay sequences end to end."
         yield Problem(f"{role}.use_sequence_packing", message, "leave it out.", worker.use_sequence_packing)
 

@@ -227,6 +227,7 @@ _OF_ROLES: Final = (
             "actor_infer.data_args": _DATA,
             "actor_infer.use_sequence_packing": "the engine lays out requests itself",
             "actor_infer.use_remove_padding": "the engine lays out requests itself",
+            "actor_infer.share_prefixes": "the engine keeps what its requests have in common by itself",
             "actor_infer.log_prob_chunk_size": "an engine has the logits of one token per request",
             "actor_infer.infer_batch_size": "the engine batches requests as they come (max_running_requests)",
             "actor_infer.model_args.model_name_or_path": _TRAINERS_MODEL,
@@ -362,7 +363,7 @@ _OF_REWARDS: Final = (
             f"rewards.*.{key}": _CLASSIFIER
             for key in (
                 *("use_dynamic_batching_in_train", "use_dynamic_batching_in_infer", "use_sequence_packing"),
-                *("use_remove_padding", "log_prob_chunk_size", "model_args.attn_implementation"),
+                *("use_remove_padding", "share_prefixes", "log_prob_chunk_size", "model_args.attn_implementation"),
                 *("model_args.disable_gradient_checkpointing", "model_args.model_type", "model_args.lora_rank"),
                 *("model_args.lora_alpha", "model_args.lora_target"),
             )

@@ -38,6 +38,7 @@ def forward_log_probs(
     chunk_size: int | None = None,
     reference: Reference | None = None,
     ranks: SequenceRanks | None = None,
+    shared: bool = False,
 ) -> TokenOutputs:
     """Run ``model`` over right-padded sequences and return log p(token t | tokens < t) where the mask is 1.
 
@@ -57,13 +58,14 @@ def forward_log_probs(
         chunk_size: Most tokens whose logits are held at once; ``None`` for as many as make :data:`MAX_LOGITS`.
         reference: Also return the divergence from it.
         ranks: Those that each compute a part of the same sequences; every one of them gets all results.
+        shared: Compute equal beginnings of packed rows once.
 
     Returns:
         Tensors aligned with ``input_ids``; position 0 is always 0.
     """
     mask = response_mask.bool().clone()
     mask[:, 0] = False
-    hidden = flat_hidden(model.get_decoder(), input_ids, lengths, ranks)  # type: ignore[operator]
+    hidden = flat_hidden(model.get_decoder(), input_ids, lengths, ranks, shared=shared, read=mask)  # type: ignore[operator]
     mask = hidden.own(mask)
     before = hidden.before(mask)
     head = project if project is not None else model.get_output_embeddings()  # type: ignore[operator]

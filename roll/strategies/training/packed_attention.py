@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Protocol
 
 import torch
 from torch import Tensor, nn
@@ -14,6 +15,24 @@ REPLACED = ("sdpa", "eager")
 """Attention implementations that pay for every pair of packed tokens, and are replaced by :data:`ATTENTION`."""
 
 
+class Plan(Protocol):
+    """How the attention of a packed row is computed."""
+
+    def attend(
+        self,
+        module: nn.Module,
+        query: Tensor,
+        key: Tensor,
+        value: Tensor,
+        *,
+        scaling: float | None,
+        dropout: float,
+        sliding_window: int | None,
+    ) -> Tensor:
+        """Return ``[1, tokens, heads, size]`` of states as :func:`packed_attention` is given them."""
+        ...
+
+
 @dataclass(frozen=True, eq=False)
 class PackingPlan:
     """How the attention of packed sequences is computed: by groups of sequences of similar length.
@@ -22,10 +41,12 @@ class PackingPlan:
         groups: For each group, ``[sequences, longest]``: the place of each of its tokens in the packed row. A sequence
             that is shorter repeats its last token, which none of its own tokens sees.
         places: ``[tokens]``: where the output of each packed token is in the outputs of all groups, laid end to end.
+        last: What the last layer computes in place of this; ``None`` for the same.
     """
 
     groups: list[Tensor]
     places: Tensor
+    last: Plan | None = None
 
     @classmethod
     def of(cls, lengths: Tensor) -> PackingPlan:
@@ -53,6 +74,26 @@ class PackingPlan:
             offset += group.numel()
         return cls(groups, places)
 
+    def attend(
+        self,
+        module: nn.Module,
+        query: Tensor,
+        key: Tensor,
+        value: Tensor,
+        *,
+        scaling: float | None,
+        dropout: float,
+        sliding_window: int | None,
+    ) -> Tensor:
+        """Attend within each sequence; see :class:`Plan`."""
+        outputs = []
+        for group in self.groups:
+            rows, keys, values = (take(states, group) for states in (query, key, value))
+            window = window_mask(group.shape[1], sliding_window, query.device)
+            output, _ = sdpa_attention_forward(module, rows, keys, values, window, dropout=dropout, scaling=scaling)
+            outputs.append(output.flatten(0, 1))
+        return torch.cat(outputs).index_select(0, self.places).unsqueeze(0)
+
 
 def packed_attention(
     module: nn.Module,
@@ -62,7 +103,7 @@ def packed_attention(
     attention_mask: Tensor | None,
     dropout: float = 0.0,
     scaling: float | None = None,
-    packing_plan: PackingPlan | None = None,
+    packing_plan: Plan | None = None,
     sliding_window: int | None = None,
     **options: Any,
 ) -> tuple[Tensor, None]:
@@ -91,20 +132,25 @@ def packed_attention(
             raise NotImplementedError(f"packed attention has no {name!r}")
     if packing_plan is None:
         return sdpa_attention_forward(module, query, key, value, attention_mask, dropout=dropout, scaling=scaling)
-    outputs = []
-    for group in packing_plan.groups:
-        rows, keys, values = (_take(states, group) for states in (query, key, value))
-        window = window_mask(group.shape[1], sliding_window, query.device)
-        output, _ = sdpa_attention_forward(module, rows, keys, values, window, dropout=dropout, scaling=scaling)
-        outputs.append(output.flatten(0, 1))
-    return torch.cat(outputs).index_select(0, packing_plan.places).unsqueeze(0), None
+    output = packing_plan.attend(
+        module, query, key, value, scaling=scaling, dropout=dropout, sliding_window=sliding_window
+    )
+    return output, None
 
 
-def _take(states: Tensor, group: Tensor) -> Tensor:
+def take(states: Tensor, group: Tensor) -> Tensor:
     """Cut a group's rows out of ``[1, heads, tokens, size]``: ``[sequences, heads, longest, size]``."""
     heads = states.shape[1]
     taken = states[0].index_select(1, group.flatten())
     return taken.view(heads, *group.shape, -1).transpose(0, 1)
+
+
+def padded(rows: Sequence[Tensor]) -> tuple[Tensor, Tensor]:
+    """Return ``rows`` of places as ``[rows, longest]``, each filled up with its last place, and which are its own."""
+    longest = max(len(row) for row in rows)
+    filled = torch.stack([torch.cat((row, row[-1:].expand(longest - len(row)))) for row in rows])
+    lengths = torch.tensor([len(row) for row in rows], device=filled.device)
+    return filled, torch.arange(longest, device=filled.device) < lengths.unsqueeze(1)
 
 
 def window_mask(length: int, sliding_window: int | None, device: torch.device) -> Tensor | None:

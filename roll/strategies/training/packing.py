@@ -1,9 +1,9 @@
-"""Hidden states of the tokens of a micro-batch: padded rows, or all rows laid end to end without padding."""
+"""Hidden states of the tokens of a micro-batch: padded rows, rows laid end to end, or what they share once."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, NamedTuple
 
 import torch
@@ -11,7 +11,10 @@ from torch import Tensor, nn
 from transformers import AttentionInterface, AttentionMaskInterface, PreTrainedModel
 from transformers.masking_utils import sdpa_mask
 
+from roll.strategies.training.needed import PLAN, NeededPlan, compute_only_what_is_needed
 from roll.strategies.training.packed_attention import ATTENTION, REPLACED, PackingPlan, packed_attention
+from roll.strategies.training.prefix_tree import PrefixTree
+from roll.strategies.training.shared_attention import SharedPlan
 from roll.strategies.training.ulysses import ULYSSES, SequencePart, SequenceRanks, padded_width
 
 _TOLERANCE = 1e-3
@@ -23,12 +26,12 @@ class FlatHidden(NamedTuple):
 
     Attributes:
         states: ``[tokens, hidden]``; with ``part`` those that this rank holds.
-        starts: ``[batch]``: where each row begins in the states of all ranks together.
+        places: ``[batch, sequence]``: where the state of each token is in those of all ranks together.
         part: What this rank holds, where sequences are spread over ranks; ``None`` if it holds all.
     """
 
     states: Tensor
-    starts: Tensor
+    places: Tensor
     part: SequencePart | None = None
 
     def own(self, mask: Tensor) -> Tensor:
@@ -37,7 +40,7 @@ class FlatHidden(NamedTuple):
             return mask
         rows, columns = mask.nonzero(as_tuple=True)
         own = torch.zeros_like(mask)
-        own[rows, columns] = self.part.holds(self.starts[rows] + columns - 1)
+        own[rows, columns] = self.part.holds(self.places[rows, columns - 1])
         return own
 
     def before(self, mask: Tensor) -> Tensor:
@@ -46,7 +49,7 @@ class FlatHidden(NamedTuple):
         No token of the first column may be in the mask: nothing is before it. This rank must hold them all.
         """
         rows, columns = mask.nonzero(as_tuple=True)
-        places = self.starts[rows] + columns - 1
+        places = self.places[rows, columns - 1]
         return self.states.index_select(0, places if self.part is None else self.part.local(places))
 
     def all_before(self, mask: Tensor) -> Tensor:
@@ -64,7 +67,13 @@ class FlatHidden(NamedTuple):
 
 
 def flat_hidden(
-    decoder: nn.Module, input_ids: Tensor, lengths: Tensor | None = None, ranks: SequenceRanks | None = None
+    decoder: nn.Module,
+    input_ids: Tensor,
+    lengths: Tensor | None = None,
+    ranks: SequenceRanks | None = None,
+    *,
+    shared: bool = False,
+    read: Tensor | None = None,
 ) -> FlatHidden:
     """Run the decoder over right-padded sequences.
 
@@ -78,38 +87,76 @@ def flat_hidden(
         input_ids: ``[batch, sequence]`` int64, padded on the right.
         lengths: ``[batch]``, valid tokens of each row; packs. ``None`` runs the padded rows.
         ranks: Those that compute parts of the same sequences; ``None`` computes them here.
+        shared: Compute equal beginnings of packed rows once.
+        read: ``[batch, sequence]`` bool, tokens before which a state will be read; packed, other states may be wrong.
+            ``None`` for all.
     """
     rows, width = input_ids.shape
+    columns = torch.arange(width, device=input_ids.device).expand(rows, width)
     if lengths is None and ranks is None:
         states = decoder(input_ids=input_ids, use_cache=False).last_hidden_state
-        return FlatHidden(states.flatten(0, 1), torch.arange(rows, device=input_ids.device) * width)
-    columns = torch.arange(width, device=input_ids.device).expand(rows, width)
+        return FlatHidden(states.flatten(0, 1), _padded_places(columns))
+    if lengths is not None and ranks is None:
+        layout = _packed(decoder, input_ids, lengths, shared=shared, read=read)
+        states = decoder(
+            input_ids=layout.ids, position_ids=layout.positions, use_cache=False, **layout.options
+        ).last_hidden_state
+        return FlatHidden(states.flatten(0, 1), layout.places)
+    assert ranks is not None
     if lengths is None:
-        ids, positions, starts = input_ids, columns, None
+        ids, positions, places = input_ids, columns, None
     else:
         inside = columns < lengths.unsqueeze(1)
         ids, positions = input_ids[inside].unsqueeze(0), columns[inside].unsqueeze(0)
-        starts = lengths.cumsum(0) - lengths
-    part, given = None, _packed_options(decoder, lengths)
-    if ranks is not None:
-        whole = padded_width(ids.shape[1], ranks.size)
-        extra = whole - ids.shape[1]
-        ids, positions = (torch.nn.functional.pad(columns, (0, extra)) for columns in (ids, positions))
-        # What is added at the end of a packed row is a sequence of its own.
-        plan = None if lengths is None else PackingPlan.of(torch.cat((lengths, lengths.new_tensor([extra]))))
-        part = SequencePart(ranks, whole, plan)
-        ids, positions = part.cut(ids), part.cut(positions)
-        given = {"attention_mask": _finished(input_ids.device), "sequence_part": part}
-        starts = torch.arange(rows, device=input_ids.device) * whole if starts is None else starts
-    assert starts is not None
-    states = decoder(input_ids=ids, position_ids=positions, use_cache=False, **given).last_hidden_state
-    return FlatHidden(states.flatten(0, 1), starts, part)
+        places = (lengths.cumsum(0) - lengths).unsqueeze(1) + columns
+    whole = padded_width(ids.shape[1], ranks.size)
+    extra = whole - ids.shape[1]
+    ids, positions = (torch.nn.functional.pad(columns, (0, extra)) for columns in (ids, positions))
+    # What is added at the end of a packed row is a sequence of its own.
+    plan = None if lengths is None else PackingPlan.of(torch.cat((lengths, lengths.new_tensor([extra]))))
+    part = SequencePart(ranks, whole, plan)
+    given = {"attention_mask": _finished(input_ids.device), "sequence_part": part}
+    states = decoder(
+        input_ids=part.cut(ids), position_ids=part.cut(positions), use_cache=False, **given
+    ).last_hidden_state
+    return FlatHidden(states.flatten(0, 1), _padded_places(columns, whole) if places is None else places, part)
 
 
-def _packed_options(decoder: nn.Module, lengths: Tensor | None) -> dict[str, Any]:
-    if lengths is not None and decoder.config._attn_implementation in (ATTENTION, ULYSSES):  # type: ignore[union-attr, operator]
-        return {"attention_mask": _finished(lengths.device), "packing_plan": PackingPlan.of(lengths)}
-    return {"attention_mask": None}
+def _padded_places(columns: Tensor, width: int | None = None) -> Tensor:
+    """Return where the tokens of padded rows are, from ``columns`` ``[batch, sequence]`` of rows of ``width``."""
+    rows, own = columns.shape
+    return torch.arange(rows, device=columns.device).unsqueeze(1) * (own if width is None else width) + columns
+
+
+class _Packed(NamedTuple):
+    """All rows as one: ``ids``, ``positions`` ``[1, tokens]``, ``places`` as in :class:`FlatHidden`, other options."""
+
+    ids: Tensor
+    positions: Tensor
+    places: Tensor
+    options: dict[str, Any]
+
+
+def _packed(decoder: nn.Module, input_ids: Tensor, lengths: Tensor, *, shared: bool, read: Tensor | None) -> _Packed:
+    columns = torch.arange(input_ids.shape[1], device=input_ids.device).expand(input_ids.shape)
+    inside = columns < lengths.unsqueeze(1)
+    plan: PackingPlan | SharedPlan
+    if shared:
+        tree = PrefixTree.of(input_ids, lengths)
+        ids, positions, places = tree.ids.unsqueeze(0), tree.positions.unsqueeze(0), tree.places
+        plan = SharedPlan.of(tree, lengths)
+    else:
+        ids, positions = input_ids[inside].unsqueeze(0), columns[inside].unsqueeze(0)
+        places = (lengths.cumsum(0) - lengths).unsqueeze(1) + columns
+        if decoder.config._attn_implementation not in (ATTENTION, ULYSSES):  # type: ignore[union-attr, operator]
+            return _Packed(ids, positions, places, {"attention_mask": None})
+        plan = PackingPlan.of(lengths)
+    if read is not None:
+        needed = torch.zeros(ids.shape[1], dtype=torch.bool, device=ids.device)
+        needed[places[:, :-1][read[:, 1:].bool()]] = True
+        sequences = [row[:length] for row, length in zip(places, lengths.tolist(), strict=True)]
+        plan = replace(plan, last=NeededPlan.of(sequences, needed))
+    return _Packed(ids, positions, places, {"attention_mask": _finished(input_ids.device), PLAN: plan})
 
 
 def _finished(device: torch.device) -> Tensor:
@@ -117,16 +164,31 @@ def _finished(device: torch.device) -> Tensor:
     return torch.zeros(1, 1, 1, 1, dtype=torch.bool, device=device)
 
 
-def prepare_packing(model: PreTrainedModel) -> None:
+def prepare_packing(model: PreTrainedModel, *, shared: bool = False, trim: bool = True) -> None:
     """Give ``model`` an attention whose cost is that of its sequences, not of all packed tokens with each other.
 
     Without packing it computes what it did before. Attention kernels that keep packed sequences apart by themselves
     (FlashAttention) stay.
+
+    Args:
+        model: The model, changed in place.
+        shared: Whether equal beginnings are to be computed once.
+        trim: Let the last layer leave out what nobody reads. Compiled layers cannot.
+
+    Raises:
+        ValueError: The model's attention cannot share beginnings.
     """
     if model.config._attn_implementation in REPLACED:
         AttentionInterface.register(ATTENTION, packed_attention)
         AttentionMaskInterface.register(ATTENTION, sdpa_mask)
         model.set_attn_implementation(ATTENTION)
+    kept = model.config._attn_implementation
+    if shared and kept != ATTENTION:
+        raise ValueError(
+            f"share_prefixes does not work with attn_implementation={kept}. Set model_args.attn_implementation to sdpa."
+        )
+    if trim:
+        compute_only_what_is_needed(model)
 
 
 def check_packing(
@@ -147,7 +209,7 @@ def check_packing(
     Raises:
         ValueError: Packed sequences see each other, or the model cannot run them.
     """
-    what, off = ("packed", "off") if option == "use_sequence_packing" else ("spread", "to 1")
+    what, off = ("spread", "to 1") if option == "ulysses_size" else ("packed", "off")
     apart = states(probe, False)
     try:
         packed = states(probe, True)
@@ -172,7 +234,7 @@ class PackingProbe:
 
     Attributes:
         input_ids: ``[batch, sequence]``.
-        mask: ``[batch, sequence]``: every valid token but the first ones.
+        mask: ``[batch, sequence]``: most of the valid tokens, none of the first column.
         lengths: ``[batch]``.
         tolerance: Largest relative difference that rounding explains; neighbours in view change the states by a half.
     """
@@ -188,8 +250,10 @@ class PackingProbe:
         lengths = torch.tensor([5, 11, 2, 7], device=device)
         columns = torch.arange(11, device=device)
         ids = (torch.arange(44, device=device).reshape(4, 11) * 7 + 3) % model.config.get_text_config().vocab_size
+        ids[0, :3], ids[3, :4] = ids[1, :3], ids[1, :4]  # for what is shared
         half = mixed_precision or model.dtype in (torch.bfloat16, torch.float16)
-        mask = (columns > 0) & (columns < lengths.unsqueeze(1))
+        # Not all of them: what is left out where nobody reads it must not be missed.
+        mask = (columns > 0) & (columns < lengths.unsqueeze(1)) & (columns % 4 != 2)
         return cls(ids, mask, lengths, _TOLERANCE_HALF if half else _TOLERANCE)
 
 

@@ -21,10 +21,12 @@ class Layout(NamedTuple):
     Attributes:
         packed: End to end instead of padded.
         spread: A part of each on every rank that shares them.
+        shared: Equal beginnings of packed rows once.
     """
 
     packed: bool
     spread: bool
+    shared: bool = False
 
 
 class Predictor(nn.Module):
@@ -36,16 +38,25 @@ class Predictor(nn.Module):
         temperature: Logits are divided by it, so that log-probs are those of the distribution sampled from.
         packed: Lay the sequences of a micro-batch end to end instead of padding them.
         chunk_size: Most tokens whose logits are held at once; ``None`` chooses by vocabulary.
+        shared: Compute equal beginnings of packed sequences once.
     """
 
     def __init__(
-        self, model: PreTrainedModel, *, predicts: Prediction, temperature: float, packed: bool, chunk_size: int | None
+        self,
+        model: PreTrainedModel,
+        *,
+        predicts: Prediction,
+        temperature: float,
+        packed: bool,
+        chunk_size: int | None,
+        shared: bool = False,
     ) -> None:
         super().__init__()
         self.model = model
         self.predicts = predicts
         self.temperature = temperature
         self.packed = packed
+        self.shared = shared
         self.chunk_size = chunk_size
         self.sequence_ranks: SequenceRanks | None = None
         # No module, for it is not part of what is trained, moved or sharded here.
@@ -66,11 +77,15 @@ class Predictor(nn.Module):
         """
         if probe is not None:
             packing, ranks = lengths if probe.packed else None, self.sequence_ranks if probe.spread else None
-            hidden = flat_hidden(self.model.base_model, input_ids, packing, ranks)
+            hidden = flat_hidden(
+                self.model.base_model, input_ids, packing, ranks, shared=probe.shared, read=response_mask
+            )
             return TokenOutputs(hidden.all_before(response_mask), None)
         packing, ranks = lengths if self.packed else None, self.sequence_ranks
         if self.predicts == "values":
-            values = forward_values(self.model, input_ids, response_mask, lengths=packing, ranks=ranks)
+            values = forward_values(
+                self.model, input_ids, response_mask, lengths=packing, ranks=ranks, shared=self.shared
+            )
             return TokenOutputs(values, None)
         return forward_log_probs(
             self.model,
@@ -82,4 +97,5 @@ class Predictor(nn.Module):
             chunk_size=self.chunk_size,
             reference=self.comparison.reference(compared),
             ranks=ranks,
+            shared=self.shared,
         )

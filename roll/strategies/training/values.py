@@ -84,6 +84,7 @@ def forward_values(
     *,
     lengths: Tensor | None = None,
     ranks: SequenceRanks | None = None,
+    shared: bool = False,
 ) -> Tensor:
     """Run a critic over right-padded sequences and return the value of the state before each token of the mask.
 
@@ -97,6 +98,7 @@ def forward_values(
         lengths: ``[batch]``, valid tokens of each row: packs the rows
             (:func:`roll.strategies.training.packing.flat_hidden`).
         ranks: Those that each compute a part of the same sequences; every one of them gets all values.
+        shared: Compute equal beginnings of packed rows once.
 
     Returns:
         ``[batch, sequence]``, 0 outside the mask; position 0 is always 0.
@@ -104,7 +106,7 @@ def forward_values(
     head = value_head(model)
     mask = response_mask.bool().clone()
     mask[:, 0] = False
-    hidden = flat_hidden(model.base_model, input_ids, lengths, ranks)
+    hidden = flat_hidden(model.base_model, input_ids, lengths, ranks, shared=shared, read=mask)
     mask = hidden.own(mask)
     before = hidden.before(mask)
     # The head keeps the precision of its weights: bf16 has three digits, too few for the small differences of values.

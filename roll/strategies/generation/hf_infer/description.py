@@ -9,6 +9,7 @@ HF_INFER: Final = StrategyDescription(
     engine="roll.strategies.generation.hf_infer.build:engine",
     scorer="roll.strategies.training.pytorch.build:scorer",
     packs=True,
+    shares_prefixes=True,
     shares_model=True,
     computes_as_trainer=True,
 )

@@ -17,6 +17,7 @@ _describe: Final = partial(
     packs=True,
     memory="roll.planning.trainers.deepspeed:states",
     smaller="roll.planning.trainers.deepspeed:smaller",
+    shares_prefixes=True,
 )
 
 # A frozen reference without keys of its own is small enough for one process: it takes no engine.

@@ -41,6 +41,7 @@ class DeepSpeedInferStrategy:
         max_samples_per_microbatch: Hard cap on sequences per forward; ``None`` for none.
         mixed_precision: Compute in bf16.
         use_sequence_packing: Lay the sequences of a micro-batch end to end instead of padding them.
+        share_prefixes: Pack, and compute equal beginnings of the sequences of a micro-batch once.
         log_prob_chunk_size: Most tokens whose logits are held at once; ``None`` chooses by vocabulary.
         config: DeepSpeed's JSON configuration, or one that is already checked.
         path: The key path of ``config``, for errors.
@@ -60,6 +61,7 @@ class DeepSpeedInferStrategy:
         max_samples_per_microbatch: int | None = None,
         mixed_precision: bool = False,
         use_sequence_packing: bool = False,
+        share_prefixes: bool = False,
         log_prob_chunk_size: int | None = None,
         config: Mapping[str, Any] | DeepSpeedOptions | None = None,
         path: str = "strategy_config",
@@ -82,6 +84,7 @@ class DeepSpeedInferStrategy:
             max_samples_per_microbatch=max_samples_per_microbatch,
             mixed_precision=mixed_precision,
             use_sequence_packing=use_sequence_packing,
+            share_prefixes=share_prefixes,
             log_prob_chunk_size=log_prob_chunk_size,
         )
         self._scorer: Scorer

@@ -46,6 +46,7 @@ class StackedPredictor(Predictor):
             lengths=lengths if self.packed else None,
             chunk_size=self.chunk_size,
             reference=self.comparison.reference(compared),
+            shared=self.shared,
         )
         return torch.stack([output for output in outputs if output is not None])
 

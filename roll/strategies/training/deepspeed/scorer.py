@@ -34,6 +34,7 @@ class EngineScorer(Scorer):
         max_samples_per_microbatch: See :class:`Scorer`.
         max_samples_per_scoring: See :class:`Scorer`.
         use_sequence_packing: See :class:`Scorer`.
+        share_prefixes: See :class:`Scorer`.
         log_prob_chunk_size: See :class:`Scorer`.
     """
 
@@ -49,6 +50,7 @@ class EngineScorer(Scorer):
         max_samples_per_scoring: int | None = None,
         mixed_precision: bool = False,
         use_sequence_packing: bool = False,
+        share_prefixes: bool = False,
         log_prob_chunk_size: int | None = None,
     ) -> None:
         super().__init__(
@@ -61,14 +63,16 @@ class EngineScorer(Scorer):
             mixed_precision=mixed_precision,
             log_prob_chunk_size=log_prob_chunk_size,
         )
+        use_sequence_packing = use_sequence_packing or share_prefixes
         if use_sequence_packing:
-            prepare_packing(model)
+            prepare_packing(model, shared=share_prefixes)
         self._inner = StackedPredictor(
             model,
             predicts=predicts,
             temperature=temperature,
             packed=use_sequence_packing,
             chunk_size=log_prob_chunk_size,
+            shared=share_prefixes,
         )
         self.engine = start(self._inner)
         self._inner.prepare()

@@ -58,6 +58,7 @@ class MegatronScorer:
         max_samples_per_scoring: The same where nothing is trained; ``None`` takes ``max_samples_per_microbatch``.
         mixed_precision: Weights and arithmetic in bf16.
         use_sequence_packing: Lay the sequences of a micro-batch end to end instead of padding them.
+        share_prefixes: Refused: these layers compute every sequence whole.
         log_prob_chunk_size: Most tokens whose logits are held at once; ``None`` chooses by vocabulary.
         layer_spec: Makes the layers of a stage; ``None`` takes those of Transformer Engine.
         device: Where this rank computes; ``None`` takes its CUDA device.
@@ -89,6 +90,7 @@ class MegatronScorer:
         max_samples_per_scoring: int | None = None,
         mixed_precision: bool = False,
         use_sequence_packing: bool = False,
+        share_prefixes: bool = False,
         log_prob_chunk_size: int | None = None,
         layer_spec: LayerSpec | None = None,
         device: torch.device | None = None,
@@ -98,6 +100,8 @@ class MegatronScorer:
         classifier: Classifier = "token",
         pad_token_id: int | None = None,
     ) -> None:
+        if share_prefixes:
+            raise ValueError("share_prefixes: Megatron-Core computes every sequence whole. Switch it off.")
         self.megatron = megatron or MegatronOptions()
         self.device = device if device is not None else default_device()
         self.predicts = predicts

@@ -20,6 +20,7 @@ FSDP_TRAIN: Final = StrategyDescription(
     saves_reward_models=True,
     distils=True,
     packs=True,
+    shares_prefixes=True,
     shares_model=True,
     memory=_MEMORY,
     smaller="roll.planning.trainers.fsdp:smaller",
@@ -32,6 +33,7 @@ FSDP_INFER: Final = StrategyDescription(
     check_options=_OPTIONS,
     spans_processes=True,
     packs=True,
+    shares_prefixes=True,
     memory=_MEMORY,
     autocasts=True,
 )

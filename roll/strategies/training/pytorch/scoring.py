@@ -20,6 +20,7 @@ from roll.strategies.training.log_probs import TokenOutputs
 from roll.strategies.training.micro_batches import Units, iterate_micro_batches, split_by_tokens
 from roll.strategies.training.packing import PackingProbe, check_packing, pack_by_tokens, prepare_packing
 from roll.strategies.training.predictor import Layout, Predictor
+from roll.strategies.training.prefix_tree import PrefixOrder, pack_by_prefixes
 from roll.strategies.training.pytorch.options import FsdpOptions
 from roll.strategies.training.ranks import Ranks
 from roll.strategies.training.ulysses import SequenceRanks, prepare_ulysses
@@ -53,6 +54,7 @@ class Scorer:
         max_samples_per_scoring: The same where nothing is trained; ``None`` takes ``max_samples_per_microbatch``.
         mixed_precision: Compute in bf16, with the weights as they are.
         use_sequence_packing: Lay the sequences of a micro-batch end to end instead of padding them.
+        share_prefixes: Pack, and compute equal beginnings of the sequences of a micro-batch once.
         log_prob_chunk_size: Most tokens whose logits are held at once; ``None`` chooses by vocabulary.
         fsdp: Share the model with the other ranks of the default process group, if there are any: it is sharded in
             place. Then every method is to be called on every rank, with a share of the batch that may be empty.
@@ -70,11 +72,16 @@ class Scorer:
         max_samples_per_scoring: int | None = None,
         mixed_precision: bool = False,
         use_sequence_packing: bool = False,
+        share_prefixes: bool = False,
         log_prob_chunk_size: int | None = None,
         fsdp: FsdpOptions | None = None,
     ) -> None:
+        use_sequence_packing = use_sequence_packing or share_prefixes
+        compiled, ulysses = (False, 1) if fsdp is None else (fsdp.torch_compile, fsdp.ulysses_size)
+        if share_prefixes and ulysses > 1:
+            raise ValueError("share_prefixes does not work with sequences spread over ranks. Set ulysses_size to 1.")
         if use_sequence_packing:
-            prepare_packing(model)
+            prepare_packing(model, shared=share_prefixes, trim=not compiled)
         self.model = model
         self.predicts = predicts
         self.temperature = temperature
@@ -88,16 +95,16 @@ class Scorer:
             temperature=temperature,
             packed=use_sequence_packing,
             chunk_size=log_prob_chunk_size,
+            shared=share_prefixes,
         )
         self.ranks = Ranks() if fsdp is not None else None
         self.shards = None
         self._parking = Parking()
         self._handed_over = False
-        ulysses = 1 if fsdp is None else fsdp.ulysses_size
         if ulysses > 1:
             self.predictor.sequence_ranks = SequenceRanks.of(ulysses)
             prepare_ulysses(model, ulysses)
-        if fsdp is not None and fsdp.torch_compile:
+        if compiled:
             compile_layers(model)
         if fsdp is not None and self.ranks is not None and self.ranks.size > 1:
             # Imported here: a single process needs nothing of it.
@@ -218,14 +225,20 @@ class Scorer:
         lengths, packed = batch["lengths"].tolist(), self.predictor.packed
         most = self.max_scored_samples if scoring else self.max_samples
         units = Units.of(batch, lengths, packed=packed)
-        groups = (pack_by_tokens if packed else split_by_tokens)(units.lengths, self.max_tokens, most)
+        if self.predictor.shared:
+            order = PrefixOrder.of(batch["input_ids"], batch["lengths"])
+            groups = pack_by_prefixes(order, units.rows, units.lengths, self.max_tokens, most)
+        else:
+            groups = (pack_by_tokens if packed else split_by_tokens)(units.lengths, self.max_tokens, most)
         count = len(groups)
         if self.shards is not None and self.ranks is not None:
             shares = self.ranks.gather((count, sum(lengths), int(batch["input_ids"].sum())))
             self._check_shares(shares)
             count = max(groups for groups, *_ in shares)
             caps = {"max_tokens": self.max_tokens, "max_samples": most}
-            groups = spread(groups, units.lengths, count, packed=packed, **caps)
+            # Halves of neighbours still begin alike; dealing them out one by one would take them apart.
+            dealt = packed and not self.predictor.shared
+            groups = spread(groups, units.lengths, count, packed=dealt, **caps)
         for number, group in enumerate(units.rows_of(groups), start=1):
             rows = torch.tensor(group)
             order, micro = next(iterate_micro_batches(batch[rows], self.device, max_tokens=None))
@@ -246,7 +259,7 @@ class Scorer:
 
     @property
     def _layout(self) -> Layout:
-        return Layout(self.predictor.packed, self.predictor.sequence_ranks is not None)
+        return Layout(self.predictor.packed, self.predictor.sequence_ranks is not None, self.predictor.shared)
 
     @torch.no_grad()
     def _check_layout(self) -> None:
@@ -259,9 +272,8 @@ class Scorer:
         training = self.model.training
         self.model.eval()
         probe = PackingProbe.of(self.model, self.device, mixed_precision=self.mixed_precision)
-        check_packing(
-            self.model, states, probe, option="use_sequence_packing" if self.predictor.packed else "ulysses_size"
-        )
+        option = "use_sequence_packing" if self.predictor.packed else "ulysses_size"
+        check_packing(self.model, states, probe, option="share_prefixes" if self.predictor.shared else option)
         self.model.train(training)
         if self.shards is not None:
             self.shards.reshard()
