@@ -228,10 +228,10 @@ class WorkerConfig(ConfigModel):
         False, description="Lay the samples of a pass end to end instead of padding them. Changes no number."
     )
     use_remove_padding: bool = Field(False, description="Another name of `use_sequence_packing`.")
-    share_prefixes: bool = Field(
+    share_prefixes: bool | None = Field(
         False,
         description="Pack, and compute equal beginnings of the samples of a pass once: prompts of a group, the history "
-        "of turns. Changes no number but by rounding.",
+        "of turns. Changes no number but by rounding. null: where the strategy can.",
     )
     log_prob_chunk_size: Positive | None = Field(
         None, description="Most tokens whose logits are held at once. null: as many as make 1 GiB in fp32."
@@ -247,7 +247,14 @@ class WorkerConfig(ConfigModel):
     @property
     def packs(self) -> bool:
         """Whether the samples of a pass are laid end to end."""
-        return self.use_sequence_packing or self.use_remove_padding or self.share_prefixes
+        return self.use_sequence_packing or self.use_remove_padding or self.shares_prefixes
+
+    @property
+    def shares_prefixes(self) -> bool:
+        """Whether equal beginnings of the samples of a pass are computed once."""
+        if self.share_prefixes is None:
+            return self.strategy_args.about.shares_prefixes
+        return self.share_prefixes
 
     @property
     def workers(self) -> int:

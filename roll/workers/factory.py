@@ -79,7 +79,7 @@ def train_options(config: TrainerKeys, worker: TrainWorkerConfig) -> TrainOption
         gradient_checkpointing=not worker.model_args.disable_gradient_checkpointing,
         temperature=config.training_temperature,
         use_sequence_packing=worker.packs,
-        share_prefixes=worker.share_prefixes,
+        share_prefixes=worker.shares_prefixes,
         log_prob_chunk_size=worker.log_prob_chunk_size,
     )
 
@@ -106,7 +106,7 @@ def scorer_job(config: TrainerKeys, role: str) -> ScorerJob:
         max_samples_per_microbatch=None if budget else worker.infer_batch_size,
         mixed_precision=worker.model_args.dtype == "bf16",
         use_sequence_packing=worker.packs,
-        share_prefixes=worker.share_prefixes,
+        share_prefixes=worker.shares_prefixes,
         log_prob_chunk_size=worker.log_prob_chunk_size,
     )
     return ScorerJob(

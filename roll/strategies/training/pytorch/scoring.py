@@ -79,7 +79,7 @@ class Scorer:
         use_sequence_packing = use_sequence_packing or share_prefixes
         compiled, ulysses = (False, 1) if fsdp is None else (fsdp.torch_compile, fsdp.ulysses_size)
         if share_prefixes and ulysses > 1:
-            raise ValueError("share_prefixes does not work with sequences spread over ranks. Set ulysses_size to 1.")
+            raise ValueError("share_prefixes does not work with ulysses_size above 1. Switch one of them off.")
         if use_sequence_packing:
             prepare_packing(model, shared=share_prefixes, trim=not compiled)
         self.model = model
