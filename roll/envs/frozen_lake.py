@@ -36,6 +36,8 @@ class FrozenLakeEnv(TextEnv):
         success_rate: Probability of the chosen direction on slippery ice.
         own_luck: Whether each member of a group slips by itself. Otherwise members that do the same slip alike, so that
             a group cannot tell a bad move from bad luck.
+        random_start: Whether an episode begins on any cell of ice instead of on the map's start ("exploring starts"):
+            a policy also practises on cells that it would reach by a slip alone.
         max_steps: The episode is truncated after so many steps.
         grid_lookup: Symbol of each cell code: 0 player, 1 ice, 2 hole, 3 goal, 4 player in hole, 5 player on goal. May
             be partial.
@@ -63,6 +65,7 @@ class FrozenLakeEnv(TextEnv):
         is_slippery: bool = True,
         success_rate: float = 1 / 3,
         own_luck: bool = False,
+        random_start: bool = False,
         max_steps: int | None = 100,
         grid_lookup: Mapping[Any, str] | None = None,
         grid_vocab: Mapping[str, str] | None = None,
@@ -81,6 +84,7 @@ class FrozenLakeEnv(TextEnv):
             raise EnvConfigError(f"size={size}: must be from 2 to {LONGEST_SIDE}")
         self.is_slippery, self.success_rate = bool(is_slippery), _probability("success_rate", success_rate)
         self.has_own_luck = bool(own_luck)
+        self.random_start = bool(random_start)
         self.map_seed = map_seed
         self.desc = None if desc is None else _checked_map(desc)
         self.step_penalty, self.goal_reward = float(step_penalty), float(goal_reward)
@@ -109,7 +113,7 @@ class FrozenLakeEnv(TextEnv):
             self.lake = generate_lake(self.np_random, self.size, self.p)
         elif not self.lake:
             self.lake = generate_lake(np.random.default_rng(self.map_seed), self.size, self.p)
-        self.position = _find(self.lake, "S")
+        self.position = self._any_ice() if self.random_start else _find(self.lake, "S")
         return self._observe()
 
     def act(self, action: str) -> Outcome:
@@ -164,6 +168,12 @@ class FrozenLakeEnv(TextEnv):
         return board_image([[_TILES[code] for code in row] for row in self.board().tolist()])
 
     # Inside -----------------------------------------------------------------------------------------------------
+
+    def _any_ice(self) -> tuple[int, int]:
+        """Return a cell to begin on from which the goal can be reached."""
+        cells = [(row, column) for row, line in enumerate(self.lake) for column, _ in enumerate(line)]
+        good = [cell for cell in cells if self.lake[cell[0]][cell[1]] in "SF" and shortest_path(self.lake, cell)]
+        return good[int(self.np_random.integers(len(good)))]
 
     def _slip(self, direction: int) -> int:
         draw = self.np_random.random()

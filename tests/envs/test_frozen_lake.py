@@ -102,6 +102,16 @@ def test_members_of_a_group_slip_by_themselves_if_they_have_luck_of_their_own():
         walk(1, own_luck=False)
 
 
+def test_an_exploring_start_is_any_cell_from_which_the_goal_can_be_reached():
+    lake = ["SFHF", "FHFH", "FFFH", "HFFG"]  # the cell at the top right is cut off
+    env = FrozenLakeEnv(desc=lake, action_pattern="", random_start=True)
+    begun = [env.reset(seed=seed) and env.position for seed in range(200)]
+    expected = {(0, 0), (0, 1), (1, 0), (1, 2), (2, 0), (2, 1), (2, 2), (3, 1), (3, 2)}
+    assert set(begun) == expected
+    assert begun == [env.reset(seed=seed) and env.position for seed in range(200)]
+    assert max(map(begun.count, expected)) < 3 * min(map(begun.count, expected)), "about equally often"
+
+
 def test_success_rate_one_never_slips():
     env = FrozenLakeEnv(desc=["FFF", "FSF", "FFG"], action_pattern="", success_rate=1.0)
     for seed in range(50):
