@@ -45,7 +45,7 @@ class Row:
         job: Name of the configuration.
         seed: Its seed; levels depend on it, problems do not.
         steps: Optimiser steps of the run.
-        minutes: Wall time of the run with its evaluations.
+        minutes: Wall time of the run with its evaluations; ``None`` where other work slowed it down.
         cores: On how many.
         sampled: Success before and after, sampled as in training.
         greedy: The same with the likeliest tokens.
@@ -55,14 +55,14 @@ class Row:
     job: str
     seed: int
     steps: int
-    minutes: float
+    minutes: float | None
     cores: int
     sampled: Sequence[float]
     greedy: Sequence[float]
     errors: Sequence[float]
 
 
-def measure(name: str, seed: int, folder: Path, changes: Sequence[str] = ()) -> Row:
+def measure(name: str, seed: int, folder: Path, changes: Sequence[str] = (), is_busy: bool = False) -> Row:
     """Train a job, and measure the policy that it starts from and the one that it ends with.
 
     Args:
@@ -70,6 +70,7 @@ def measure(name: str, seed: int, folder: Path, changes: Sequence[str] = ()) -> 
         seed: For levels, problems and tokens.
         folder: The run goes to ``folder/<name>-<seed>``.
         changes: Keys as on the command line.
+        is_busy: Whether the machine has other work, so that minutes say nothing.
     """
     began = time.monotonic()
     run = roll.train(name, seed=seed, output_dir=str(folder / f"{name}-{seed}"), overrides=list(changes))
@@ -87,7 +88,7 @@ def measure(name: str, seed: int, folder: Path, changes: Sequence[str] = ()) -> 
         job=name,
         seed=seed,
         steps=run.steps,
-        minutes=round(minutes, 1),
+        minutes=None if is_busy else round(minutes, 1),
         cores=len(os.sched_getaffinity(0)),
         sampled=[round(each.mean, 4) for each in sampled],
         greedy=[round(each.mean, 4) for each in greedy],
@@ -121,7 +122,8 @@ def table(rows: Sequence[Row], default_only: bool) -> str:
             if row.seed == DEFAULT_SEED or not default_only:
                 sampled = _change(row.sampled, row.errors[1])
                 greedy = _change(row.greedy, row.errors[3])
-                lines.append(f"| `{name}`: {what} | {row.seed} | {sampled} | {greedy} | {row.steps} | {row.minutes} |")
+                minutes = "not measured" if row.minutes is None else row.minutes
+                lines.append(f"| `{name}`: {what} | {row.seed} | {sampled} | {greedy} | {row.steps} | {minutes} |")
         if len(mine) > 1 and not default_only:
             means = (_over_seeds([row.sampled for row in mine]), _over_seeds([row.greedy for row in mine]))
             lines.append(f"| `{name}` | **mean of {len(mine)}** | {means[0]} | {means[1]} | | |")
@@ -157,10 +159,11 @@ def main() -> None:
     parser.add_argument("--seeds", nargs="+", type=int, default=[DEFAULT_SEED])
     parser.add_argument("--folder", type=Path, default=Path("output") / "learned", help="where the runs go")
     parser.add_argument("--set", nargs="+", default=[], metavar="KEY=VALUE", help="try it with other keys; not kept")
+    parser.add_argument("--busy", action="store_true", help="the machine has other work: do not keep the minutes")
     arguments = parser.parse_args()
     for name in arguments.jobs:
         for seed in arguments.seeds:
-            row = measure(name, seed, arguments.folder, arguments.set)
+            row = measure(name, seed, arguments.folder, arguments.set, arguments.busy)
             print(table([row], default_only=False), flush=True)
             if not arguments.set:
                 keep(row)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import learned
 import pytest
 from learned import BEGIN, DEFAULT_SEED, END, JOBS, PAGES, Row, read, table, written
@@ -30,6 +32,11 @@ def test_the_table_has_each_seed_with_its_error_and_the_mean_with_that_of_the_se
     assert "| 42 | 30.0 → 80.0 ± 2.0 % | 60.0 → 70.0 ± 4.0 % | 24 | 4.5 |" in shown
     assert "| **mean of 2** | 35.0 → 85.0 ± 5.0 % | 60.0 → 75.0 ± 5.0 % | | |" in shown
     assert "| 1 |" not in table(ROWS, default_only=True)
+
+
+def test_minutes_that_other_work_made_are_not_shown() -> None:
+    shown = table([replace(ROWS[0], minutes=None)], default_only=True)
+    assert "| 24 | not measured |" in shown
 
 
 def test_only_what_is_between_the_marks_is_written() -> None:
