@@ -18,25 +18,25 @@ Loss = Callable[[Tensor, Mapping[str, Tensor], Mapping[str, float]], Tensor]
 
 
 def cross_entropy(logprobs: Tensor, inputs: Mapping[str, Tensor], config: Mapping[str, float]) -> Tensor:
-    """Return ``-w · log p`` of each token."""
+    """Return ``-w · log p`` of each token, ``[length]``."""
     weights = inputs.get("weights")
     return -logprobs if weights is None else -logprobs * weights
 
 
 def importance_sampling(logprobs: Tensor, inputs: Mapping[str, Tensor], config: Mapping[str, float]) -> Tensor:
-    """Return ``-p/q · A`` of each token, ``q`` being the probability that it was sampled with."""
+    """Return ``-p/q · A`` of each token, ``[length]``, ``q`` being the probability that it was sampled with."""
     return -_ratio(logprobs, inputs) * inputs["advantages"]
 
 
 def ppo(logprobs: Tensor, inputs: Mapping[str, Tensor], config: Mapping[str, float]) -> Tensor:
-    """Return the clipped objective of each token, negated (Schulman et al. 2017, eq. 7)."""
+    """Return the clipped objective of each token, negated, ``[length]`` (Schulman et al. 2017, eq. 7)."""
     ratio, advantages = _ratio(logprobs, inputs), inputs["advantages"]
     clipped = ratio.clamp(config.get("clip_low_threshold", 0.8), config.get("clip_high_threshold", 1.2))
     return -torch.minimum(ratio * advantages, clipped * advantages)
 
 
 def cispo(logprobs: Tensor, inputs: Mapping[str, Tensor], config: Mapping[str, float]) -> Tensor:
-    """Return ``-clip(p/q) · A · log p``, the clipped ratio being a constant (MiniMax 2025, "MiniMax-M1", eq. 4)."""
+    """Return ``-clip(p/q) · A · log p``, ``[length]``, the clipped ratio a constant (MiniMax-M1, 2025, eq. 4)."""
     ratio = _ratio(logprobs, inputs).detach()
     clipped = ratio.clamp(config.get("clip_low_threshold", 0.8), config.get("clip_high_threshold", 1.2))
     return -clipped * inputs["advantages"] * logprobs

@@ -17,10 +17,10 @@ ROWS = [row.split(" | ") for row in re.findall(r"^\| (.+) \|$", PAGE, re.MULTILI
 
 ORDINARY = set(
     """
-    algorithm args call calls client collected concurrency config data dataset decoder deviation died down entry
-    error event exercise fixable folder found generating has in inputs joint key keys limit limits loads local loop
-    mismatch missing model name no not options output params processes reason registered registration rows settings
-    shares spec stored tells threads timeout timeouts train unknown use warning
+    algorithm args async base call calls client collected command concurrency config data dataset decoder deviation
+    died down entry error event exercise fixable folder found generating has head in inputs joint key keys limit
+    limits loads local loop mismatch missing model name no not options output params processes reason registered
+    registration rows settings shares spec stored tells threads timeout timeouts train unknown use warning wrong
     composite deep speed frozen lake fsdp hf infer jsonl megatron sglang sokoban tensorboard vllm
     """.split()
 )
