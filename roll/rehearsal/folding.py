@@ -10,7 +10,8 @@ from typing import Any, Final
 
 import torch
 
-from roll.config import AgenticConfig, RLVRConfig, RunConfig
+from roll.config import PlayingConfig, RunConfig
+from roll.config.answering import AnsweringConfig
 from roll.config.loading import load
 from roll.config.strategies import Ability, ability_for
 from roll.config.trainer_keys import TrainerKeys
@@ -157,7 +158,7 @@ def _fold_sizes(folding: Folding, config: TrainerKeys, model: StandIn) -> None:
 
 
 def _sizes(config: TrainerKeys) -> Iterator[tuple[str, Any]]:
-    if isinstance(config, AgenticConfig):
+    if isinstance(config, PlayingConfig):
         group = min(4, config.train_env_manager.group_size)
         tags = len(config.train_env_manager.tags)
         yield "rollout_batch_size", group * 2 * tags
@@ -172,7 +173,7 @@ def _sizes(config: TrainerKeys) -> Iterator[tuple[str, Any]]:
         yield "max_actions_per_traj", 2
         yield "max_tokens_per_step", 8
         yield "actor_infer.generating_args.max_new_tokens", 8
-    elif isinstance(config, RLVRConfig):
+    elif isinstance(config, AnsweringConfig):
         yield "rollout_batch_size", 4
         yield "num_return_sequences_in_group", min(4, config.num_return_sequences_in_group)
         yield "actor_infer.generating_args.max_new_tokens", _RESPONSE

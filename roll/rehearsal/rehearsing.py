@@ -151,7 +151,10 @@ class _Rehearser:
     def _read_rows(self, model: StandIn) -> None:
         if self.found.absent and any("data_args" in line for line in self.found.absent):
             return
-        text = load_text(self.config.model_copy(update={"pretrain": str(model.folder)}))
+        # As it is run, for a role may name the model itself.
+        folded = self._folding(model, ray=False).apply(self.config, self.folder / "rows")
+        assert isinstance(folded, TrainerKeys)
+        text = load_text(folded)
         self.found.rows = read_rows(self.config, text)
         if not model.own_tokenizer:
             # Lengths in other tokens say nothing.

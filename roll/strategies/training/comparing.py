@@ -79,7 +79,8 @@ class Comparison:
     def _whole(self, log_probs: Tensor, states: Tensor, head: nn.Module) -> Tensor:
         """Compare over the whole vocabulary, or as much of it as both have: models fill theirs up differently."""
         with torch.no_grad():
-            logits = head(states)
+            # A teacher may be stored in another precision than its states travel in.
+            logits = head(states.to(next(head.parameters()).dtype))
             shared = min(logits.shape[-1], log_probs.shape[-1])
             teacher = log_softmax(logits[:, :shared], self.temperature * self.divergence.temperature)
         known = log_probs.shape[-1] == shared and self.divergence.temperature == 1.0
