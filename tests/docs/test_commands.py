@@ -25,7 +25,7 @@ from tests.rings import exhaustive_but
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
 EXAMPLES = ROOT / "examples"
 BLOCKS = blocks("bash")
-TARGETS = set("setup quick test test-all check vllm sglang test-sglang smollm".split())
+TARGETS = set("setup quick test test-all check vllm sglang test-sglang smollm agents".split())
 
 
 @pytest.fixture
