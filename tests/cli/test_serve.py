@@ -65,3 +65,38 @@ def test_what_is_no_policy_is_said(tmp_path: Path, capsys: pytest.CaptureFixture
     with pytest.raises(SystemExit) as left:
         main(["serve", str(tmp_path / "absent")])
     assert left.value.code == 2 and "absent" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("written", ["poet", "=folder", "poet="])
+def test_adapters_want_a_name_and_a_folder(written: str, capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit) as left:
+        main(["serve", "toy", "--adapter", written])
+    assert left.value.code == 2 and "NAME=FOLDER" in capsys.readouterr().err
+
+
+def test_a_folder_without_adapters_is_said(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit) as left:
+        main(["serve", "toy", "--adapter", f"poet={tmp_path}"])
+    assert left.value.code == 2 and "no LoRA adapters" in capsys.readouterr().err
+
+
+@pytest.mark.exhaustive
+def test_a_policy_is_trained_by_tinkers_client(tmp_path: Path) -> None:
+    import tinker
+
+    words = [sys.executable, "-m", "roll", "serve", "toy", "--train", "--key", "tml-key", "--weights", str(tmp_path)]
+    environment = {**os.environ, "OMP_NUM_THREADS": "1", "PYTHONUNBUFFERED": "1"}
+    with subprocess.Popen(words, stdout=subprocess.PIPE, text=True, env=environment) as served:
+        assert served.stdout is not None
+        found = re.search(
+            r"^toy can be trained at (http://127\.0\.0\.1:\d+); Ctrl-C ends it\.$", served.stdout.readline()
+        )
+        assert found
+        service = tinker.ServiceClient(base_url=found[1], api_key="tml-key")
+        training = service.create_lora_training_client(base_model="toy", rank=2).result()
+        datum = tinker.Datum(tinker.ModelInput.from_ints([5, 6, 7]), {"target_tokens": [6, 7, 8], "weights": [1.0] * 3})
+        assert training.forward_backward([datum], "cross_entropy").result().metrics["loss:sum"] > 0
+        path = training.save_state("first").result().path
+        assert list(tmp_path.rglob("adapter_model.safetensors")) and path.endswith("/weights/first")
+        served.send_signal(signal.SIGINT)
+        assert served.wait(30) == 0
