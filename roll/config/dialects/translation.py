@@ -12,6 +12,7 @@ from roll.config.base import ConfigModel
 from roll.config.dialects.beside import take
 from roll.config.dialects.foreign_keys import ForeignKey, is_typing_mistake, keys_of
 from roll.config.dialects.guides import BESIDE, GUIDES
+from roll.config.dialects.paths import put, value_at
 from roll.config.dialects.rows import Guide, Impossible, Look, Row, Sets, Unused, kl_kind
 from roll.config.errors import UNSET, FixableError, Problem
 from roll.config.presets import PRESETS, apply_preset
@@ -303,8 +304,8 @@ def _apply(found: Mapping[str, list[_Entry]], kind: type[ConfigModel], into: Tra
     for path, value, entry in said:
         _say(_twin(path, kind), value, entry, kind, into)
     for path, value, entry in fills:
-        if _get(into.data, path) is None and _takes(path.split(".")[0], kind, into):
-            _set(into.data, path, value)
+        if value_at(into.data, path) is None and _takes(path.split(".")[0], kind, into):
+            put(into.data, path, value)
             into.origins[path] = Origin(entry.written, entry.value, value)
 
 
@@ -364,16 +365,16 @@ def _say(path: str, value: Any, entry: _Entry, kind: type[ConfigModel], into: Tr
             message = f"it means {path} here, which is no key of this pipeline."
             into.problems.append(Problem(entry.written, message, "remove it, or use another pipeline.", entry.value))
         return
-    present = _get(into.data, path)
+    present = value_at(into.data, path)
     if present is None:
-        _set(into.data, path, value)
+        put(into.data, path, value)
         into.origins[path] = Origin(entry.written, entry.value, value)
     elif kl_kind(present) != kl_kind(value):
         origin = into.origins.get(path)
         other, its_value = (origin.path, origin.written) if origin is not None else (path, present)
         if into.is_given(entry.written) != into.is_given(other):
             if into.is_given(entry.written):
-                _set(into.data, path, value)
+                put(into.data, path, value)
                 into.origins[path] = Origin(entry.written, entry.value, value)
             return
         message = (
@@ -402,17 +403,17 @@ def _fill_preset(kind: type[ConfigModel], into: Translation) -> None:
 
 def _fill_format(dtype: str, kind: type[ConfigModel], into: Translation) -> None:
     """Say the number format of a project's models where a file leaves it to the project."""
-    engine = _get(into.data, "actor_infer.strategy_args.strategy_name")
+    engine = value_at(into.data, "actor_infer.strategy_args.strategy_name")
     roles = [role for role in ("reference", "critic") if isinstance(into.data.get(role), dict)]
-    roles += ["teacher"] if _get(into.data, "teacher.model_args.model_name_or_path") is not None else []
+    roles += ["teacher"] if value_at(into.data, "teacher.model_args.model_name_or_path") is not None else []
     roles += ["actor_train"] if "optimizer_from" in kind.model_fields or "adv_estimator" in kind.model_fields else []
     roles += ["actor_infer"] if engine in STRATEGIES and not STRATEGIES.get(engine).computes_as_trainer else []
     for role in roles:
         # A file may call the role by another of its names.
         named = next((name for name, key in kind.key_aliases.items() if key == role and name in into.data), role)
         path = f"{named}.model_args.dtype"
-        if role in kind.model_fields and _get(into.data, path) is None:
-            _set(into.data, path, dtype)
+        if role in kind.model_fields and value_at(into.data, path) is None:
+            put(into.data, path, dtype)
             into.meant[path] = dtype
 
 
@@ -431,26 +432,6 @@ def _add_helper_models(into: Translation) -> None:
             if needed and origin is not None and into.data.get(role) is None:
                 into.data[role] = {}
                 into.origins[role] = replace(origin, value={})
-
-
-def _get(data: Mapping[str, Any], path: str) -> Any:
-    value: Any = data
-    for key in path.split("."):
-        value = value.get(key) if isinstance(value, Mapping) else None
-    return value
-
-
-def _set(data: dict[str, Any], path: str, value: Any) -> None:
-    *parents, last = path.split(".")
-    for key in parents:
-        inner = data.get(key)
-        if inner is None:
-            inner = data[key] = {}
-        if not isinstance(inner, dict):
-            # What the user wrote there is no section: the validation says so.
-            return
-        data = inner
-    data[last] = value
 
 
 def _yaml(value: Any) -> str:
