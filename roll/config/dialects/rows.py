@@ -224,6 +224,11 @@ def no_effect(reason: str, *keys: str) -> tuple[Row, ...]:
     return tuple(Row(key, note=reason) for key in keys)
 
 
+def unless(off: tuple[Any, ...], reason: str, instead: str = "") -> Convert:
+    """Return a conversion that takes values which ask for nothing, and says of others that they are not possible."""
+    return lambda value, look: Unused("it is off, as it is here") if value in off else Impossible(reason, instead)
+
+
 def own_code_row(key: str) -> Row:
     """Return the row of a switch by which code in the folder of a model may run: here it never does."""
     return agreeing(

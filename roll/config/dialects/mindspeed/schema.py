@@ -15,6 +15,7 @@ from roll.config.dialects.rows import (
     impossible,
     no_effect,
     under,
+    unless,
 )
 
 _MEGATRON: Final = "megatron_training"
@@ -60,10 +61,6 @@ _OTHER_PROGRAMS: Final = (
 )
 
 _TOOLS: Final = "tools are called by the environment problems of the agentic pipeline, and by tools: of rlvr"
-
-
-def _only(off: tuple[Any, ...], reason: str, instead: str = "") -> Any:
-    return lambda value, look: Unused("it is off, as it is here") if value in off else Impossible(reason, instead)
 
 
 def _template(value: Any, look: Look) -> Any:
@@ -131,16 +128,16 @@ SCHEMA_ROWS: Final = (
         lambda value, look: Sets({f"{_OPTIONS}.ddp_bucket_size": value}, _TRAINER),
     ),
     Row(f"{_MEGATRON}.num_layers_per_virtual_pipeline_stage", note="not possible", convert=_virtual),
-    Row(f"{_MEGATRON}.moe_aux_loss_coeff", note="0 only", convert=_only((0, 0.0), "no loss of balance is added")),
+    Row(f"{_MEGATRON}.moe_aux_loss_coeff", note="0 only", convert=unless((0, 0.0), "no loss of balance is added")),
     Row(
         f"{_MEGATRON}.recompute_activation_function",
         note="false only",
-        convert=_only((False,), "activations are computed again by the layer", "recompute_granularity"),
+        convert=unless((False,), "activations are computed again by the layer", "recompute_granularity"),
     ),
     Row(
         f"{_MEGATRON}.swap_attention",
         note="false only",
-        convert=_only((False,), "activations stay on their device", "recompute_granularity: full"),
+        convert=unless((False,), "activations stay on their device", "recompute_granularity: full"),
     ),
     *impossible(
         "stages hold layers and nothing else", f"{_MEGATRON}.noop_layers", instead="uneven first and last stages"
@@ -202,18 +199,18 @@ SCHEMA_ROWS: Final = (
     Row(
         f"{_RL}.partial_rollout_max_split",
         note="1 only",
-        convert=_only(
+        convert=unless(
             (1,), "a response is sampled to its end by one version of the weights", "async_generation_ratio: 1"
         ),
     ),
     *no_effect("only where responses are continued from step to step", f"{_RL}.require_max_age_all_finished"),
-    Row(f"{_RL}.is_multimodal", note="false only", convert=_only((False,), "a policy is shown text only")),
+    Row(f"{_RL}.is_multimodal", note="false only", convert=unless((False,), "a policy is shown text only")),
     *no_effect(
         "a policy is shown text only",
         *under(_RL, "vit_resource", "vit_forward_micro_batch_size", "reuse_image_embeds", "colocate_actor_and_vit"),
         *under(_GENERATE, "limit_mm_image_per_prompt", "limit_mm_video_per_prompt"),
     ),
-    Row(f"{_RL}.multi_turn_enable", note="false only", convert=_only((False,), _TOOLS, "tools: [python]")),
+    Row(f"{_RL}.multi_turn_enable", note="false only", convert=unless((False,), _TOOLS, "tools: [python]")),
     *(
         Row(f"{_RL}.{key}", note="with `multi_turn_enable`", convert=_of_turns)
         for key in (

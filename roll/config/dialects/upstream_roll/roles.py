@@ -6,7 +6,6 @@ from typing import Any, Final
 
 from roll.config.dialects.checkpoints import model_row
 from roll.config.dialects.rows import (
-    Convert,
     Impossible,
     Look,
     Row,
@@ -16,6 +15,7 @@ from roll.config.dialects.rows import (
     impossible,
     no_effect,
     under,
+    unless,
 )
 from roll.config.dialects.upstream_roll.strategies import strategy_rows
 
@@ -165,10 +165,6 @@ def _evaluated(value: Any, look: Look) -> Any:
     return Unused("validation.data_args.file_name says it") if own is not None else value
 
 
-def _only(off: tuple[Any, ...], reason: str, instead: str) -> Convert:
-    return lambda value, look: Unused("it is off, as it is here") if value in off else Impossible(reason, instead)
-
-
 def _spoken(value: Any) -> str:
     return {True: "true", False: "false"}.get(value, str(value)) if isinstance(value, bool) else str(value)
 
@@ -220,9 +216,6 @@ def _training_rows(role: str, native: str) -> tuple[Row, ...]:
 
 def _sampling_rows(role: str, native: str) -> tuple[Row, ...]:
     sampling, ours = f"{role}.generating_args", f"{native}.generating_args"
-
-    def unless(off: tuple[Any, ...], reason: str, instead: str) -> Convert:
-        return lambda value, look: Unused("it is so without it") if value in off else Impossible(reason, instead)
 
     def greedy(value: Any, look: Look) -> Any:
         return Unused("temperature above 0 samples") if value is not False else Sets({f"{ours}.temperature": 0})
@@ -278,7 +271,7 @@ def _batch_rows(role: str, native: str) -> tuple[Row, ...]:
         ),
         *no_effect("rpc_timeout is that of all calls", f"{role}.backend_timeout"),
         *(
-            Row(f"{role}.{key}", (), f"only {_spoken(off[0])}", _only(off, reason, instead))
+            Row(f"{role}.{key}", (), f"only {_spoken(off[0])}", unless(off, reason, instead))
             for key, (off, reason, instead) in _SWITCHES.items()
         ),
         *(

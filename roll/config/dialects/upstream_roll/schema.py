@@ -15,6 +15,7 @@ from roll.config.dialects.rows import (
     impossible,
     no_effect,
     under,
+    unless,
 )
 
 _PLAYERS: Final = ("train_env_manager", "val_env_manager")
@@ -44,10 +45,6 @@ _OF_SAMPLING: Final = (
     "max_additional_running_prompts",
 )
 """Keys of every run of ROLL that mean something where samples are drawn."""
-
-
-def _only(off: tuple[Any, ...], reason: str, instead: str = "") -> Convert:
-    return lambda value, look: Unused("it is off, as it is here") if value in off else Impossible(reason, instead)
 
 
 def _where_sampled(key: str) -> Convert:
@@ -111,21 +108,21 @@ SCHEMA: Final[tuple[Row, ...]] = (
         "use_policy_loss_type",
         (),
         "only PPO",
-        _only(("PPO",), "the loss is named by its variant", "pg_variant"),
+        unless(("PPO",), "the loss is named by its variant", "pg_variant"),
         agrees="policy_loss",
     ),
     Row(
         "mask_type",
         (),
         "only loss",
-        _only(("loss",), "what is masked counts in no loss", "max_len_mask"),
+        unless(("loss",), "what is masked counts in no loss", "max_len_mask"),
         agrees="max_len_mask",
     ),
     Row(
         "minibatch_data_iter_num",
         (),
         "only 1",
-        _only((1,), "a mini-batch is learned from once", "ppo_epochs"),
+        unless((1,), "a mini-batch is learned from once", "ppo_epochs"),
         agrees="ppo_epochs",
     ),
     *no_effect("rows are spread over ranks by their length", "balance_length"),
@@ -140,27 +137,27 @@ SCHEMA: Final[tuple[Row, ...]] = (
         "pure_opd_pipeline_type", "pipeline", "the pipeline says it", lambda value, look: value in ("rlvr", "agentic")
     ),
     # Distillation
-    Row("adaptive_kl_alpha", (), "only with adaptive_kl", _only((None,), "no divergence adapts", "divergence: jsd")),
+    Row("adaptive_kl_alpha", (), "only with adaptive_kl", unless((None,), "no divergence adapts", "divergence: jsd")),
     *impossible("no divergence is skewed", "skew_lambda", instead="divergence: jsd, with divergence_beta"),
     # Environments
     *no_effect(_WAITS, "env_monitor"),
-    Row("dirty_data_mask", (), "only false", _only((False,), "what is not sound is never learned from")),
-    Row("open_feedback_turn", (), "only false", _only((False,), "the turn after the last action is not told")),
+    Row("dirty_data_mask", (), "only false", unless((False,), "what is not sound is never learned from")),
+    Row("open_feedback_turn", (), "only false", unless((False,), "the turn after the last action is not told")),
     Row(
         "use_token_reward",
         (),
         "only false",
-        _only((False,), "rewards stand at turns", "adv_estimator: agentic_reinforce"),
+        unless((False,), "rewards stand at turns", "adv_estimator: agentic_reinforce"),
     ),
-    Row("ratio_type", (), "only token", _only(("token",), "ratios of segments are not here", "policy_loss: gspo")),
-    Row("exp_mode", (), "only disable", _only(("disable", None), "agents of experiments are not here")),
-    Row("partial_gpu_mode", (), "only false", _only((False,), "a role has its devices whole", "device_mapping")),
+    Row("ratio_type", (), "only token", unless(("token",), "ratios of segments are not here", "policy_loss: gspo")),
+    Row("exp_mode", (), "only disable", unless(("disable", None), "agents of experiments are not here")),
+    Row("partial_gpu_mode", (), "only false", unless((False,), "a role has its devices whole", "device_mapping")),
     *(
         Row(
             f"reward_normalization.{key}",
             (),
             "only null",
-            _only((None, 0, 0.0, 1, 1.0), "scores keep their scale", "reward_scale"),
+            unless((None, 0, 0.0, 1, 1.0), "scores keep their scale", "reward_scale"),
         )
         for key in ("global_scale_factor", "global_shift_value")
     ),
@@ -174,7 +171,7 @@ SCHEMA: Final[tuple[Row, ...]] = (
                 f"{player}.group_size_redundancy",
                 (),
                 "only 0",
-                _only((0,), "groups have no spares", "dynamic_sampling"),
+                unless((0,), "groups have no spares", "dynamic_sampling"),
             ),
             *no_effect("dynamic_sampling leaves groups out that teach nothing", f"{player}.group_filter_cls"),
         )

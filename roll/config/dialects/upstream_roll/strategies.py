@@ -5,7 +5,14 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import Any, Final
 
-from roll.config.dialects.rows import Impossible, Look, Row, Unused, impossible, no_effect
+from roll.config.dialects.rows import (
+    Look,
+    Row,
+    Unused,
+    impossible,
+    no_effect,
+    unless,
+)
 
 _NUMBERS: Final = {"float32": "fp32", "bfloat16": "bf16", "float16": "fp16", "torch.bfloat16": "bf16", "bf16": "bf16"}
 _STRATEGIES: Final = {"fsdp2_train": "fsdp_train", "fsdp2_infer": "fsdp_infer"}
@@ -13,10 +20,6 @@ _STRATEGIES: Final = {"fsdp2_train": "fsdp_train", "fsdp2_infer": "fsdp_infer"}
 
 def _named(names: dict[str, str]) -> Callable[[Any, Look], Any]:
     return lambda value, look: names.get(value, value) if isinstance(value, str) else value
-
-
-def _unless(off: tuple[Any, ...], reason: str, instead: str = "") -> Callable[[Any, Look], Any]:
-    return lambda value, look: Unused("it is off, as it is here") if value in off else Impossible(reason, instead)
 
 
 def strategy_rows(role: str, native: str) -> tuple[Row, ...]:
@@ -79,14 +82,14 @@ def strategy_rows(role: str, native: str) -> tuple[Row, ...]:
             f"{options}.pipeline_model_parallel_layout",
             instead="num_layers_in_first_pipeline_stage and num_layers_in_last_pipeline_stage",
         ),
-        Row(f"{options}.moe_aux_loss_coeff", (), "only 0", _unless((0, 0.0), "no loss of balance is added")),
-        Row(f"{options}.moe_z_loss_coeff", (), "only 0", _unless((0, 0.0), "no loss of balance is added")),
-        Row(f"{options}.fp8", (), "only null", _unless((None, False), "weights are not trained in fp8", "dtype: bf16")),
+        Row(f"{options}.moe_aux_loss_coeff", (), "only 0", unless((0, 0.0), "no loss of balance is added")),
+        Row(f"{options}.moe_z_loss_coeff", (), "only 0", unless((0, 0.0), "no loss of balance is added")),
+        Row(f"{options}.fp8", (), "only null", unless((None, False), "weights are not trained in fp8", "dtype: bf16")),
         Row(
             f"{options}.optimizer_cpu_offload",
             (),
             "only false",
-            _unless(
+            unless(
                 (False,), "Megatron keeps optimiser states on the devices", "deepspeed_train with offload_optimizer"
             ),
         ),
@@ -118,10 +121,10 @@ def strategy_rows(role: str, native: str) -> tuple[Row, ...]:
             f"{options}.moe_use_grouped_mm",
         ),
         *(
-            Row(f"{options}.{name}", (), "only 1", _unless((1, None), _EXPERTS, _MEGATRON))
+            Row(f"{options}.{name}", (), "only 1", unless((1, None), _EXPERTS, _MEGATRON))
             for name in ("ep_size", "efsdp_size")
         ),
-        Row(f"{options}.apply_tiled_mlp", (), "only false", _unless((False, None), _TILES, _SMALLER)),
+        Row(f"{options}.apply_tiled_mlp", (), "only false", unless((False, None), _TILES, _SMALLER)),
         *no_effect("no MLP is computed in tiles", f"{options}.tiled_num_shards"),
         # Engines
         *no_effect(
