@@ -124,7 +124,7 @@ docs: setup  ## Write the tables of keys anew, and the site of the documentation
 
 benchmarks: setup  ## Run the benchmarks (each prints ours, the peer and the ratio)
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[bench]'
-	for file in env_speed generation algorithms rlvr_vs_trl sft_vs_trl weight_sync train_step async_rollout ray_overhead waiting_envs; do $(BIN)/python benchmarks/$$file.py; done
+	for file in env_speed generation algorithms rlvr_vs_trl sft_vs_trl weight_sync train_step shared_prefixes async_rollout ray_overhead waiting_envs; do $(BIN)/python benchmarks/$$file.py; done
 
 benchmarks-check: setup  ## Compare ratios with those of the last time on such a machine: fails if one fell (some 20 minutes)
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[bench]'

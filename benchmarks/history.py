@@ -37,6 +37,7 @@ PROGRAMS: Mapping[str, tuple[int, str]] = {
     "algorithms": (3, ""),
     "generation": (2, "uniform mixed"),
     "weight_sync": (1, "--rounds 9"),
+    "shared_prefixes": (1, "--rounds 3"),
     "sft_vs_trl": (1, "--rounds 3"),
     "rlvr_vs_trl": (1, "--rounds 3"),
 }
