@@ -76,6 +76,12 @@ def test_packed_rows_and_a_rank_without_rows_equal_a_plain_loop(two: RankPool, s
     check(two, case)
 
 
+@pytest.mark.exhaustive
+def test_shared_prefixes_equal_a_plain_loop(two: RankPool) -> None:
+    options = {"share_prefixes": True, "max_tokens_per_microbatch": 40}
+    check(two, ZeroCase(shares=(5, 2), config=SETTINGS["zero 3"], train=options))
+
+
 @pytest.mark.parametrize("setting", exhaustive_but(["zero 2", "zero 3"], "zero 2"))
 @pytest.mark.parametrize(("tokens", "samples"), [(None, None), (40, None), (None, 1)])
 def test_any_micro_batches_give_the_same_gradient(

@@ -61,6 +61,7 @@ CASES = {
     "critic from rank 0": Case(critic=True, fsdp={"meta_init": True}),
     "recomputing": Case(train={"gradient_checkpointing": True}),
     "packed": Case(shares=(5, 3), train={"use_sequence_packing": True}),
+    "shared prefixes": Case(shares=(5, 3), train={"share_prefixes": True, "max_tokens_per_microbatch": 40}),
     "demonstrations": Case(shares=(5, 3), imitates=True, train={"use_sequence_packing": True}),
     "packed critic": Case(shares=(5, 3), critic=True, train={"use_sequence_packing": True}),
     "chunked": Case(train={"log_prob_chunk_size": 3}),
