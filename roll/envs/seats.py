@@ -19,8 +19,10 @@ class SeatedGame(Protocol):
     ``turn`` is its ``agent_selection``, ``told`` its ``observe``, ``move`` its ``step``, ``earned`` its rewards.
     """
 
-    seats: Sequence[str]
-    """Names of the seats, in their order; they are numbered from 0."""
+    @property
+    def seats(self) -> Sequence[str]:
+        """Names of the seats, in their order; they are numbered from 0."""
+        ...
 
     def begin(self, luck: np.random.Generator) -> None:
         """Begin a game; all its luck comes from ``luck``, or from a seed drawn of it."""

@@ -90,8 +90,8 @@ def _demand(config: TrainerKeys, role: str, worker: WorkerConfig, known: dict[st
         options = worker.strategy_args.about.divided(options, each)
         width = 4 if worker.model_args.dtype == "fp32" else 2
         # A judge may have sizes of its own.
-        length = int(getattr(worker, "sequence_length", None) or getattr(config, "sequence_length", 2048))
-        requests = int(getattr(worker, "max_running_requests", None) or getattr(config, "max_running_requests", 128))
+        length = int(getattr(worker, "sequence_length", 0) or getattr(config, "sequence_length", 2048))
+        requests = int(getattr(worker, "max_running_requests", 0) or getattr(config, "max_running_requests", 128))
         engine = Engine.of(strategy, options, shape, width=width, requests=requests, length=length)
         return RoleDemand(role, name, devices, engine=engine, replicas=max(1, len(devices) // each))
     return RoleDemand(role, name, devices, training=_training(config, role, worker, shape, options, len(devices)))

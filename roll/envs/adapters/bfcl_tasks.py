@@ -80,7 +80,8 @@ class BfclEnv(TextEnv):
         assert self.toolbox is not None  # made by start
         self._steps += 1
         calls = self.toolbox.find(action)
-        messages, over, reward, metrics = None, False, 0.0, {"tool_calls": 0.0, "tool_calls_wrong": 0.0}
+        messages, over, reward = None, False, 0.0
+        metrics: dict[str, float] = {"tool_calls": 0.0, "tool_calls_wrong": 0.0}
         if calls:
             self._called[-1].append([])
             answers = self.toolbox.answer(calls)
@@ -94,7 +95,7 @@ class BfclEnv(TextEnv):
             over, reward, self._observation = True, self._verdict(), "The user is gone."
         truncated = not over and self.max_steps is not None and self._steps >= self.max_steps
         self._running = not (over or truncated)
-        info = {
+        info: dict[str, Any] = {
             "action": ", ".join(call.name for call in calls) or "answer",
             "reward_parts": {"checker": reward},
             "metrics": {"success": reward, "action_is_valid": 1.0, **metrics},

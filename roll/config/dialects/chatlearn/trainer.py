@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import partial
 from typing import Any, Final
 
 from roll.config.dialects.chatlearn.sections import REFERENCE, TRAINER, has_reference, shared_devices
@@ -60,6 +61,10 @@ def _first_weights(value: Any, look: Look) -> Any:
 
 def _is_the_models(value: Any, look: Look) -> bool:
     return value in (look("models.policy.load"), look(f"{TRAINER}.load"), "HuggingFaceTokenizer")
+
+
+def _as_for_the_policy(name: str, value: Any, look: Look) -> bool:
+    return bool(value == look(f"models.policy.{name}", look(f"{TRAINER}.{name}")))
 
 
 def _min_lr(value: Any, look: Look) -> Any:
@@ -196,7 +201,7 @@ TRAINER_ROWS: Final = (
             f"{REFERENCE}.{name}",
             native,
             "a reference scores samples of any length",
-            lambda value, look, name=name: value == look(f"models.policy.{name}", look(f"{TRAINER}.{name}")),
+            partial(_as_for_the_policy, name),
         )
         for name, native in (
             ("max_prompt_tokens_length", "prompt_length"),

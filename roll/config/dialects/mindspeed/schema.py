@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import partial
 from typing import Any, Final
 
 from roll.config.dialects.rows import (
@@ -148,7 +149,7 @@ SCHEMA_ROWS: Final = (
             f"ref_config.{key}",
             f"reference.strategy_args.strategy_config.{key}",
             "where there is a reference",
-            lambda value, look, key=key: _reference(f"strategy_args.strategy_config.{key}", value, look),
+            partial(_reference, f"strategy_args.strategy_config.{key}"),
         )
         for key in ("tensor_model_parallel_size", "pipeline_model_parallel_size", "context_parallel_size")
     ),

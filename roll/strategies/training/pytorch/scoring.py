@@ -241,8 +241,8 @@ class Scorer:
             groups = spread(groups, units.lengths, count, packed=dealt, **caps)
         for number, group in enumerate(units.rows_of(groups), start=1):
             rows = torch.tensor(group)
-            order, micro = next(iterate_micro_batches(batch[rows], self.device, max_tokens=None))
-            yield Pass(rows[order], micro, number == count)
+            taken, micro = next(iterate_micro_batches(batch[rows], self.device, max_tokens=None))
+            yield Pass(rows[taken], micro, number == count)
         for number in range(len(groups) + 1, count + 1):
             yield Pass(torch.empty(0, dtype=torch.int64), no_response(self.device), number == count)
 
