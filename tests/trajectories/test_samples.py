@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from roll.trajectories.model import Status, Trajectory, Turn
+from roll.trajectories.model import Status, Trajectory, Turn, group_of_member, seat_group
 from roll.trajectories.samples import NO_TURN, Sample, is_trainable, samples_from
 
 ids = st.lists(st.integers(0, 99), max_size=6)
@@ -153,3 +153,9 @@ def test_only_trajectories_that_did_not_break_are_trainable(status: Status) -> N
     trajectory.status = status
     assert is_trainable(trajectory) == (status not in BROKEN)
     assert not is_trainable(make([], status))
+
+
+def test_a_group_that_gets_another_name_keeps_its_seats_apart() -> None:
+    seats = [seat_group("train-0000003", seat) for seat in (0, 1)]
+    renamed = [group_of_member(own, "second/train-0000003") for own in (*seats, "train-0000003")]
+    assert renamed == ["seat0-second/train-0000003", "seat1-second/train-0000003", "second/train-0000003"]

@@ -80,8 +80,9 @@ class BfclEnv(TextEnv):
         assert self.toolbox is not None  # made by start
         self._steps += 1
         calls = self.toolbox.find(action)
-        messages, over, reward = None, False, 0.0
-        metrics: dict[str, float] = {"tool_calls": 0.0, "tool_calls_wrong": 0.0}
+        messages: list[dict[str, str]] | None = None
+        metrics = {"tool_calls": 0.0, "tool_calls_wrong": 0.0}
+        over, reward = False, 0.0
         if calls:
             self._called[-1].append([])
             answers = self.toolbox.answer(calls)

@@ -87,8 +87,10 @@ def _environment_problems(config: PlayingConfig, name: str, manager: EnvManagerC
         kind = Absent if any(isinstance(each, FileNotFoundError | ImportError) for each in causes(error)) else Problem
         yield kind(place, message, f"correct what tag {name} is made with.", _env_config(config, name))
         return
+    if key == "val_env_manager" and name in config.train_env_manager.tags:
+        return  # it was said already
     for opponent in sorted(set(getattr(env, "opponents", ())) - set(config.opponents)):
-        message = f"a seat of {name} is {opponent!r}'s, which is no opponent of the run."
+        message = f"a seat of {name} is {opponent!r}, which is no opponent of the run."
         fix = f"add it, such as opponents: {{{opponent}: {{}}}} for the policy before training; or give the seat to "
         yield Problem("opponents", message, f"{fix}policy, random, module:function or an endpoint.")
 

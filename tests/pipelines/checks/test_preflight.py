@@ -296,3 +296,14 @@ def test_no_shipped_configuration_sets_a_key_that_does_nothing(name: str) -> Non
     own = Path(__file__).resolve().parents[3] / "examples" / "config" / f"{name}.yaml"
     config = load(own if own.exists() else name, kind=RLVRConfig if name == "rlvr_math" else AgenticConfig)
     assert list(keys_without_effect(config)) == []
+
+
+def test_a_seat_whose_owner_is_no_opponent_of_the_run_is_told_before_a_model_loads() -> None:
+    tags = {
+        "Duel": {"env_type": "textarena_duel", "env_config": {"game": "TicTacToe-v0", "seats": ["policy", "stort"]}}
+    }
+    keys = {"custom_envs": tags, "train_env_manager": {"tags": ["Duel"]}, "val_env_manager": {"tags": ["Duel"]}}
+    with pytest.raises(ConfigError, match=r"has 1 problem:[\s\S]*a seat of Duel is 'stort', which"):
+        check(load({**keys, "opponents": {"start": {}}}))
+    check(load({**keys, "opponents": {"stort": {}}}))
+    unregister("Duel")
