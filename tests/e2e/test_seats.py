@@ -8,7 +8,10 @@ from typing import Any
 
 import pytest
 
+from roll.config import ConfigError
 from roll.pipelines.agentic import run_agentic
+from roll.replay.choosing import choose
+from roll.runs.stored import StoredRun
 from roll.trajectories.model import Trajectory
 from roll.trajectories.store import read_trajectories, trajectory_path
 from tests.e2e.support import rows, same, small_config, train_state
@@ -41,6 +44,8 @@ def test_a_duel_against_the_frozen_start_repeats_bit_for_bit_and_reports_each_se
 
 def test_against_itself_each_seat_of_a_game_is_trained(tmp_path: Path) -> None:
     (row,) = played(tmp_path, 1, **AGAINST_ITSELF)
+    with pytest.raises(ConfigError, match="seat 0 of a game with several"):
+        choose(StoredRun.open(tmp_path))
     sampled = trajectories(tmp_path, 1)
     assert len(sampled) == row["batch/samples"] == 32  # 16 games
     games: dict[tuple[str, int], list[Trajectory]] = {}
