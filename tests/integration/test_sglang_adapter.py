@@ -87,7 +87,7 @@ def test_the_engine_gets_the_sizes_of_the_run(case: Case) -> None:
 
 @pytest.mark.parametrize("sampling", [{"top_k": 5}, {"top_p": 0.9}])
 def test_sampling_without_exact_log_probs_is_refused(case: Case, sampling: dict[str, Any]) -> None:
-    with pytest.raises(ValueError, match="before top-k and top-p"):
+    with pytest.raises(ValueError, match="before top-k, top-p and min-p"):
         case.run(case.generate("a", [1], **sampling))
     # Greedy, they mean nothing.
     assert case.run(case.generate("a", [1], temperature=0.0, max_new_tokens=1, **sampling)).token_ids == [2]

@@ -155,7 +155,7 @@ def test_the_prompt_is_filled_once_and_keeps_other_braces() -> None:
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
-        ({"engine": "magic"}, "http or policy"),
+        ({"engine": "magic"}, "use http, policy, or the name of one of judges"),
         ({"model": None}, "base_url"),
         ({"lowest": 5, "highest": 5}, "below"),
         ({"prompt": "grade this"}, "{response}"),

@@ -63,8 +63,8 @@ def test_a_key_without_effect_is_named_with_the_reason_when_it_was_changed() -> 
 @pytest.mark.parametrize(
     ("engine", "sampling", "key", "message"),
     [
-        ("sglang", {"top_k": 5}, "top_k", "before top-k and top-p"),
-        ("sglang", {"top_p": 0.9}, "top_p", "before top-k and top-p"),
+        ("sglang", {"top_k": 5}, "top_k", "before top-k, top-p and min-p"),
+        ("sglang", {"top_p": 0.9}, "top_p", "before top-k, top-p and min-p"),
         ("sglang", {"repetition_penalty": 1.1}, "repetition_penalty", "use strategy vllm or hf_infer"),
         ("vllm", {"temperature": 3.0}, "temperature", "from 0.01 to 2.0"),
         ("hf_infer", {"num_beams": 2}, "num_beams", "leave it at 1"),
