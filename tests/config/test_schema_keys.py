@@ -9,6 +9,8 @@ import pytest
 
 from roll.convert import Conversion, Foreign, convert
 
+pytestmark = pytest.mark.heavy  # what a file became is checked as a run is
+
 _VERL: dict[str, Any] = {
     "data": {"train_files": "rows.parquet", "train_batch_size": 64},
     "actor_rollout_ref": {"model": {"path": "some/model"}, "rollout": {"n": 8, "name": "vllm"}},

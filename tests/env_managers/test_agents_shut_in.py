@@ -10,12 +10,15 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from test_agent_programs import PROGRAM, play
 
-from roll.envs import Tag, make
-from roll.envs.errors import EnvConfigError
-from roll.sandbox import capabilities
-from roll.trajectories.model import Status
+pytest.importorskip("torch")
+
+from test_agent_programs import PROGRAM, play  # noqa: E402
+
+from roll.envs import Tag, make  # noqa: E402
+from roll.envs.errors import EnvConfigError  # noqa: E402
+from roll.sandbox import capabilities  # noqa: E402
+from roll.trajectories.model import Status  # noqa: E402
 
 pytestmark = [
     pytest.mark.processes,

@@ -6,11 +6,14 @@ import os
 from pathlib import Path
 
 import pytest
-from test_agent_programs import play, renderer
 
-from roll.generation import Completion, GenerationRequest
-from roll.sandbox import capabilities
-from roll.trajectories.model import Status
+pytest.importorskip("torch")
+
+from test_agent_programs import play, renderer  # noqa: E402
+
+from roll.generation import Completion, GenerationRequest  # noqa: E402
+from roll.sandbox import capabilities  # noqa: E402
+from roll.trajectories.model import Status  # noqa: E402
 
 ROOT = Path(__file__).resolve().parents[2]
 PYTHON = ROOT / ".venv" / "agents" / "bin" / "python"
