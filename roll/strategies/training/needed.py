@@ -110,7 +110,8 @@ class NeededPlan:
             )
             outputs.append(output.flatten(0, 1))
         if not outputs:
-            return torch.zeros_like(query.transpose(1, 2))
+            # Ranks reduce gradients together: projections that nobody needs here have one all the same, of zeros.
+            return (0.0 * query).transpose(1, 2) + 0.0 * (key.sum() + value.sum())
         found = torch.cat(outputs).index_select(0, self.sources)
         whole = found.new_zeros(query.shape[2], *found.shape[1:])
         return whole.index_copy(0, self.tokens, found).unsqueeze(0)
