@@ -251,7 +251,7 @@ def compete(
     parser.add_argument("cases", nargs="*", default=list(WANTED))
     parser.add_argument("--steps", type=int, default=6, help="of a round, the first is warm-up")
     parser.add_argument("--rounds", type=int, default=5)
-    parser.add_argument("--tokens", type=int, nargs="+", default=[512, 1024, 2048], help="of our micro-batches")
+    parser.add_argument("--tokens", type=int, nargs="+", default=[1024, 2048], help="of our micro-batches")
     parser.add_argument("--peer-rows", type=int, nargs="+", default=[4, 8, 16], help="of TRL's micro-batches")
     if padding_free:
         parser.add_argument("--padding-free", action="store_true", help="try TRL's padding_free too")

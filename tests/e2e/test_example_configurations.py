@@ -62,6 +62,7 @@ KINDS: dict[str, type[RunConfig]] = {
     "replay": AgenticConfig,
     "frozen_lake_slippery": AgenticConfig,
     "math_tools": AgenticConfig,
+    "textarena_duel": AgenticConfig,
     "mixed": AgenticConfig,
     "custom_env": AgenticConfig,
     "custom_algorithm": AgenticConfig,

@@ -142,6 +142,16 @@ def cpu_cache_bytes(limits: EngineLimits) -> int:
     return int(min(wanted, _CPU_MEMORY_SHARE * psutil.virtual_memory().available))
 
 
+class _Sampling(EngineSampling):
+    """Sampling whose stop tokens are those of the request, and not those of the model besides.
+
+    vLLM keeps the model's end-of-sequence token from being drawn before ``min_tokens`` also where it ends nothing.
+    """
+
+    def update_from_generation_config(self, generation_config: dict[str, Any], eos_token_id: int | None = None) -> None:
+        """Take nothing over."""
+
+
 def engine_prompt(request: GenerationRequest) -> TokensInput:
     """Return the prompt in the form that needs no further preparation."""
     return tokens_input(request.prompt_ids)
@@ -157,7 +167,7 @@ def engine_sampling(request: GenerationRequest) -> EngineSampling:
 @functools.lru_cache(_CACHED_SAMPLINGS)
 def _checked_sampling(sampling: SamplingParams) -> EngineSampling:
     """Return the parameters that requests differ from by their seed only; vLLM checks them when they are made."""
-    return EngineSampling(
+    return _Sampling(
         temperature=sampling.temperature,
         top_p=sampling.top_p,
         top_k=max(sampling.top_k, 0),
