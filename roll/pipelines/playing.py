@@ -8,7 +8,6 @@ from typing import Any, TypeVar
 
 from roll.config import PlayingConfig
 from roll.distributed import Cluster
-from roll.pipelines.learning.batches import TrainingBatch
 from roll.pipelines.reporting.domain_metrics import domain_metrics, evaluation_metrics
 from roll.pipelines.reporting.metrics import generation_metrics
 from roll.pipelines.roles.core import build_core
@@ -67,12 +66,10 @@ class PlayingRun(SampledRun[Config]):
             sources.append(self.prompts.source())
         self.give_groups(sources)
 
-    async def update(self, batch: TrainingBatch, step: int) -> dict[str, float]:
-        """Learn from a batch, and let the policy join the leagues whose time it is."""
-        learned = await super().update(batch, step)
+    async def updated(self, step: int) -> None:
+        """Let the policy join the leagues whose time it is."""
         for league in leagues(self.config, self.core.cluster.groups):
             await league.grow(step, self.core.trainer)
-        return learned
 
     async def ready(self, first: int, resumed: bool) -> None:
         """Give engines their weights, and leagues their members."""

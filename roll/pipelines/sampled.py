@@ -201,7 +201,11 @@ class SampledRun(Run[Config]):
             if due:
                 with self.progress.stage("weight_sync"):
                     learned |= await check.run(step)
+        await self.updated(step)
         return learned
+
+    async def updated(self, step: int) -> None:
+        """Do what follows an update; most runs have nothing of that kind."""
 
     async def publish(self, step: int) -> dict[str, float]:
         """Give the engines the weights of ``step``, between two tokens of what is sampled ahead; returns metrics."""

@@ -307,6 +307,7 @@ _OF_ENVIRONMENTS: Final = _rules(
     {
         "reward": "rewards come from the environment",
         "val_env_manager.sample_mode": "episodes of evaluations are not trained on",
+        "val_env_manager.compare_seats": "episodes of evaluations are not trained on",
     },
     _plays_environments,
 )
