@@ -23,6 +23,7 @@ CALLED_BY_OTHERS = {
     "is_zero3": "transformers asks a DeepSpeed configuration",
     "log_engine_initialized": "vLLM tells its loggers",
     "record_sleep_state": "vLLM tells its loggers",
+    "update_from_generation_config": "vLLM tells sampling parameters what the model's folder says",
     "_postprocess": "Megatron-Core's model",
     "utcnow": "an environment asks the clock",
     "_repr_html_": "Jupyter shows what a cell ends with",
