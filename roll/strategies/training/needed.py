@@ -16,7 +16,7 @@ from torch import Tensor, nn
 from transformers import PreTrainedModel
 from transformers.integrations.sdpa_attention import sdpa_attention_forward
 
-from roll.strategies.training.packed_attention import padded, take
+from roll.strategies.training.packed_attention import AttentionOptions, padded, take
 
 PLAN = "packing_plan"
 """Name under which decoders hand a plan on to their layers."""
@@ -85,28 +85,18 @@ class NeededPlan:
             return cls([], nothing, nothing)
         return cls(groups, torch.cat(tokens), torch.cat(sources))
 
-    def attend(
-        self,
-        module: nn.Module,
-        query: Tensor,
-        key: Tensor,
-        value: Tensor,
-        *,
-        scaling: float | None,
-        dropout: float,
-        sliding_window: int | None,
-    ) -> Tensor:
+    def attend(self, module: nn.Module, query: Tensor, key: Tensor, value: Tensor, options: AttentionOptions) -> Tensor:
         """Return ``[1, tokens, heads, size]``, 0 where it is not needed, of states as in :func:`packed_attention`."""
         outputs = []
         for group in self.groups:
             columns = torch.arange(group.keys.shape[1], device=query.device)
             distance = group.positions.unsqueeze(-1) - columns
             visible = distance >= 0
-            if sliding_window is not None:
-                visible &= distance < sliding_window
+            if options.sliding_window is not None:
+                visible &= distance < options.sliding_window
             rows, keys, values = take(query, group.queries), take(key, group.keys), take(value, group.keys)
             output, _ = sdpa_attention_forward(
-                module, rows, keys, values, visible.unsqueeze(1), dropout=dropout, scaling=scaling
+                module, rows, keys, values, visible.unsqueeze(1), dropout=options.dropout, scaling=options.scaling
             )
             outputs.append(output.flatten(0, 1))
         if not outputs:

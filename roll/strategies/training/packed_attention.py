@@ -15,20 +15,25 @@ REPLACED = ("sdpa", "eager")
 """Attention implementations that pay for every pair of packed tokens, and are replaced by :data:`ATTENTION`."""
 
 
+@dataclass(frozen=True, slots=True)
+class AttentionOptions:
+    """How a model wants its attention.
+
+    Attributes:
+        scaling: Factor of the scores; ``None`` for one over the root of the size of a head.
+        dropout: Share of attention weights dropped.
+        sliding_window: Tokens that a token sees, itself included; ``None`` for all that are not later.
+    """
+
+    scaling: float | None
+    dropout: float
+    sliding_window: int | None
+
+
 class Plan(Protocol):
     """How the attention of a packed row is computed."""
 
-    def attend(
-        self,
-        module: nn.Module,
-        query: Tensor,
-        key: Tensor,
-        value: Tensor,
-        *,
-        scaling: float | None,
-        dropout: float,
-        sliding_window: int | None,
-    ) -> Tensor:
+    def attend(self, module: nn.Module, query: Tensor, key: Tensor, value: Tensor, options: AttentionOptions) -> Tensor:
         """Return ``[1, tokens, heads, size]`` of states as :func:`packed_attention` is given them."""
         ...
 
@@ -74,23 +79,15 @@ class PackingPlan:
             offset += group.numel()
         return cls(groups, places)
 
-    def attend(
-        self,
-        module: nn.Module,
-        query: Tensor,
-        key: Tensor,
-        value: Tensor,
-        *,
-        scaling: float | None,
-        dropout: float,
-        sliding_window: int | None,
-    ) -> Tensor:
+    def attend(self, module: nn.Module, query: Tensor, key: Tensor, value: Tensor, options: AttentionOptions) -> Tensor:
         """Attend within each sequence; see :class:`Plan`."""
         outputs = []
         for group in self.groups:
             rows, keys, values = (take(states, group) for states in (query, key, value))
-            window = window_mask(group.shape[1], sliding_window, query.device)
-            output, _ = sdpa_attention_forward(module, rows, keys, values, window, dropout=dropout, scaling=scaling)
+            window = window_mask(group.shape[1], options.sliding_window, query.device)
+            output, _ = sdpa_attention_forward(
+                module, rows, keys, values, window, dropout=options.dropout, scaling=options.scaling
+            )
             outputs.append(output.flatten(0, 1))
         return torch.cat(outputs).index_select(0, self.places).unsqueeze(0)
 
@@ -132,10 +129,7 @@ def packed_attention(
             raise NotImplementedError(f"packed attention has no {name!r}")
     if packing_plan is None:
         return sdpa_attention_forward(module, query, key, value, attention_mask, dropout=dropout, scaling=scaling)
-    output = packing_plan.attend(
-        module, query, key, value, scaling=scaling, dropout=dropout, sliding_window=sliding_window
-    )
-    return output, None
+    return packing_plan.attend(module, query, key, value, AttentionOptions(scaling, dropout, sliding_window)), None
 
 
 def take(states: Tensor, group: Tensor) -> Tensor:

@@ -14,7 +14,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn.attention.flex_attention import BlockMask, create_block_mask, flex_attention
 
-from roll.strategies.training.packed_attention import PackingPlan, Plan, padded
+from roll.strategies.training.packed_attention import AttentionOptions, PackingPlan, Plan, padded
 from roll.strategies.training.prefix_tree import PrefixTree
 
 _flash: Any = torch.ops.aten._scaled_dot_product_flash_attention_for_cpu
@@ -88,27 +88,17 @@ class SharedPlan:
         mask = None if device.type == "cpu" else tree_mask(ends)
         return cls(halves, len(within.groups), within.places, ends, mask)
 
-    def attend(
-        self,
-        module: nn.Module,
-        query: Tensor,
-        key: Tensor,
-        value: Tensor,
-        *,
-        scaling: float | None,
-        dropout: float,
-        sliding_window: int | None,
-    ) -> Tensor:
+    def attend(self, module: nn.Module, query: Tensor, key: Tensor, value: Tensor, options: AttentionOptions) -> Tensor:
         """Return ``[1, tokens, heads, size]`` from ``query`` ``[1, heads, tokens, size]`` and those of the key heads.
 
         Raises:
             NotImplementedError: With dropout, where what is shared would drop the same for all, or a sliding window.
         """
-        if dropout or sliding_window is not None:
+        if options.dropout or options.sliding_window is not None:
             raise NotImplementedError("shared prefixes have no dropout of attention weights and no sliding window")
         common = torch.get_autocast_dtype(query.device.type) if _autocasts(query) else query.dtype
         query, key, value = (states.to(common) for states in (query, key, value))
-        scale = query.shape[-1] ** -0.5 if scaling is None else scaling
+        scale = query.shape[-1] ** -0.5 if options.scaling is None else options.scaling
         if self.mask is not None:
             flex = torch.compile(flex_attention, dynamic=True) if query.device.type == "cuda" else flex_attention
             grouped = query.shape[1] != key.shape[1]

@@ -13,6 +13,7 @@ from transformers import MistralConfig, MistralForCausalLM, Qwen3Config, Qwen3Fo
 
 from roll.pipelines.learning.value_objective import ValueObjective
 from roll.strategies.training.micro_batches import PAIR
+from roll.strategies.training.packed_attention import AttentionOptions
 from roll.strategies.training.packing import flat_hidden, prepare_packing
 from roll.strategies.training.prefix_tree import PrefixTree
 from roll.strategies.training.pytorch.options import FsdpOptions
@@ -166,7 +167,7 @@ def test_halves_of_branches_make_the_attention_of_the_tree(rows: list[list[int]]
         torch.randn(1, heads, len(tree.ids), 4, generator=noise, dtype=torch.float64, requires_grad=True)
         for heads in (4, 2, 2)
     ]
-    got = plan.attend(torch.nn.Identity(), *states, scaling=0.4, dropout=0.0, sliding_window=None)
+    got = plan.attend(torch.nn.Identity(), *states, AttentionOptions(0.4, 0.0, None))
     expected = plain_attention(plan.ends, *states)
     torch.testing.assert_close(got, expected)
     weights = torch.randn(expected.shape, generator=noise, dtype=torch.float64)
