@@ -10,6 +10,7 @@ import numpy as np
 from roll.envs.base import DEFAULT_ACTION_PATTERN, Outcome, TextEnv
 from roll.envs.errors import EnvConfigError
 from roll.envs.lookups import legend, merged_lookup, merged_vocab, room_size
+from roll.envs.sokoban_files import largest_room, levels_of
 from roll.envs.sokoban_levels import (
     BOX,
     BOX_ON_TARGET,
@@ -56,6 +57,8 @@ class SokobanEnv(TextEnv):
         search_depth: Upper bound on the pulls of the reverse play that makes a level; 1 gives one-push levels.
         pushes: Least and most pushes of the solution that a level is made with: levels of growing bounds are a
             curriculum. Where a room gives no such level in 100 attempts, the nearest of them is played. ``None``: any.
+        levels: File of levels as Boxoban's are published; see :func:`roll.envs.sokoban_files.levels_of`. The seed
+            chooses one of them, and rooms and boxes are theirs instead of ``dim_room`` and ``num_boxes``.
         grid_lookup: Symbol of each cell code: 0 wall, 1 floor, 2 target, 3 box on target, 4 box, 5 player, 6 player on
             target. May be partial.
         grid_vocab: Meaning of each symbol, for the legend. May be partial.
@@ -95,11 +98,16 @@ class SokobanEnv(TextEnv):
         env_instruction: str | None = None,
         render_mode: str | None = "ansi",
         pushes: Sequence[int] | None = None,
+        levels: str | None = None,
     ) -> None:
+        if levels is not None and pushes is not None:
+            raise EnvConfigError(f"levels and pushes={list(pushes)}: pushes is of levels that are made; leave one out")
         self.pushes = None if pushes is None else _bounds(pushes)
-        self.dim_room = room_size("dim_room", dim_room, least=3)
+        self._levels = () if levels is None else levels_of(levels)
+        self.dim_room = largest_room(self._levels) or room_size("dim_room", dim_room, least=3)
         self.num_boxes = int(num_boxes)
-        check_room(*self.dim_room, self.num_boxes)
+        if not self._levels:
+            check_room(*self.dim_room, self.num_boxes)
         self.search_depth = int(search_depth)
         if self.search_depth < 1:
             raise EnvConfigError(f"search_depth={search_depth}: must be at least 1")
@@ -185,11 +193,13 @@ class SokobanEnv(TextEnv):
         return self._observe()
 
     def start(self) -> str:
-        """Generate a level."""
+        """Generate a level, or take one of the file."""
         self.load(self._level())
         return self._observe()
 
     def _level(self) -> Level:
+        if self._levels:
+            return self._levels[int(self.np_random.integers(len(self._levels)))]
         best: Level | None = None
         least, most = self.pushes or (0, self.search_depth)
         off_best = 0
