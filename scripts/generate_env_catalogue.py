@@ -30,7 +30,8 @@ The tags that come with the package; `scripts/generate_env_catalogue.py` writes 
 is told once and in its first turn with seed 0, in characters. What is not from roll or gymnasium needs
 `pip install 'roll-rl[envs]'`; TextWorld needs `'roll-rl[textworld]'`, and the cave Debian's package open-adventure.
 [Environments](environments.md) says what the options mean, and how to make tags of other games, data sets and worlds of
-these libraries.
+these libraries. `SimpleSokoban`, `LargerSokoban` and `Boxoban` go from easy to hard:
+[a curriculum](environments.md#easy-tags-first) plays them in this order; `levels` plays files of Boxoban.
 
 | Tag | From | Options | Actions | Turns | Prompt |
 |---|---|---|---|---|---|

@@ -52,7 +52,7 @@ def _batch_problems(config: AgenticKeys) -> Iterator[Problem]:
         ("val_env_manager", config.val_env_manager, "val_batch_size", config.val_batch_size),
     ):
         yield from _rollout_problems(key, manager, batch_key, batch)
-        yield from _partition_problems(key, manager)
+        yield from (_partition_problems if manager.curriculum is None else _curriculum_problems)(key, manager)
 
 
 def _rollout_problems(key: str, manager: EnvManagerConfig, batch_key: str, batch: int) -> Iterator[Problem]:
@@ -80,6 +80,19 @@ def _rollout_problems(key: str, manager: EnvManagerConfig, batch_key: str, batch
             f"set {key}.max_traj_per_env to {episodes} or -1, or {key}.env_groups: {batch // manager.group_size}.",
             manager.max_traj_per_env,
         )
+
+
+def _curriculum_problems(key: str, manager: EnvManagerConfig) -> Iterator[Problem]:
+    path = f"{key}.curriculum"
+    if key == "val_env_manager" and manager.curriculum is not None:
+        fix = "leave it out; name the tags that are to be measured."
+        yield Problem(path, "an evaluation plays the same levels every time.", fix, manager.curriculum.choose)
+    if len(set(manager.tags)) < 2 or len(set(manager.tags)) < len(manager.tags):
+        fix = "name two or more, each once, from easy to hard."
+        yield Problem(f"{key}.tags", "a curriculum chooses between tags.", fix, manager.tags)
+    if manager.n_groups is not None:
+        fix = f"leave out {key}.n_groups, or the curriculum."
+        yield Problem(f"{key}.n_groups", "the curriculum decides how many groups a tag has.", fix, manager.n_groups)
 
 
 def _partition_problems(key: str, manager: EnvManagerConfig) -> Iterator[Problem]:

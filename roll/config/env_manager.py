@@ -72,6 +72,23 @@ class RewardNormalization(ConfigModel):
         return _GROUPING_ALIASES.get(value, value) if isinstance(value, str) else value
 
 
+class CurriculumConfig(ConfigModel):
+    """Which of the tags each group plays, by their success so far."""
+
+    choose: Literal["in_order", "learning_progress"] = Field(
+        "in_order",
+        description="The first of `tags` that is not mastered, or those more often whose success changes.",
+    )
+    mastered_at: Annotated[float, Field(gt=0, le=1)] = Field(
+        0.7, description="Share of episodes that succeed from which on a tag is mastered."
+    )
+    others: Annotated[float, Field(ge=0, lt=1)] = Field(
+        0.25,
+        description="Share of groups of other tags: of those mastered before it, or with `learning_progress` of all in "
+        "turn.",
+    )
+
+
 class EnvManagerConfig(ConfigModel):
     """How many episodes of which tags run."""
 
@@ -84,6 +101,11 @@ class EnvManagerConfig(ConfigModel):
     tags: NameList = Field(default_factory=lambda: ["SimpleSokoban"], description="Environment tags.", min_length=1)
     n_groups: list[NonNegative] | None = Field(
         None, description="Groups of each tag, in the order of `tags`. null: equal shares."
+    )
+    curriculum: CurriculumConfig | None = Field(
+        None,
+        description="Instead of shares: the tag of each group follows from success so far; name `tags` from easy to "
+        "hard. `{}` is one. In training alone.",
     )
     max_traj_per_env: Annotated[int, Field(ge=-1)] = Field(
         -1, description="Most episodes of one environment per step; -1 is no limit."
@@ -119,9 +141,13 @@ class EnvManagerConfig(ConfigModel):
     def groups_per_tag(self) -> list[tuple[str, int]]:
         """Return how many groups each tag gets, in the order of ``tags``.
 
+        With a curriculum, which shares nothing out beforehand, that is one entry with all the names.
+
         Raises:
             ValueError: ``n_groups`` does not fit ``tags`` and ``env_groups``, or equal shares leave a remainder.
         """
+        if self.curriculum is not None:
+            return [(" → ".join(self.tags), self.env_groups)]
         if self.n_groups is None:
             share, remainder = divmod(self.env_groups, len(self.tags))
             if remainder or share == 0:

@@ -21,6 +21,7 @@ from roll.config.distill_keys import DistillKeys, TeacherConfig, TeacherKeys
 from roll.config.distill_rows import RowDistillKeys
 from roll.config.dpo_keys import DPOKeys
 from roll.config.env_manager import (
+    CurriculumConfig,
     CustomEnvConfig,
     EnvManagerConfig,
     RewardNormalization,
@@ -81,6 +82,7 @@ _TITLES: dict[type[ConfigModel], str] = {
     AgenticKeys: "Agentic (top level)",
     RewardNormalization: "`reward_normalization`",
     EnvManagerConfig: "`train_env_manager`, `val_env_manager`",
+    CurriculumConfig: "`curriculum` of `train_env_manager`",
     Timeouts: "`timeouts` of an env manager",
     OpponentConfig: "A model in `opponents`",
     LeagueConfig: "`league` of an opponent",

@@ -41,5 +41,8 @@ class SampleConfig(PlayingConfig):
             path = "actor_infer.strategy_args.strategy_config.load_format"
             fix = "set load_format: auto; nothing trains here and sends weights to the engine."
             yield Problem(path, "an engine with random weights would sample.", fix)
+        if self.train_env_manager.curriculum is not None:
+            fix = "leave it out; train_env_manager.n_groups sets the shares of the tags."
+            yield Problem("train_env_manager.curriculum", "nothing is learned, so that no tag is mastered.", fix)
         if self.prompts_per_step:
             yield Problem("prompts_per_step", "only levels are sampled.", "set it to 0.", self.prompts_per_step)

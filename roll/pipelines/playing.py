@@ -9,7 +9,7 @@ from typing import Any, TypeVar
 from roll.config import PlayingConfig
 from roll.distributed import Cluster
 from roll.pipelines.reporting.domain_metrics import domain_metrics, evaluation_metrics
-from roll.pipelines.reporting.metrics import generation_metrics
+from roll.pipelines.reporting.metrics import generation_metrics, prefixed
 from roll.pipelines.roles.core import build_core
 from roll.pipelines.roles.opponents import leagues
 from roll.pipelines.roles.pool import WorkerPool
@@ -17,12 +17,14 @@ from roll.pipelines.sampled import Learns, SampledRun
 from roll.pipelines.sampling.evaluation import sample_all
 from roll.pipelines.sampling.grading import GradedPlay, graders_by_tag, start_graders
 from roll.pipelines.sampling.levels import (
+    CURRICULUM,
     TRAIN,
     VAL,
     generation_reports,
     level_sources,
     require_turns,
     start_environments,
+    tag_curriculum,
     validation_levels,
 )
 from roll.pipelines.sampling.prompt_data import load_data
@@ -59,7 +61,9 @@ class PlayingRun(SampledRun[Config]):
         self.val_environments = await start_environments(config, self.core, VAL) if config.eval_steps else None
         graders = await start_graders(config, self.core) if config.rewards else {}
         self.graders = graders_by_tag(config, graders)
-        sources = [] if self.environments is None else level_sources(config, self._play(self.environments))
+        self.curriculum, sources = tag_curriculum(config), []
+        if self.environments is not None:
+            sources = level_sources(config, self._play(self.environments), self.curriculum)
         if data is not None:
             levels = sum(source.groups_per_step for source in sources)
             self.prompts = Prompts(config, self.core, data, graders, config.prompts_per_step, beside=levels)
@@ -86,16 +90,24 @@ class PlayingRun(SampledRun[Config]):
         return {**generation_metrics(reports), **self.core.cluster_metrics()}
 
     def sampled(self, rollout: StepGroups) -> dict[str, float]:
-        """Return what to report of the prompts."""
+        """Tell the curriculum how the step went; return what to report of it and of the prompts."""
+        metrics = {}
+        if self.curriculum is not None:
+            used_up = [*rollout.groups, *(each.group for each in rollout.dropped)]
+            metrics = prefixed(self.curriculum.learned(used_up), "rollout")
         if self.prompts is None or self.config.learns_from_store:
-            return {}
-        return self.prompts.sampled(rollout, self.stream.position(PROMPTS))
+            return metrics
+        return {**metrics, **self.prompts.sampled(rollout, self.stream.position(PROMPTS))}
 
     def state(self) -> dict[str, Any]:
         """Return which levels were played and which prompts were answered, as JSON."""
         sampling = self.stream.state_dict()
         answered = {} if self.prompts is None or self.config.learns_from_store else self.prompts.state(sampling)
-        return {**super().state(), "sampling": sampling, **answered}
+        chosen = {}
+        if self.curriculum is not None:
+            levels = sampling[CURRICULUM]
+            chosen = {CURRICULUM: self.curriculum.state_dict(min([levels["next"], *levels["unfinished"]]))}
+        return {**super().state(), "sampling": sampling, **chosen, **answered}
 
     def load_state(self, state: dict[str, Any]) -> None:
         """Go on behind the last level and the last prompt of the checkpoint.
@@ -105,6 +117,8 @@ class PlayingRun(SampledRun[Config]):
         """
         if self.prompts:
             self.prompts.load_state(state)
+        if self.curriculum is not None and CURRICULUM in state:
+            self.curriculum.load_state_dict(state[CURRICULUM])
         # Earlier versions wrote "groups_played", and "ahead" where they sampled ahead.
         load_state(self.stream, state.get("sampling", state.get("ahead")), int(state.get("groups_played", 0)))
 

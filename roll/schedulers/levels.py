@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable
+from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 from itertools import accumulate
 from typing import Protocol
@@ -79,6 +79,11 @@ def level_sources(groups: list[tuple[str, int]], size: int, run_seed: int, prefi
 
     begins = list(accumulate((count for _, count in groups), initial=0))
     return {tag: source(tag, begin, count) for (tag, count), begin in zip(groups, begins, strict=False)}
+
+
+def chosen_source(tag_at: Callable[[int], str], size: int, run_seed: int, prefix: str) -> TaskSource[Level]:
+    """Return the group of each number where something chooses its tag: by ``tag_at``, of the same number."""
+    return lambda number: _task(tag_at(number), number, size, run_seed, prefix, 0)
 
 
 def _task(tag: str, number: int, size: int, run_seed: int, prefix: str, offset: int) -> Task[Level]:

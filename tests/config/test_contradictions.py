@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 
 from roll.config import AgenticConfig, ConfigError, ConfigWarning, load
 from roll.config.batch_checks import divisors_around, multiples_around
+from roll.config.sample import SampleConfig
 
 Fails = Callable[..., ConfigError]
 Loads = Callable[[str], AgenticConfig]
@@ -40,6 +41,24 @@ CASES = {
         "rollout_batch_size",
         60,
         ["56 or 64"],
+    ),
+    "curriculum of one tag": (
+        "train_env_manager: {tags: [SimpleSokoban], curriculum: {}}",
+        "train_env_manager.tags",
+        ["SimpleSokoban"],
+        ["two or more"],
+    ),
+    "curriculum and shares": (
+        "train_env_manager: {tags: [SimpleSokoban, LargerSokoban], n_groups: [4, 12], curriculum: {}}",
+        "train_env_manager.n_groups",
+        [4, 12],
+        ["train_env_manager.n_groups", "or the curriculum"],
+    ),
+    "curriculum of evaluation": (
+        "val_env_manager: {tags: [SimpleSokoban, LargerSokoban], curriculum: {}}",
+        "val_env_manager.curriculum",
+        "in_order",
+        ["that are to be measured"],
     ),
     "evaluation batch": (
         "val_batch_size: 100\nval_env_manager: {env_groups: 64}",
@@ -172,6 +191,12 @@ def test_a_contradiction_names_place_value_and_fix(fails: Fails, case: str) -> N
     assert (problem.path, problem.value) == (path, value)
     assert all(fix in problem.fix for fix in fixes), problem.fix
     assert all(part in str(error) for part in ("mine.yaml", path, repr(value), problem.fix))
+
+
+def test_a_run_that_only_samples_has_no_curriculum() -> None:
+    tags = {"tags": ["SimpleSokoban", "LargerSokoban"], "curriculum": {}}
+    with pytest.raises(ConfigError, match="nothing is learned, so that no tag is mastered"):
+        load({"train_env_manager": tags, "trajectory_dump_steps": 1}, kind=SampleConfig)
 
 
 def test_the_suggested_batch_sizes_load(loads: Loads) -> None:

@@ -58,6 +58,7 @@ RUNS = {
 
 KINDS: dict[str, type[RunConfig]] = {
     "sokoban": AgenticConfig,
+    "sokoban_curriculum": AgenticConfig,
     "frozen_lake": AgenticConfig,
     "replay": AgenticConfig,
     "frozen_lake_slippery": AgenticConfig,

@@ -13,6 +13,7 @@ from roll.pipelines.roles.pool import WorkerPool
 from roll.pipelines.sampling.filters import has_variance
 from roll.pipelines.sampling.stream import Source
 from roll.schedulers import levels
+from roll.schedulers.curriculum import TagCurriculum
 from roll.schedulers.levels import Level
 from roll.schedulers.tasks import Play, Task
 from roll.workers.classes import worker_class
@@ -58,22 +59,40 @@ async def generation_reports(environments: WorkerPool) -> list[dict[str, float]]
     return reports
 
 
-def level_sources(config: PlayingConfig, play: Play[Level]) -> list[Source]:
-    """Return the levels of the training tags without end, each tag in its share."""
+CURRICULUM = "curriculum"
+"""The name of the levels in checkpoints where a curriculum chooses their tags."""
+
+
+def tag_curriculum(config: PlayingConfig) -> TagCurriculum | None:
+    """Return what chooses the tags of training, if they have no fixed shares."""
+    manager = config.train_env_manager
+    given = manager.curriculum
+    if given is None or config.learns_from_store:
+        return None
+    return TagCurriculum(manager.tags, given.choose, given.mastered_at, given.others, config.seed)
+
+
+def level_sources(config: PlayingConfig, play: Play[Level], curriculum: TagCurriculum | None = None) -> list[Source]:
+    """Return the levels of the training tags without end, each tag in its share, or as a curriculum chooses."""
     played = rollout_plan(config.train_env_manager, config.rollout_batch_size, config.dynamic_sampling)
-    sources = levels.level_sources(played.groups_per_rollout, played.group_size, config.seed, "train-")
+    counts, size = played.groups_per_rollout, played.group_size
+    if curriculum is None:
+        sources = levels.level_sources(counts, size, config.seed, "train-")
+    else:
+        counts = [(CURRICULUM, sum(count for _, count in counts))]
+        sources = {CURRICULUM: levels.chosen_source(curriculum.tag_at, size, config.seed, "train-")}
     return [
         Source(
-            name=tag,
-            tasks=sources[tag],
+            name=name,
+            tasks=sources[name],
             play=play,
             groups_per_step=count,
-            group_size=played.group_size,
+            group_size=size,
             keep=has_variance if config.dynamic_sampling.enable else None,
             # Episodes take turns with one another in the engine: who joins them later would change what it computes.
             in_rounds=True,
         )
-        for tag, count in played.groups_per_rollout
+        for name, count in counts
         if count
     ]
 
