@@ -15,6 +15,7 @@ SOURCES = {
     "sokoban": "roll",
     "frozen_lake": "roll",
     "graded_problems": "roll",
+    "debate": "roll",
     "gymnasium_text": "gymnasium",
     "reasoning_gym": "reasoning-gym",
     "textarena": "textarena",

@@ -44,7 +44,7 @@ class ProblemsEnv(TextEnv):
             env_instruction=env_instruction,
         )
         names = (file_name,) if isinstance(file_name, str) else tuple(file_name)
-        self._rows = _read(names)
+        self._rows = read_problems(names)
         self._right = ""
 
     def start(self) -> str:
@@ -54,16 +54,25 @@ class ProblemsEnv(TextEnv):
 
     def act(self, action: str) -> Outcome:
         """Compare the answer."""
-        gold, answer = exact_number(self._right), exact_number(action)
-        if gold is not None and answer is not None:
-            right = equal_numbers(gold, answer)
-        else:
-            right = action.casefold() == self._right.strip().casefold()
+        right = is_right(action, self._right)
         return Outcome("Right." if right else "Wrong.", {"right": float(right)}, terminated=True, success=right)
 
 
+def is_right(answer: str, gold: str) -> bool:
+    """Return whether an answer is the right one: numbers as numbers, all else as text without regard to case."""
+    numbers = exact_number(gold), exact_number(answer)
+    if numbers[0] is not None and numbers[1] is not None:
+        return equal_numbers(numbers[0], numbers[1])
+    return answer.strip().casefold() == gold.strip().casefold()
+
+
 @functools.lru_cache(maxsize=16)
-def _read(names: tuple[str, ...]) -> list[tuple[str, str]]:
+def read_problems(names: tuple[str, ...]) -> list[tuple[str, str]]:
+    """Return questions with their right answers, of files of JSON lines with ``prompt`` and ``ground_truth``.
+
+    Raises:
+        EnvConfigError: A file cannot be read, or a line of it is no problem.
+    """
     from roll.config.shipped import shipped_data
 
     rows = []

@@ -8,6 +8,7 @@ BUILTIN_TAGS = [
     "FrozenLake",
     "FrozenLakeThink",
     "MultipleChoice",
+    "Debate",
     "Taxi",
     "CliffWalking",
     "Blackjack",
