@@ -29,7 +29,7 @@ from roll.pipelines.sampling.levels import (
 )
 from roll.pipelines.sampling.prompt_data import load_data
 from roll.pipelines.sampling.prompts import PROMPTS, Prompts
-from roll.pipelines.sampling.stream import load_state
+from roll.pipelines.sampling.stream import Source, load_state
 from roll.schedulers.group_stream import StepGroups
 from roll.schedulers.groups import require_some
 from roll.schedulers.levels import Level, LevelPlay
@@ -61,7 +61,8 @@ class PlayingRun(SampledRun[Config]):
         self.val_environments = await start_environments(config, self.core, VAL) if config.eval_steps else None
         graders = await start_graders(config, self.core) if config.rewards else {}
         self.graders = graders_by_tag(config, graders)
-        self.curriculum, sources = tag_curriculum(config), []
+        self.curriculum = tag_curriculum(config)
+        sources: list[Source] = []
         if self.environments is not None:
             sources = level_sources(config, self._play(self.environments), self.curriculum)
         if data is not None:
@@ -91,7 +92,7 @@ class PlayingRun(SampledRun[Config]):
 
     def sampled(self, rollout: StepGroups) -> dict[str, float]:
         """Tell the curriculum how the step went; return what to report of it and of the prompts."""
-        metrics = {}
+        metrics: dict[str, float] = {}
         if self.curriculum is not None:
             used_up = [*rollout.groups, *(each.group for each in rollout.dropped)]
             metrics = prefixed(self.curriculum.learned(used_up), "rollout")
@@ -103,7 +104,7 @@ class PlayingRun(SampledRun[Config]):
         """Return which levels were played and which prompts were answered, as JSON."""
         sampling = self.stream.state_dict()
         answered = {} if self.prompts is None or self.config.learns_from_store else self.prompts.state(sampling)
-        chosen = {}
+        chosen: dict[str, Any] = {}
         if self.curriculum is not None:
             levels = sampling[CURRICULUM]
             chosen = {CURRICULUM: self.curriculum.state_dict(min([levels["next"], *levels["unfinished"]]))}

@@ -53,7 +53,7 @@ class TagCurriculum:
         for group in groups:
             if not group.is_answers:
                 found[group.tag] += [each.success for each in group.trajectories if not each.status.is_error]
-        metrics = {}
+        metrics: dict[str, float] = {}
         for which, tag in enumerate(self._tags):
             if found[tag]:
                 self._choices.learned(which, sum(found[tag]) / len(found[tag]))
