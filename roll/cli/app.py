@@ -28,6 +28,7 @@ COMMANDS: Final[dict[str, tuple[str, str]]] = {
     "eval": ("roll.cli.eval:app", "Measure a policy on an environment or on problems."),
     "serve": ("roll.cli.serve:app", "Answer for a policy as the servers of OpenAI and Anthropic do."),
     "view": ("roll.cli.view:app", "Review the episodes of a run in a browser."),
+    "decide": ("roll.cli.decide:app", "List groups that wait for review, and decide about them."),
     "replay": ("roll.cli.replay:app", "Play stored episodes again, and say where they differ."),
     "branch": ("roll.cli.branch:app", "Go on from a turn of a stored episode, many times."),
     "config": ("roll.cli.config:app", "Show, check, explain, compare and fill in configurations."),

@@ -78,6 +78,11 @@ class ExperienceConfig(ConfigModel):
     ahead: Positive | None = Field(
         2, description="`mode: explore`: waits while so many steps of groups have not been learned from. null: never."
     )
+    review_timeout: Annotated[float, Field(gt=0)] | None = Field(
+        86_400.0,
+        description="Seconds that a run waits for groups of the operator `human_review` while nobody decides about "
+        "one; then it ends with an error, and may be continued. null: for ever.",
+    )
 
     @model_validator(mode="before")
     @classmethod

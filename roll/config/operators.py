@@ -33,5 +33,5 @@ class OperatorsConfig(ConfigModel):
     experience: list[OperatorConfig] = Field(
         default_factory=list,
         description="On the groups of each step that were sampled, before they are learned from or kept: `score`, "
-        "`spread`, `success`, `tokens`, `deduplicate_groups`, `reward_shaping`, or one of your own.",
+        "`spread`, `success`, `tokens`, `deduplicate_groups`, `reward_shaping`, `human_review`, or one of your own.",
     )

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Protocol, runtime_checkable
 
 from roll.experience.priorities import LEAST_USED, Priority
+from roll.experience.reviewing import Decision, Waiting
 from roll.trajectories.model import TrajectoryGroup
 
 
@@ -80,7 +81,8 @@ class Lease:
 class StoreCounts:
     """How a store stands for one reader, before its next step.
 
-    With ``uses`` 1, ``available``, ``leased``, ``trained`` and ``dropped`` are all ``groups`` together.
+    With ``uses`` 1, ``available``, ``leased``, ``trained``, ``dropped``, ``waiting`` and ``rejected`` are all
+    ``groups`` together.
 
     Attributes:
         groups: All groups in the store.
@@ -89,6 +91,8 @@ class StoreCounts:
         leased: How often groups were given out to steps that are not in a checkpoint yet.
         trained: How often groups were given out to steps that are.
         dropped: Groups that have become too old before they were given out as often as they might have been.
+        waiting: Groups that wait until a person has looked at them, and are not too old.
+        rejected: Groups that a person has rejected.
     """
 
     groups: int
@@ -97,6 +101,8 @@ class StoreCounts:
     leased: int
     trained: int
     dropped: int
+    waiting: int = 0
+    rejected: int = 0
 
 
 @runtime_checkable
@@ -129,8 +135,9 @@ class ExperienceStore(Protocol):
     def append(self, groups: Sequence[TrajectoryGroup], policy_version: int) -> int:
         """Keep groups; all of one call, or none.
 
-        A group whose id is there already is not kept again. When this returns, the groups outlive the process, where
-        the store is one that can. It also takes back :meth:`finish`.
+        A group that waits for a person (``TrajectoryGroup.waits``) is not given out before :meth:`decide` has approved
+        it. A group whose id is there already is not kept again. When this returns, the groups outlive the process,
+        where the store is one that can. It also takes back :meth:`finish`.
 
         Args:
             groups: The groups.
@@ -158,6 +165,27 @@ class ExperienceStore(Protocol):
         Raises:
             ValueError: ``count`` is below 1, the step has another number of groups, or a later one has its groups
                 already; :meth:`rewind` first.
+        """
+
+    def waiting(self) -> list[Waiting]:
+        """Return the groups that wait until a person has looked at them, in the order in which they came."""
+
+    def look(self, group_id: str) -> TrajectoryGroup:
+        """Return a group that waits, or that was decided about, as it was appended.
+
+        Raises:
+            ReviewError: There is none of this id, or it never waited.
+        """
+
+    def decide(self, group_id: str, decision: Decision) -> None:
+        """Take note of what a person decided about a group that waits.
+
+        It may be decided again until the group is given out, which is what makes a lease that is asked for again the
+        same.
+
+        Raises:
+            ReviewError: There is none of this id, it never waited, or it was given out.
+            ValueError: There is not one score for each member.
         """
 
     def commit(self, step: int) -> None:

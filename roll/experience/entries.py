@@ -47,6 +47,7 @@ class Entry:
         first_row: The row of its first member in the segment.
         members: How many rows from there are its members.
         scores: How they did.
+        waits: Whether it waits until a person has looked at it.
     """
 
     group_id: str
@@ -57,6 +58,7 @@ class Entry:
     first_row: int
     members: int
     scores: Scores = field(default_factory=Scores)
+    waits: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,12 +85,14 @@ class Indexed:
         entry: What is kept of it.
         segment: Where its members are; ``None`` where they are in memory.
         uses: How often it was given out before the step that it is leased to.
+        replaced: Scores of its members that a person gave them; see ``Decision``.
     """
 
     number: int
     entry: Entry
     segment: Segment | None
     uses: int
+    replaced: tuple[float | None, ...] = ()
 
 
 def first_of_each(groups: Iterable[TrajectoryGroup]) -> list[TrajectoryGroup]:
@@ -106,7 +110,7 @@ def entries_of(groups: Iterable[TrajectoryGroup], policy_version: int) -> list[E
         members = len(group.trajectories)
         known = (group.group_id, group.tag, group.domain, group.baseline)
         sound = [(each.score or 0.0, each.success) for each in group.trajectories if not each.status.is_error]
-        entries.append(Entry(*known, policy_version, row, members, Scores.of(sound)))
+        entries.append(Entry(*known, policy_version, row, members, Scores.of(sound), group.waits))
         row += members
     return entries
 

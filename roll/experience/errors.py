@@ -9,6 +9,10 @@ class StoreError(RuntimeError):
     """An experience store cannot be used; the message says where it is and what to do."""
 
 
+class ReviewError(StoreError):
+    """A group cannot be decided about."""
+
+
 class SegmentError(StoreError):
     """A file with groups of a store is damaged, missing or another one.
 

@@ -23,6 +23,11 @@ INDEX: Final = "index.sqlite"
 SEGMENTS: Final = "segments"
 
 
+def is_store(folder: Path) -> bool:
+    """Return whether there is a store in a folder."""
+    return (folder / INDEX).is_file() and (folder / SEGMENTS).is_dir()
+
+
 class FolderStore(IndexedStore):
     """Groups between what samples and what learns, in programs that may be killed at any moment.
 
@@ -111,7 +116,7 @@ class FolderStore(IndexedStore):
         found = self._index.lease(self._reader, len(lease.numbers), lease.step) or []
         places = {each.segment for each in found}
         segment = next(iter(places), None)
-        if len(places) != 1 or segment is None or segment.prefix:
+        if len(places) != 1 or segment is None or segment.prefix or any(each.replaced for each in found):
             return None
         rows = [row for each in found for row in range(each.entry.first_row, each.entry.first_row + each.entry.members)]
         with open_trajectories(self.path / segment.path) as file:

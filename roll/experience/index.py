@@ -9,34 +9,57 @@ from typing import Any, Final
 from roll.experience.base import Reader, StoreCounts
 from roll.experience.choosing import choose
 from roll.experience.database import Database
-from roll.experience.entries import Entry, Indexed, Segment
+from roll.experience.entries import Entry, Indexed, Scores, Segment
+from roll.experience.errors import ReviewError
 from roll.experience.priorities import Known
+from roll.experience.reviewing import Decision, Waiting, as_text, from_text
 
 _STANDING: Final = """
     select groups.number as number, policy_version, count(step) as used,
         case when policy_version >= :oldest then 1 else 0 end as young,
         case when max(step) >= :cool then 0 else 1 end as cool,
-        coalesce(mean_score, 0.0) as mean, coalesce(score_spread, 0.0) as spread, coalesce(success_rate, 0.0) as success
+        coalesce(mean_score, 0.0) as mean, coalesce(score_spread, 0.0) as spread,
+        coalesce(success_rate, 0.0) as success, coalesce(max(reviews.state), 'approved') as review
     from groups left join leases on leases.number = groups.number and leases.reader = :reader
+    left join reviews on reviews.number = groups.number
     group by groups.number, policy_version, mean_score, score_spread, success_rate
 """
 _CANDIDATES: Final = f"""
     select number, policy_version, used, mean, spread, success from ({_STANDING}) as standing
-    where used < :uses and young = 1 and cool = 1
+    where used < :uses and young = 1 and cool = 1 and review = 'approved'
 """
 _COUNTS: Final = f"""
-    select count(*), coalesce(sum(case when used < :uses and young = 1 and cool = 1 then 1 else 0 end), 0),
-        coalesce(sum(case when used = 0 and young = 1 then 1 else 0 end), 0),
-        coalesce(sum(case when used < :uses and young = 0 then 1 else 0 end), 0)
+    select count(*),
+        coalesce(sum(case when used < :uses and young = 1 and cool = 1 and review = 'approved' then 1 else 0 end), 0),
+        coalesce(sum(case when used = 0 and young = 1 and review = 'approved' then 1 else 0 end), 0),
+        coalesce(sum(case when used < :uses and young = 0 and review <> 'rejected' then 1 else 0 end), 0),
+        coalesce(sum(case when young = 1 and review = 'waiting' then 1 else 0 end), 0),
+        coalesce(sum(case when review = 'rejected' then 1 else 0 end), 0)
     from ({_STANDING}) as standing
 """
 _LEASED: Final = """
     select groups.number, group_id, tag, domain, baseline, policy_version, path, digest, prefix, first_row, members,
         (select count(*) from leases as earlier where earlier.reader = leases.reader and earlier.number = leases.number
-            and earlier.step < leases.step)
+            and earlier.step < leases.step), reviews.scores
     from leases join groups on groups.number = leases.number left join segments on segments.segment = groups.segment
+    left join reviews on reviews.number = groups.number
     where reader = :reader and step = :step order by position
 """
+_REVIEWED: Final = """
+    select groups.number, group_id, tag, domain, baseline, policy_version, path, digest, prefix, first_row, members, 0,
+        reviews.scores
+    from groups join reviews on reviews.number = groups.number left join segments on segments.segment = groups.segment
+    where group_id = :group_id
+"""
+_WAITING: Final = """
+    select group_id, tag, policy_version, members, coalesce(mean_score, 0.0), coalesce(score_spread, 0.0)
+    from groups join reviews on reviews.number = groups.number where state = 'waiting' order by groups.number
+"""
+_WAIT: Final = (
+    "insert into reviews (number, state, scores) select number, 'waiting', null from groups where group_id = :group_id"
+)
+_DECIDE: Final = "update reviews set state = :state, scores = :scores where number = :number"
+_RESCORE: Final = "update groups set mean_score = :mean, score_spread = :spread where number = :number"
 _ADD: Final = """
     insert into groups (group_id, tag, domain, baseline, policy_version, segment, first_row, members, mean_score,
         score_spread, success_rate)
@@ -90,7 +113,43 @@ class Index:
                     path=segment.path, digest=segment.digest, prefix=segment.prefix,
                 )  # fmt: skip
             self._database.many(_ADD, [_row(entry, place) for entry in entries])
+            waits = {entry.group_id for entry in entries if entry.waits and entry.group_id in new}
+            self._database.many(_WAIT, [{"group_id": each} for each in sorted(waits)])
         return new
+
+    def waiting(self) -> list[Waiting]:
+        """Return the groups that wait for a person, in the order in which they came."""
+        return [Waiting(*row) for row in self._database.rows(_WAITING)]
+
+    def reviewed(self, group_id: str) -> Indexed:
+        """Return a group that waits for a person, or that was decided about.
+
+        Raises:
+            ReviewError: There is none of this id.
+        """
+        found = self._database.rows(_REVIEWED, group_id=group_id)
+        if not found:
+            raise ReviewError(f"no group {group_id!r} waits for review here, or did: name one that `roll decide` lists")
+        return _indexed(*found[0])
+
+    def decide(self, group_id: str, decision: Decision, scores: Scores) -> None:
+        """Take note of what a person decided about a group.
+
+        Args:
+            group_id: The group.
+            decision: What; with a score for each member, or none.
+            scores: How its members did, with the scores that they have now.
+
+        Raises:
+            ReviewError: There is none of this id, or it was given out.
+        """
+        with self._database.change():
+            number = self.reviewed(group_id).number
+            if self._database.value("select count(*) from leases where number = :number", number=number):
+                raise ReviewError(f"the group {group_id!r} was given out to learn from: it cannot be decided again")
+            self._database.rows(_DECIDE, number=number, state=decision.state, scores=as_text(decision.scores))
+            how = {"mean": _or_null(scores.mean), "spread": _or_null(scores.spread)}
+            self._database.rows(_RESCORE, number=number, **how)
 
     def digest(self, path: str) -> str | None:
         """Return what the content of a segment was when it came in; ``None`` if there is no such segment."""
@@ -148,6 +207,7 @@ class Index:
             given = "select reader, min(step) from leases where number > :last group by reader"
             for reader, step in self._database.rows(given, last=last):
                 self._rewind(reader, step - 1)
+            self._database.rows("delete from reviews where number > :last", last=last)
             self._database.rows("delete from groups where number > :last", last=last)
             unused = "select segment from groups where segment is not null"
             self._database.rows(f"delete from segments where segment not in ({unused})")
@@ -168,12 +228,11 @@ class Index:
         with self._database.view():
             last, trained = self._last(reader), self._trained(reader)
             options = self._options(reader, max(last, trained) + 1)
-            ((groups, available, fresh, dropped),) = self._database.rows(_COUNTS, **options)
+            ((groups, available, fresh, *others),) = self._database.rows(_COUNTS, **options)
             given = self._database.value(leased, reader=reader.name)
             done = self._database.value(f"{leased} and step <= :step", reader=reader.name, step=trained)
-        return StoreCounts(
-            int(groups), int(available), int(fresh), leased=given - done, trained=done, dropped=int(dropped)
-        )
+        dropped, waiting, rejected = map(int, others)
+        return StoreCounts(int(groups), int(available), int(fresh), given - done, done, dropped, waiting, rejected)
 
     def close(self) -> None:
         """Close the database."""
@@ -215,7 +274,6 @@ class Index:
 
 def _row(entry: Entry, segment: int | None) -> dict[str, Any]:
     """Return the values of a group. A score that is none is null, and counts as 0."""
-    scores = {"mean": entry.scores.mean, "spread": entry.scores.spread, "success": entry.scores.success}
     return {
         "group_id": entry.group_id,
         "tag": entry.tag,
@@ -225,8 +283,14 @@ def _row(entry: Entry, segment: int | None) -> dict[str, Any]:
         "segment": segment,
         "first_row": entry.first_row,
         "members": entry.members,
-        **{name: None if math.isnan(value) else value for name, value in scores.items()},
+        "mean": _or_null(entry.scores.mean),
+        "spread": _or_null(entry.scores.spread),
+        "success": _or_null(entry.scores.success),
     }
+
+
+def _or_null(value: float) -> float | None:
+    return None if math.isnan(value) else value
 
 
 def _indexed(
@@ -242,7 +306,9 @@ def _indexed(
     first_row: int,
     members: int,
     uses: int,
+    replaced: str | None,
 ) -> Indexed:
     known = None if baseline is None else float(baseline)
     segment = None if path is None else Segment(path, digest, prefix)
-    return Indexed(number, Entry(group_id, tag, domain, known, policy_version, first_row, members), segment, uses)
+    entry = Entry(group_id, tag, domain, known, policy_version, first_row, members)
+    return Indexed(number, entry, segment, uses, from_text(replaced))

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Final
 
 from roll.experience.base import Lease, Reader, StoreCounts
-from roll.experience.entries import Indexed, lease_of
+from roll.experience.entries import Indexed, entries_of, lease_of
 from roll.experience.index import Index
+from roll.experience.reviewing import Decision, Waiting, with_scores
 from roll.trajectories.model import TrajectoryGroup
 
 TRAIN: Final = Reader()
@@ -38,7 +40,36 @@ class IndexedStore(ABC):
             SegmentError: A file of its groups is damaged, missing or another one. The step keeps its groups.
         """
         found = self._index.lease(self._reader, count, step)
-        return None if found is None else lease_of(step, list(zip(found, self._groups(found), strict=True)))
+        if found is None:
+            return None
+        pairs = list(zip(found, self._groups(found), strict=True))
+        given = [(each, with_scores(replace(group, waits=False), each.replaced)) for each, group in pairs]
+        return lease_of(step, given)
+
+    def waiting(self) -> list[Waiting]:
+        """Return the groups that wait until a person has looked at them."""
+        return self._index.waiting()
+
+    def look(self, group_id: str) -> TrajectoryGroup:
+        """Return a group that waits, or that was decided about, as it was appended.
+
+        Raises:
+            ReviewError: There is none of this id, or it never waited.
+        """
+        (group,) = self._groups([self._index.reviewed(group_id)])
+        return group
+
+    def decide(self, group_id: str, decision: Decision) -> None:
+        """Take note of what a person decided about a group; see ``ExperienceStore.decide``.
+
+        Raises:
+            ReviewError: There is none of this id, it never waited, or it was given out.
+            ValueError: There is not one score for each member.
+        """
+        group = self.look(group_id)
+        whole = decision.of(len(group.trajectories))
+        (entry,) = entries_of([with_scores(group, whole.scores)], 0)
+        self._index.decide(group_id, whole, entry.scores)
 
     def commit(self, step: int) -> None:
         """Take note that all steps up to this one are in a checkpoint."""

@@ -9,7 +9,7 @@ from typing import Final
 
 from roll.experience.database import SqliteDatabase, transaction
 from roll.experience.errors import StoreError
-from roll.experience.tables import SCHEMA_VERSION, TABLES
+from roll.experience.tables import SCHEMA_VERSION, TABLES, UPGRADES
 
 _APPLICATION: Final = 0x524F4C45
 _BUSY_SECONDS: Final = 60.0
@@ -66,6 +66,9 @@ def _require_ours(database: sqlite3.Connection, path: Path, segments: Path) -> N
         _create(database)
     elif database.execute("pragma application_id").fetchone()[0] != _APPLICATION:
         raise StoreError(f"{path} is a database of something else. Point the experience store at another folder.")
+    elif version in UPGRADES:
+        for statement in (*UPGRADES[version], *_MARKS):
+            database.execute(statement)
     elif version != SCHEMA_VERSION:
         raise StoreError(
             f"{path} has version {version} of the experience store; this version of roll reads version "

@@ -27,8 +27,9 @@ from roll.experience.entries import Indexed, Segment, entries_of, first_of_each,
 from roll.experience.errors import SegmentError, StoreError
 from roll.experience.index import Index
 from roll.experience.indexed import TRAIN, IndexedStore
+from roll.experience.reviewing import Decision, Waiting
 from roll.experience.segments import digest_of_bytes
-from roll.experience.tables import SCHEMA_VERSION, TABLES, in_postgresql
+from roll.experience.tables import SCHEMA_VERSION, TABLES, UPGRADES, in_postgresql
 from roll.trajectories.model import Trajectory, TrajectoryGroup
 from roll.trajectories.store import open_trajectories, trajectories_of, write_trajectories
 
@@ -119,7 +120,7 @@ class SqlDatabase(Database):
                 connection.execute(sqlalchemy.text("select pg_advisory_xact_lock(1380928581)"))
             there = sqlalchemy.inspect(connection).get_table_names()
             if "experience_store" not in there:
-                clashes = {"segments", "groups", "leases", "readers", "state", "contents"} & set(there)
+                clashes = {"segments", "groups", "leases", "readers", "reviews", "state", "contents"} & set(there)
                 if clashes:
                     raise StoreError(
                         f"{self._shown} has tables of something else ({', '.join(sorted(clashes))}). Name a database, "
@@ -128,6 +129,11 @@ class SqlDatabase(Database):
                 for statement in self._tables():
                     connection.execute(sqlalchemy.text(statement))
             version = connection.execute(sqlalchemy.text("select version from experience_store")).scalar_one()
+            for statement in UPGRADES.get(version, ()):
+                connection.execute(sqlalchemy.text(in_postgresql(statement) if self._postgresql else statement))
+            if version in UPGRADES:
+                connection.execute(sqlalchemy.text(f"update experience_store set version = {SCHEMA_VERSION}"))
+                version = SCHEMA_VERSION
         if version != SCHEMA_VERSION:
             raise StoreError(
                 f"{self._shown} has version {version} of the experience store; this version of roll reads version "
@@ -180,6 +186,18 @@ class SqlStore(IndexedStore):
     def lease(self, count: int, step: int) -> Lease | None:
         """Return the groups of a step; see ``ExperienceStore.lease``."""
         return self._again(lambda: super(SqlStore, self).lease(count, step))
+
+    def waiting(self) -> list[Waiting]:
+        """Return the groups that wait for a person."""
+        return self._again(super().waiting)
+
+    def look(self, group_id: str) -> TrajectoryGroup:
+        """Return a group that waits, or that was decided about."""
+        return self._again(lambda: super(SqlStore, self).look(group_id))
+
+    def decide(self, group_id: str, decision: Decision) -> None:
+        """Take note of what a person decided about a group."""
+        self._again(lambda: super(SqlStore, self).decide(group_id, decision))
 
     def commit(self, step: int) -> None:
         """Take note that all steps up to this one are in a checkpoint."""

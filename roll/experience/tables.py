@@ -4,8 +4,15 @@ from __future__ import annotations
 
 from typing import Final
 
-SCHEMA_VERSION: Final = 2
-"""Raised when the tables change; other versions are refused."""
+SCHEMA_VERSION: Final = 3
+"""Raised when the tables change; versions that :data:`UPGRADES` does not know are refused."""
+
+# The scores that a person gave are a JSON list, or null where all stay.
+_REVIEWS: Final = (
+    "create table reviews (number integer not null primary key references groups, state text not null, scores text)"
+)
+UPGRADES: Final = {2: (_REVIEWS,)}
+"""What makes the tables of an earlier version those of this one."""
 
 # A baseline is text: SQLite has no numbers that are not one. A score that is none is null, and counts as 0.
 TABLES: Final = (
@@ -19,6 +26,7 @@ TABLES: Final = (
     " primary key (reader, step, position)) without rowid",
     "create unique index leases_by_group on leases (reader, number, step)",
     "create table readers (reader text primary key, trained integer not null) without rowid",
+    _REVIEWS,
     "create table state (finished integer not null)",
     "insert into state values (0)",
 )

@@ -2,40 +2,42 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+import hashlib
+from collections.abc import Callable, Mapping, Sequence
 from statistics import fmean
 from typing import Final
 
 from roll.operators.registry import Registered
 from roll.trajectories.model import Trajectory, TrajectoryGroup
+from roll.trajectories.scores import change_score
 
 
 def keep_scores(
     groups: Sequence[TrajectoryGroup], *, least: float | None = None, most: float | None = None
 ) -> list[TrajectoryGroup]:
     """Keep groups whose mean score is within bounds."""
-    return _within(groups, lambda group: fmean(group.scores), least, most)
+    return _within(groups, MEASURES["score"], least, most)
 
 
 def keep_spread(
     groups: Sequence[TrajectoryGroup], *, least: float | None = None, most: float | None = None
 ) -> list[TrajectoryGroup]:
     """Keep groups of whose scores the greatest is so far from the smallest."""
-    return _within(groups, lambda group: max(group.scores) - min(group.scores), least, most)
+    return _within(groups, MEASURES["spread"], least, most)
 
 
 def keep_success(
     groups: Sequence[TrajectoryGroup], *, least: float | None = None, most: float | None = None
 ) -> list[TrajectoryGroup]:
     """Keep groups of whose members such a share succeeded."""
-    return _within(groups, lambda group: fmean(member.success for member in _sound(group)), least, most)
+    return _within(groups, MEASURES["success"], least, most)
 
 
 def keep_tokens(
     groups: Sequence[TrajectoryGroup], *, least: float | None = None, most: float | None = None
 ) -> list[TrajectoryGroup]:
     """Keep groups whose members sampled so many tokens on average."""
-    return _within(groups, lambda group: fmean(member.completion_tokens for member in _sound(group)), least, most)
+    return _within(groups, MEASURES["tokens"], least, most)
 
 
 def deduplicate(groups: Sequence[TrajectoryGroup]) -> list[TrajectoryGroup]:
@@ -68,8 +70,44 @@ def shape_rewards(
     for group in groups:
         for member in _sound(group):
             if member.turns and metric in member.metrics:
-                _add(member, metric, shaped(member.score or 0.0, weight * member.metrics[metric]))
+                change_score(member, metric, shaped(member.score or 0.0, weight * member.metrics[metric]))
     return list(groups)
+
+
+def human_review(
+    groups: Sequence[TrajectoryGroup],
+    *,
+    of: str = "score",
+    least: float | None = None,
+    most: float | None = None,
+    share: float = 1.0,
+) -> list[TrajectoryGroup]:
+    """Let groups wait in the store until a person has looked at them: a share of those whose measure is within bounds.
+
+    Groups without a sound member never wait.
+
+    Args:
+        groups: The groups; all of them are returned.
+        of: The measure: ``score``, ``spread``, ``success`` or ``tokens``, as the operators of these names have it.
+        least: Its least.
+        most: Its most.
+        share: How many of these, in (0, 1]. Which ones says a digest of their ids: the same in every run.
+
+    Raises:
+        ValueError: There is no such measure, or no such share.
+    """
+    if of not in MEASURES:
+        raise ValueError(f"of must be one of {', '.join(MEASURES)}, got {of!r}")
+    if not 0 < share <= 1:
+        raise ValueError(f"share must be above 0 and at most 1, got {share}")
+    for group in _within([group for group in groups if _sound(group)], MEASURES[of], least, most):
+        group.waits = group.waits or _drawn(group.group_id) < share
+    return list(groups)
+
+
+def _drawn(name: str) -> float:
+    """Return a number in [0, 1) that a name decides."""
+    return int.from_bytes(hashlib.sha256(name.encode()).digest()[:6], "big") / 2**48
 
 
 _OPS: Final[dict[str, Callable[[float, float], float]]] = {
@@ -80,16 +118,17 @@ _OPS: Final[dict[str, Callable[[float, float], float]]] = {
 }
 
 
-def _add(member: Trajectory, name: str, score: float) -> None:
-    difference = score - (member.score or 0.0)
-    last = member.turns[-1]
-    member.score = score
-    last.reward += difference
-    last.reward_parts[name] = last.reward_parts.get(name, 0.0) + difference
-
-
 def _sound(group: TrajectoryGroup) -> list[Trajectory]:
     return [member for member in group.trajectories if not member.status.is_error]
+
+
+MEASURES: Final[Mapping[str, Callable[[TrajectoryGroup], float]]] = {
+    "score": lambda group: fmean(group.scores),
+    "spread": lambda group: max(group.scores) - min(group.scores),
+    "success": lambda group: fmean(member.success for member in _sound(group)),
+    "tokens": lambda group: fmean(member.completion_tokens for member in _sound(group)),
+}
+"""What a group with sound members is measured by."""
 
 
 def _within(
@@ -115,3 +154,4 @@ SUCCESS: Final = Registered(keep_success, "experience")
 TOKENS: Final = Registered(keep_tokens, "experience")
 DEDUPLICATE_GROUPS: Final = Registered(deduplicate, "experience")
 REWARD_SHAPING: Final = Registered(shape_rewards, "experience")
+HUMAN_REVIEW: Final = Registered(human_review, "experience")

@@ -56,6 +56,7 @@ OPERATORS: Final[Registry[Registered]] = Registry(
         "tokens": "roll.operators.experience:TOKENS",
         "deduplicate_groups": "roll.operators.experience:DEDUPLICATE_GROUPS",
         "reward_shaping": "roll.operators.experience:REWARD_SHAPING",
+        "human_review": "roll.operators.experience:HUMAN_REVIEW",
     },
     advice="To add your own, decorate it with @register_operator({name!r}) and name its module in algorithm_modules.",
 )

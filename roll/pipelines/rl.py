@@ -16,6 +16,7 @@ from roll.experience.errors import StoreError
 from roll.pipelines.experience.exploring import Explorer
 from roll.pipelines.experience.following import FollowedRun, ListedCheckpoints
 from roll.pipelines.experience.opening import open_replay, open_store
+from roll.pipelines.experience.people import WaitingForPeople, command_for, shown_place
 from roll.pipelines.experience.replaying import ReplayedGroups
 from roll.pipelines.experience.stored_groups import StoredGroups
 from roll.pipelines.experience.syncing import SyncRequests
@@ -99,11 +100,12 @@ class RLPipeline(SampledRun[Config]):
             return self.replayed
         learns = self.config.learns_from_store
         store = open_store(keys, learns=learns, needs_baselines=needs_baselines(self.config))
+        people = WaitingForPeople(keys.review_timeout, command_for(keys), self.progress.warning)
         if learns:
             self.requests = None if keys.sync is None else SyncRequests(self.config.output_dir)
-            self.stored = StoredGroups(store, count, self.domains(), self.answer_requests)
+            self.stored = StoredGroups(store, count, self.domains(), people, self.answer_requests)
             return self.stored
-        self.explorer = Explorer(store, keys, count)
+        self.explorer = Explorer(store, keys, count, people)
         return super().make_stream(sources)
 
     @property
@@ -240,8 +242,7 @@ class RLPipeline(SampledRun[Config]):
         """Say what was read."""
         yield from super().remarks()
         if self.stored is not None and self.stored.is_empty and self.config.experience is not None:
-            path = self.config.experience.path
-            place = path.rpartition("@")[2] if isinstance(path, str) else path  # an address may have a password
+            place = shown_place(self.config.experience)
             yield f"  store     {place} is empty: this run waits for one with mode=explore"
         yield from (f"  {line}" for line in self._written)
 

@@ -172,6 +172,7 @@ class TrajectoryGroup:
         trajectories: The members, by episode number.
         domain: The domain of the prompt, where responses are graded by domain.
         baseline: Score of a greedy member that is not trained on (`remax`); ``None`` where there is none.
+        waits: Whether a person is to look at it before it is learned from.
     """
 
     group_id: str
@@ -179,6 +180,7 @@ class TrajectoryGroup:
     trajectories: list[Trajectory] = field(default_factory=list)
     domain: str = ""
     baseline: float | None = None
+    waits: bool = False
 
     @property
     def is_answers(self) -> bool:

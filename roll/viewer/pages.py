@@ -9,6 +9,7 @@ from typing import Any, Final
 from roll.config import ConfigError
 from roll.trajectories.pairs import CHOSEN, REJECTED
 from roll.viewer.branches import command, read_branches
+from roll.viewer.desk import Desk
 from roll.viewer.episodes import Episodes, Row
 from roll.viewer.filters import OUTCOMES, PAGE, Filter
 from roll.viewer.groups import compare
@@ -18,6 +19,8 @@ from roll.viewer.parts import TOKENS, WHOLE, EpisodeView, token_views, view_epis
 from roll.viewer.rendering import Addresses, templates
 
 _SERVED: Final = "base.html.jinja"
+WAITING: Final = "Waiting"
+"""The view of groups that wait for a decision."""
 
 
 class Pages:
@@ -28,10 +31,20 @@ class Pages:
         urls: Where pages are.
         notes: What people say of its episodes.
         layout: Template around a page.
+        more_views: Views that not every run has: name and address.
         common: What is the same on all of them beside what is said here.
     """
 
-    def __init__(self, episodes: Episodes, urls: Addresses, notes: Notes, layout: str = _SERVED, **common: Any) -> None:
+    def __init__(
+        self,
+        episodes: Episodes,
+        urls: Addresses,
+        notes: Notes,
+        layout: str = _SERVED,
+        more_views: Sequence[tuple[str, str]] = (),
+        **common: Any,
+    ) -> None:
+        self._more_views = more_views
         self.episodes = episodes
         self.urls = urls
         self.notes = notes
@@ -109,7 +122,20 @@ class Pages:
         first = rows[0]
         values = {"phase": first.phase, "step": first.step, "group": first.group_id}
         shown = [row for row in rows if self.urls.holds(row)]
-        return self.render("group.html.jinja", "", values | compare(rows, shown, self.episodes))
+        values |= {"linked": True, **compare(rows, shown, self.episodes.read)}
+        return self.render("group.html.jinja", "", values)
+
+    def waiting(self, desk: Desk) -> str:
+        """Return the groups that wait for a decision."""
+        return self.render("waiting.html.jinja", WAITING, {"listed": desk.listed()})
+
+    def waiting_group(self, desk: Desk, group_id: str) -> str:
+        """Return a group that waits, or waited, with what may be decided about it.
+
+        Raises:
+            StoreError: There is none of this id.
+        """
+        return self.render("waiting_group.html.jinja", WAITING, {"linked": False, **desk.look(group_id)})
 
     def place(self, row: Row, chosen: Filter) -> dict[str, Any]:
         """Return where an episode is among those that ``chosen`` chooses."""
@@ -135,7 +161,7 @@ class Pages:
             values: What it shows.
         """
         common = {"run": self.episodes.run.name, "version": self.episodes.version, "here": here, "limit": WHOLE}
-        common["views"] = self.urls.views()
+        common["views"] = [*self.urls.views(), *self._more_views]
         found = templates().get_template(template)
         return found.render(layout=self._layout, urls=self.urls, **common, **self._common, **values)
 

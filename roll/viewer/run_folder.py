@@ -11,9 +11,11 @@ from typing import Any
 import pyarrow as pa
 
 from roll.config import ConfigError, Problem
+from roll.experience.folder import is_store
 from roll.runs.layout import NOTES
 from roll.trajectories.store import read_origin
 
+_SEGMENTS = "*.parquet"
 _RECORD, _CONFIG = "run.json", "config.yaml"
 
 
@@ -50,6 +52,8 @@ class RunFolder:
             raise ConfigError([Problem("RUN", f"{path} does not exist.", fix, str(path))])
         if path.name == "trajectories" and path.is_dir() and (path.parent / _RECORD).is_file():
             path = path.parent
+        if is_store(path):
+            return cls(path.absolute(), _SEGMENTS)
         run = cls(path.absolute())
         if not run.files() and not (run.path / _RECORD).is_file():
             message = f"{path} holds no stored episodes (step=….parquet, val_step=….parquet)."

@@ -18,11 +18,14 @@ from starlette.responses import HTMLResponse, JSONResponse, RedirectResponse, Re
 from starlette.routing import Route
 
 from roll.config import ConfigError
+from roll.experience.errors import StoreError
+from roll.experience.reviewing import Decision
 from roll.viewer.access import Gate
+from roll.viewer.desk import Desk
 from roll.viewer.episodes import Episodes, Row
 from roll.viewer.filters import Filter
 from roll.viewer.notes import Notes
-from roll.viewer.pages import Pages
+from roll.viewer.pages import WAITING, Pages
 from roll.viewer.parts import EpisodeView
 from roll.viewer.rendering import Addresses, static_text
 
@@ -45,7 +48,10 @@ class Review:
     def __init__(self, episodes: Episodes) -> None:
         self.episodes = episodes
         self._token = secrets.token_urlsafe(32)
-        self.pages = Pages(episodes, Addresses(), Notes(episodes.run.notes_file), token=self._token)
+        self.desk = Desk.of(episodes.run)
+        views = () if self.desk is None else ((WAITING, "/waiting"),)
+        notes = Notes(episodes.run.notes_file)
+        self.pages = Pages(episodes, Addresses(), notes, more_views=views, token=self._token)
 
     def routes(self) -> list[Route]:
         """Return what is answered, and by what."""
@@ -55,11 +61,14 @@ class Review:
             "/episode/{phase}/{step:int}/{episode:int}/{group:path}": self.episode,
             "/tokens/{phase}/{step:int}/{episode:int}/{group:path}": self.tokens,
             "/group/{phase}/{step:int}/{group:path}": self.group,
+            "/waiting": self.waiting,
+            "/waiting/{group:path}": self.waiting_group,
             "/state": self.state,
             "/static/{name}": self.static,
         }
         note = Route("/note/{phase}/{step:int}/{episode:int}/{group:path}", self.note, methods=["POST"])
-        return [*(Route(path, answer, methods=["GET"]) for path, answer in pages.items()), note]
+        decide = Route("/decide/{group:path}", self.decide, methods=["POST"])
+        return [*(Route(path, answer, methods=["GET"]) for path, answer in pages.items()), note, decide]
 
     @asynccontextmanager
     async def life(self, app: Starlette) -> AsyncIterator[None]:
@@ -72,6 +81,8 @@ class Review:
             following.cancel()
             with suppress(asyncio.CancelledError):
                 await following
+            if self.desk is not None:
+                self.desk.close()
 
     async def _follow(self) -> None:
         while True:
@@ -127,9 +138,7 @@ class Review:
         Raises:
             HTTPException: It does not come from a page of this review, is too long, is about nothing or cannot be kept.
         """
-        form = await _form(request)
-        if not hmac.compare_digest(form.get("token", "").encode(), self._token.encode()):
-            raise HTTPException(403, "This page is of a review that has been closed: open it again, and say it again.")
+        form = await self._own_form(request)
         row = self._row(request)
         labels = form.get("labels", "").split(",")
         try:
@@ -138,6 +147,51 @@ class Review:
             raise HTTPException(409, f"The note was not kept: {error}") from None
         query = Filter.read(request.query_params).without_page().query()
         return RedirectResponse(f"{self.pages.urls.episode(row, query)}#note", 303)
+
+    def waiting(self, request: Request) -> Response:
+        """Show the groups that wait for a decision."""
+        return _html(self.pages.waiting(self._desk()))
+
+    def waiting_group(self, request: Request) -> Response:
+        """Show one of them.
+
+        Raises:
+            HTTPException: There is none of this name.
+        """
+        try:
+            return _html(self.pages.waiting_group(self._desk(), request.path_params["group"]))
+        except StoreError as error:
+            raise HTTPException(404, str(error)) from None
+
+    async def decide(self, request: Request) -> Response:
+        """Take note of what a person decided about a group, and show the others that wait.
+
+        Raises:
+            HTTPException: It does not come from a page of this review, says nothing, or cannot be kept.
+        """
+        form = await self._own_form(request)
+        try:
+            decision = Decision.read(form.get("decision", ""))
+            await run_in_threadpool(self._desk().decide, request.path_params["group"], decision)
+        except (StoreError, ValueError) as error:
+            raise HTTPException(409, f"The decision was not kept: {error}") from None
+        return RedirectResponse("/waiting", 303)
+
+    def _desk(self) -> Desk:
+        if self.desk is None:
+            raise HTTPException(404, "No groups of this run wait in a store.")
+        return self.desk
+
+    async def _own_form(self, request: Request) -> dict[str, str]:
+        """Return what a form of this review says.
+
+        Raises:
+            HTTPException: It comes from elsewhere.
+        """
+        form = await _form(request)
+        if not hmac.compare_digest(form.get("token", "").encode(), self._token.encode()):
+            raise HTTPException(403, "This page is of a review that has been closed: open it again, and say it again.")
+        return form
 
     def _episode(self, request: Request) -> tuple[Row, EpisodeView, dict[str, Any]]:
         row = self._row(request)

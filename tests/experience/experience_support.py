@@ -7,6 +7,7 @@ import random
 import statistics
 from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -79,14 +80,33 @@ class Model:
         self.leases: dict[str, dict[int, list[int]]] = {}
         self.trained: dict[str, int] = {}
         self.finished = False
+        self.reviews: dict[int, str] = {}
 
     def append(self, groups: Sequence[TrajectoryGroup], version: int) -> int:
         before = len(self.groups)
         for group in groups:
             if all(group.group_id != other.group_id for other, _ in self.groups):
-                self.groups.append((group, version))
+                if group.waits:
+                    self.reviews[len(self.groups)] = "waiting"
+                self.groups.append((replace(group, waits=False), version))
         self.finished = False
         return len(self.groups) - before
+
+    def may_be_given(self, place: int) -> bool:
+        return self.reviews.get(place, "approved") == "approved"
+
+    def decide(self, place: int, approves: bool, scores: Sequence[float | None]) -> bool:
+        """Return whether a group may be decided about, and do it."""
+        if any(place in given for steps in self.leases.values() for given in steps.values()):
+            return False
+        self.reviews[place] = "approved" if approves else "rejected"
+        for member, score in zip(self.groups[place][0].trajectories, scores, strict=False):
+            if score is not None and member.turns and not member.status.is_error:
+                by = score - (member.score or 0.0)
+                member.score = score
+                member.turns[-1].reward += by
+                member.turns[-1].reward_parts["human_review"] = by
+        return True
 
     def used(self, reader: str) -> Counter[int]:
         return Counter(place for given in self.leases.get(reader, {}).values() for place in given)
@@ -105,6 +125,7 @@ class Model:
             place
             for place, (_, version) in enumerate(self.groups)
             if used[place] < reader.uses
+            and self.may_be_given(place)
             and (reader.max_age is None or step - 1 - version <= reader.max_age)
             and step - self.last(reader.name, place) > reader.cooldown
         ]
@@ -161,6 +182,7 @@ class Model:
 
     def keep_first(self, count: int) -> None:
         self.groups = self.groups[:count]
+        self.reviews = {place: state for place, state in self.reviews.items() if place < count}
         for reader, given in self.leases.items():
             first = min((step for step, places in given.items() if max(places) >= count), default=None)
             if first is not None:
@@ -174,9 +196,14 @@ class Model:
             for place, (_, version) in enumerate(self.groups)
             if reader.max_age is None or step - 1 - version <= reader.max_age
         ]
-        dropped = sum(used[place] < reader.uses and place not in young for place in range(len(self.groups)))
+        dropped = sum(
+            used[place] < reader.uses and place not in young and self.reviews.get(place) != "rejected"
+            for place in range(len(self.groups))
+        )
+        waiting = sum(self.reviews.get(place) == "waiting" for place in young)
+        rejected = sum(state == "rejected" for state in self.reviews.values())
         done = sum(
             len(places) for each, places in self.leases.get(name, {}).items() if each <= self.trained.get(name, 0)
         )
-        fresh = sum(not used[place] for place in young)
-        return StoreCounts(len(self.groups), len(there), fresh, used.total() - done, done, dropped)
+        fresh = sum(not used[place] and self.may_be_given(place) for place in young)
+        return StoreCounts(len(self.groups), len(there), fresh, used.total() - done, done, dropped, waiting, rejected)

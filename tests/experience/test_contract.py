@@ -6,7 +6,7 @@ import tempfile
 import threading
 from collections import Counter
 from collections.abc import Callable, Iterable
-from dataclasses import fields
+from dataclasses import fields, replace
 from pathlib import Path
 from typing import Any
 
@@ -19,8 +19,10 @@ from hypothesis.stateful import RuleBasedStateMachine, precondition, rule, run_s
 from roll.common.registry import UnknownNameError
 from roll.experience.base import ExperienceStore, Reader, StoreCounts
 from roll.experience.choosing import choose
+from roll.experience.errors import ReviewError
 from roll.experience.priorities import Known, priority_of
-from roll.trajectories.model import Status, Trajectory, TrajectoryGroup
+from roll.experience.reviewing import Decision, Waiting
+from roll.trajectories.model import Status, Trajectory, TrajectoryGroup, Turn
 
 
 @pytest.fixture(params=KINDS)
@@ -241,6 +243,59 @@ def test_threads_share_a_store(opened: Opened) -> None:
     assert sorted(lease.groups, key=lambda group: group.group_id) == [make_group(number) for number in range(20)]
 
 
+def scored(group_id: str, *scores: float, waits: bool = False) -> TrajectoryGroup:
+    """Return a group of members with these scores and a turn each."""
+    turns = [Turn([1], [2], [-0.1], (0, 0), "seen", "said", "did", score, {"env": score}) for score in scores]
+    members = [
+        Trajectory("a", group_id, episode, 0, turns=[turn], status=Status.COMPLETED, score=turn.reward)
+        for episode, turn in enumerate(turns)
+    ]
+    return TrajectoryGroup(group_id, "a", members, waits=waits)
+
+
+def test_a_group_that_waits_is_passed_over_until_a_person_has_decided(opened: Opened) -> None:
+    store, other = opened(), opened("other")
+    groups = [scored("one", 0, 1, waits=True), scored("two", 2, 2), scored("three", 0, 4, waits=True)]
+    groups.append(scored("four", 0, 0, waits=True))
+    assert store.append(groups, 5) == 4
+    assert store.waiting()[0] == Waiting("one", "a", 5, 2, 0.5, 0.5) and len(store.waiting()) == 3
+    assert store.lease(2, 1) is None, "only one does not wait"
+    assert store.counts() == StoreCounts(4, 1, 1, 0, 0, 0, waiting=3, rejected=0)
+    assert [member.score for member in store.look("one").trajectories] == [0, 1]
+    other.decide("one", Decision.read("approve"))
+    store.decide("three", Decision.read("-, 3"))
+    store.decide("four", Decision.read("reject"))
+    assert store.counts() == StoreCounts(4, 3, 3, 0, 0, 0, waiting=0, rejected=1)
+    lease = opened().lease(3, 1)
+    assert lease is not None and [group.group_id for group in lease.groups] == ["one", "two", "three"]
+    assert [member.score for member in lease.groups[2].trajectories] == [0, 3]
+    turn = lease.groups[2].trajectories[1].turns[0]
+    assert turn.reward == 3 and turn.reward_parts == {"env": 4, "human_review": -1}
+    assert not any(group.waits for group in lease.groups) and opened().lease(3, 1) == lease
+
+
+def test_a_decision_may_be_changed_until_the_group_is_given_out(opened: Opened) -> None:
+    store = opened()
+    store.append([scored("one", 0, 1, waits=True), scored("two", 0, 1)], 0)
+    for words in ("reject", "7", "0.5", "reject", "2,-"):
+        with pytest.raises(ValueError, match="scores: name one for each"):
+            store.decide("one", Decision("approve", (1.0, 2.0, 3.0)))
+        store.decide("one", Decision.read(words))
+    store.append([scored("one", 9, 9, waits=True)], 1)
+    assert store.waiting() == [], "it is there already, and decided"
+    lease = store.lease(2, 1)
+    assert lease is not None and [member.score for member in lease.groups[0].trajectories] == [2, 1]
+    for name, why in (("one", "given out"), ("two", "no group 'two' waits"), ("none", "no group 'none' waits")):
+        with pytest.raises(ReviewError, match=why):
+            opened().decide(name, Decision("approve"))
+
+
+@pytest.mark.parametrize("words", ["", "yes", "1,,2", "nan", "inf", "approve, 1"])
+def test_what_is_no_decision_is_refused(words: str) -> None:
+    with pytest.raises(ValueError, match="is no decision|finite"):
+        Decision.read(words)
+
+
 READERS = {
     "a": Reader("a"),
     "b": Reader("b", uses=2, max_age=2, priority=priority_of("staleness", {})),
@@ -269,11 +324,33 @@ class Machine(RuleBasedStateMachine):
     def open_for(self, reader: Reader) -> ExperienceStore:
         return self.open(**{field.name: getattr(reader, field.name) for field in fields(reader)})
 
-    @rule(reader=_readers, numbers=st.lists(st.integers(0, 30), max_size=5), version=st.integers(0, 6))
-    def append(self, reader: str, numbers: list[int], version: int) -> None:
+    @rule(
+        reader=_readers,
+        numbers=st.lists(st.integers(0, 30), max_size=5),
+        version=st.integers(0, 6),
+        waits=st.sampled_from([False, False, True]),
+    )
+    def append(self, reader: str, numbers: list[int], version: int, waits: bool) -> None:
         self.variant += 1
-        groups = [make_group(number, self.variant) for number in numbers]
+        groups = [replace(make_group(number, self.variant), waits=waits) for number in numbers]
         assert self.stores[reader].append(groups, version) == self.model.append(groups, version)
+
+    @precondition(lambda self: self.model.reviews)
+    @rule(reader=_readers, data=st.data(), approves=st.booleans())
+    def decide(self, reader: str, data: st.DataObject, approves: bool) -> None:
+        place = data.draw(st.sampled_from(sorted(self.model.reviews)))
+        group = self.model.groups[place][0]
+        first = self.model.reviews[place] == "waiting"  # a second decision is about the group as it was appended
+        scored = approves and first and data.draw(st.booleans())
+        scores = tuple(data.draw(st.sampled_from([None, 0.0, 1.5])) for _ in group.trajectories) if scored else ()
+        if not first and approves and any("human_review" in turn.reward_parts for member in group.trajectories
+                                          for turn in member.turns):  # fmt: skip
+            return
+        if self.model.decide(place, approves, scores):
+            self.stores[reader].decide(group.group_id, Decision("approve" if approves else "reject", scores))
+        else:
+            with pytest.raises(ReviewError, match="given out"):
+                self.stores[reader].decide(group.group_id, Decision("approve" if approves else "reject", scores))
 
     @rule(reader=_readers, count=st.integers(1, 4), skipped=st.sampled_from([0, 0, 0, 1]))
     def lease(self, reader: str, count: int, skipped: int) -> None:
@@ -336,6 +413,9 @@ class Machine(RuleBasedStateMachine):
     def look(self, reader: str) -> None:
         assert self.stores[reader].counts() == self.model.counts(READERS[reader])
         assert self.stores[reader].finished == self.model.finished
+        waiting = [place for place, state in sorted(self.model.reviews.items()) if state == "waiting"]
+        ids = [self.model.groups[place][0].group_id for place in waiting]
+        assert [each.group_id for each in self.stores[reader].waiting()] == ids
 
     def teardown(self) -> None:
         for reader in READERS:

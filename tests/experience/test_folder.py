@@ -175,8 +175,18 @@ def test_another_version_of_the_index_is_refused(tmp_path: Path) -> None:
     database = sqlite3.connect(tmp_path / "index.sqlite")
     database.execute("pragma user_version = 99")
     database.close()
-    with pytest.raises(StoreError, match=r"index\.sqlite has version 99.*reads version 2.*empty store"):
+    with pytest.raises(StoreError, match=r"index\.sqlite has version 99.*reads version 3.*empty store"):
         FolderStore(tmp_path)
+
+
+def test_an_index_of_the_version_before_gets_what_it_lacks(tmp_path: Path) -> None:
+    filled(tmp_path).close()
+    database = sqlite3.connect(tmp_path / "index.sqlite")
+    database.executescript("drop table reviews; pragma user_version = 2")
+    database.close()
+    store = FolderStore(tmp_path)
+    assert store.counts().available == store.counts().groups > 0 and store.waiting() == []
+    store.close()
 
 
 def test_what_is_no_index_is_refused_and_stays_as_it_is(tmp_path: Path) -> None:

@@ -10,6 +10,7 @@ from typing import Final
 
 from roll.config.experience import ExperienceConfig
 from roll.experience.base import ExperienceStore, KeepsFiles
+from roll.pipelines.experience.people import WaitingForPeople, review_metrics
 from roll.pipelines.experience.syncing import Synchronizer
 from roll.trajectories.model import TrajectoryGroup, group_of_member
 
@@ -29,9 +30,13 @@ class Explorer:
         store: What to fill.
         config: Its keys.
         per_step: Groups of a step.
+        people: Says for whom it waits where groups wait for review.
     """
 
-    def __init__(self, store: ExperienceStore, config: ExperienceConfig, per_step: int) -> None:
+    def __init__(
+        self, store: ExperienceStore, config: ExperienceConfig, per_step: int, people: WaitingForPeople
+    ) -> None:
+        self._people = people
         self._store = store
         self._config = config
         self._most = None if config.ahead is None else config.ahead * per_step
@@ -52,7 +57,8 @@ class Explorer:
         if new is None:
             new = self._store.append([self._named(group) for group in whole(groups)], version)
         counts = self._store.counts()
-        return {"experience/new_groups": float(new), "experience/available": float(counts.fresh)}
+        kept = {"experience/new_groups": float(new), "experience/available": float(counts.fresh)}
+        return kept | review_metrics(counts)
 
     def _linked(self, groups: Sequence[TrajectoryGroup], version: int, file: Path | None) -> int | None:
         """Keep the file of some groups; ``None`` where the store keeps none, or the disk knows no links."""
@@ -74,8 +80,17 @@ class Explorer:
         return replace(group, group_id=name, trajectories=members)
 
     async def wait_for_room(self) -> None:
-        """Wait until less than the most lies in the store."""
-        while self._most is not None and self._store.counts().fresh >= self._most:
+        """Wait until less than the most lies in the store; what waits for people lies there too.
+
+        Raises:
+            RolloutError: Only people could make room, and nobody decides about a group for too long.
+        """
+        while self._most is not None:
+            counts = self._store.counts()
+            if counts.fresh + counts.waiting < self._most:
+                return
+            if counts.fresh < self._most:
+                self._people.look(counts, f"{counts.fresh + counts.waiting} groups lie in the store, which is enough")
             await asyncio.sleep(_LOOK_EVERY)
 
     async def weights_for(self, step: int, version: int) -> tuple[int, Path] | None:

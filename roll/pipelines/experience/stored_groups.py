@@ -10,7 +10,8 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any, Final, TypeVar
 
-from roll.experience.base import ExperienceStore, KeepsFiles, Lease
+from roll.experience.base import ExperienceStore, KeepsFiles, Lease, StoreCounts
+from roll.pipelines.experience.people import WaitingForPeople, review_metrics
 from roll.schedulers.group_stream import OnProgress, StepGroups
 from roll.schedulers.groups import RolloutError
 from roll.schedulers.staleness import staleness_metrics
@@ -31,6 +32,7 @@ class StoredGroups:
         store: Where they are.
         per_step: Groups of a step.
         domains: The domain of each tag of prompts, for groups that do not know theirs.
+        people: Says for whom it waits where groups wait for review.
         while_waiting: Called again and again while groups are waited for.
     """
 
@@ -39,8 +41,10 @@ class StoredGroups:
         store: ExperienceStore,
         per_step: int,
         domains: Mapping[str, str],
+        people: WaitingForPeople,
         while_waiting: Callable[[], Awaitable[None]] | None = None,
     ) -> None:
+        self._people = people
         self._while_waiting = while_waiting
         self._store = store
         self._per_step = per_step
@@ -51,24 +55,22 @@ class StoredGroups:
         """Wait for the groups of a step.
 
         Raises:
-            RolloutError: Nothing more will come, and too little is left.
+            RolloutError: Nothing more will come, and too little is left; or nobody decides about a group for too long.
         """
         begun, before = time.perf_counter(), self._store.counts().dropped
         while True:
-            was_finished = self._store.finished
+            # Both are asked before the lease: afterwards, the last groups, or decisions, may have come in between.
+            was_finished, counts = self._store.finished, self._store.counts()
             lease = self._store.lease(self._per_step, step)
             if lease is not None:
                 break
-            counts = self._store.counts()
-            left = counts.available
-            if was_finished:
-                raise RolloutError(
-                    f"step {step}: the store has {left} of {self._per_step} groups left ({counts.fresh} fresh), and "
-                    "what filled it is finished. Take fewer steps (max_steps), use each group more often "
-                    "(experience.uses), or let mode: explore sample more"
-                )
+            if counts.waiting:
+                there = f"step {step}: {counts.available} of {self._per_step} groups can be learned from"
+                self._people.look(counts, there)
+            elif was_finished:
+                raise RolloutError(f"step {step}: {self._too_few(counts)}")
             if on_progress is not None:
-                on_progress(min(left, self._per_step), self._per_step)
+                on_progress(min(counts.available, self._per_step), self._per_step)
             if self._while_waiting is not None:
                 await self._while_waiting()
             await asyncio.sleep(_LOOK_EVERY)
@@ -81,10 +83,19 @@ class StoredGroups:
             "rollout/wait_seconds": time.perf_counter() - begun,
             "rollout/groups_ready": float(counts.available),
             "rollout/groups_stale": float(counts.dropped - before),
+            **review_metrics(counts),
             **{f"rollout/staleness/{name}": value for name, value in stale.items()},
             **({f"rollout/groups/{tag}": float(count) for tag, count in tags.items()} if len(tags) > 1 else {}),
         }
         return StepGroups(groups, dropped=[], is_fallback=False, metrics=metrics)
+
+    def _too_few(self, counts: StoreCounts) -> str:
+        rejected = f", {counts.rejected} were rejected" if counts.rejected else ""
+        return (
+            f"the store has {counts.available} of {self._per_step} groups left ({counts.fresh} fresh{rejected}), and "
+            "what filled it is finished. Take fewer steps (max_steps), use each group more often (experience.uses), or "
+            "let mode: explore sample more"
+        )
 
     def file(self, step: int) -> Path | None:
         """Return the file that has exactly what a step was given last, as that step's; ``None`` where there is none."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from roll.common.registry import UnknownNameError
-from roll.config import Problem
+from roll.config import Problem, RLConfig
 from roll.config.grading_keys import GradedKeys
 from roll.operators import Operator, operator_of
 from roll.operators.registry import On
@@ -19,7 +19,7 @@ def operators_on(config: GradedKeys, on: On) -> list[Operator]:
 
 
 def operator_problems(config: GradedKeys) -> Iterator[Problem]:
-    """Yield operators that nobody knows, and options that they do not have."""
+    """Yield operators that nobody knows, options that they do not have, and a review where nothing can wait."""
     pipelines: dict[On, str] = {"tasks": "operators.tasks", "experience": "operators.experience"}
     for on, path in pipelines.items():
         for index, each in enumerate(getattr(config.operators, on)):
@@ -29,3 +29,10 @@ def operator_problems(config: GradedKeys) -> Iterator[Problem]:
                 yield Problem(f"{path}.{index}.name", sentence(error), "use a known name.", each.name)
             except ValueError as error:
                 yield Problem(f"{path}.{index}.args", sentence(error), "correct it.", each.args)
+            if each.name == "human_review" and on == "experience" and not _has_store(config):
+                message = "groups wait for people in a store between two programs, and this run has none."
+                yield Problem(f"{path}.{index}.name", message, "use mode: explore and mode: train.", each.name)
+
+
+def _has_store(config: GradedKeys) -> bool:
+    return isinstance(config, RLConfig) and config.mode in ("explore", "train")
