@@ -12,6 +12,9 @@ from typing import Any
 import pytest
 
 from roll.config import ConfigError, RunError
+from roll.experience.base import StoreCounts
+from roll.experience.folder import FolderStore
+from roll.experience.reviewing import Decision
 from roll.pipelines.agentic import run_agentic
 from roll.pipelines.rlvr import run_rlvr
 from roll.runs.layout import CHECKPOINTS, folder_of
@@ -58,6 +61,47 @@ def test_what_is_explored_teaches_what_it_would_have_taught_in_one_run(kind: str
     files = [store / "segments", tmp_path / "explore" / "trajectories", tmp_path / "train" / "trajectories"]
     written = [{path.stat().st_ino for path in folder.glob("*.parquet")} for folder in files]
     assert written[0] == written[1] == written[2] and len(written[0]) == 2, "what is sampled is on the disk once"
+
+
+REVIEWED = {"operators__experience": "[{name: human_review, args: {share: 0.5}}]", "experience__ahead": 99}
+
+
+def test_a_trainer_learns_from_what_waits_only_as_people_decide(tmp_path: Path) -> None:
+    """A trainer that is stopped while groups wait goes on when they are decided, and learns what people said."""
+    place = tmp_path / "store"
+    run("agentic", tmp_path / "explore", mode="explore", experience__path=place, **REVIEWED)
+    store = FolderStore(place)
+    waiting = [each.group_id for each in store.waiting()]
+    sampled = [member for step in (1, 2) for member in trained_on(tmp_path / "explore", step)]
+    ids = list(dict.fromkeys(member.group_id for member in sampled))
+    assert 2 <= len(waiting) < len(ids) and rows(tmp_path / "explore")[-1]["experience/waiting"] == len(waiting)
+    size = (len(ids) - 1) * (len(sampled) // len(ids))
+    train = {"mode": "train", "experience__path": place, "max_steps": 1, "experience__train_batch_size": size}
+    with pytest.raises(RunError, match=rf"{len(waiting)} wait for review, .* for 0\.5 seconds.*roll view {place}"):
+        run("agentic", tmp_path / "train", **train, experience__review_timeout=0.5)
+    store.decide(waiting[0], Decision.read("reject"))
+    for name in waiting[1:-1]:
+        store.decide(name, Decision.read("approve"))
+    members = [member for member in sampled if member.group_id == waiting[-1]]
+    store.decide(waiting[-1], Decision("approve", tuple(7.0 + n for n in range(len(members)))))
+    run("agentic", tmp_path / "train", **train)
+    learned = trained_on(tmp_path / "train", 1)
+    assert list(dict.fromkeys(member.group_id for member in learned)) == [each for each in ids if each != waiting[0]]
+    scores = [member.score for member in learned if member.group_id == waiting[-1]]
+    assert scores == [7.0 + n for n in range(len(members))]
+    others = [member for member in sampled if member.group_id not in (waiting[0], waiting[-1])]
+    assert [member for member in learned if member.group_id != waiting[-1]] == others
+    assert rows(tmp_path / "train")[-1]["experience/rejected"] == 1
+    assert store.counts() == StoreCounts(len(ids), 0, 0, 0, len(ids) - 1, 0, waiting=0, rejected=1)
+    store.close()
+    with pytest.raises(RunError, match="1 were rejected"):
+        run("agentic", tmp_path / "again", **{**train, "experience__train_batch_size": len(sampled)},
+            experience__reader="again")  # fmt: skip
+
+
+def test_a_run_without_a_store_cannot_let_groups_wait(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match=r"operators\.experience\.0\.name.*groups wait for people in a store"):
+        run("agentic", tmp_path, operators__experience="[human_review]")
 
 
 @pytest.mark.parametrize("kind", exhaustive_but(["agentic", "rlvr"], "rlvr"))

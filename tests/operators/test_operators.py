@@ -169,3 +169,26 @@ def test_one_of_your_own_and_what_is_wrong_with_one(registry: None) -> None:
         operator_of("first", {"count": 1}, "experience")
     with pytest.raises(UnknownNameError, match="Did you mean 'curriculum'"):
         operator_of("curiculum", {}, "tasks")
+
+
+def test_a_share_of_what_is_within_bounds_waits_for_people_and_the_same_in_every_run() -> None:
+    groups = [group(f"g-{number}", float(number % 2)) for number in range(400)]
+    review = operator_of("human_review", {"least": 0.5, "share": 0.25}, "experience")
+    kept, (change,) = run_operators([review], groups, _name)
+    waits = {each.group_id for each in kept if each.waits}
+    assert len(kept) == 400 and change.dropped == 0 and change.changed == len(waits)
+    assert 30 < len(waits) < 70 and all(int(name[2:]) % 2 for name in waits)
+    again, _ = run_operators([review], groups[::-1], _name)
+    assert {each.group_id for each in again if each.waits} == waits and not any(each.waits for each in groups)
+
+
+def test_all_groups_wait_but_those_that_broke_and_a_wrong_option_is_named() -> None:
+    assert [each.waits for each in left("human_review", "experience")] == [True, True, True, False]
+    mixed = left("human_review", "experience", of="spread", least=0.5)
+    assert [each.group_id for each in mixed if each.waits] == ["mixed"]
+    for options, why in (
+        ({"of": "length"}, "of must be one of score, spread"),
+        ({"share": 0}, "share must be above 0"),
+    ):
+        with pytest.raises(ValueError, match=why):
+            left("human_review", "experience", **options)

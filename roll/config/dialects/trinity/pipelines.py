@@ -10,6 +10,7 @@ from roll.config.dialects.trinity.sections import DATA, STORE, samples
 from roll.config.errors import FixableError
 
 _TASKS: Final = "data_processor.task_pipeline"
+_PREFERENCES: Final = "human_preference_annotation_mapper"
 _EXPERIENCE: Final = "data_processor.experience_pipeline"
 
 _LENGTHS: Final = {"min_len": "least", "max_len": "most"}
@@ -87,6 +88,9 @@ def _of_rows(value: Any, look: Look) -> Any:
             made.append({"name": ours, "args": {"columns": [column]}})
         else:
             left.append(name)
+    if _PREFERENCES in left:
+        nearest = "label answers chosen and rejected in roll view, and train on roll view RUN --export-preferences FILE"
+        return Impossible("people compare answers in the review, and not in a program beside it", nearest)
     if not made:
         nearest = "operators: {tasks: [filter, length, deduplicate, difficulty, curriculum]}"
         return Impossible(f"no operator on rows does {', '.join(left)}", nearest)
