@@ -75,6 +75,17 @@ def test_a_step_begins_when_the_last_group_is_decided_though_nothing_more_comes(
     store.close()
 
 
+def test_a_step_that_lacks_what_people_rejected_says_so(tmp_path: Path) -> None:
+    store = FolderStore(tmp_path)
+    store.append([group("one", waits=True), group("two", waits=False)], 0)
+    store.decide("one", Decision("reject"))
+    store.finish()
+    stored = StoredGroups(store, 2, {}, WaitingForPeople(None, "roll view there", str))
+    with pytest.raises(RolloutError, match=r"has 1 of 2 groups left .1 fresh, 1 were rejected"):
+        asyncio.run(stored.next(1, 0))
+    store.close()
+
+
 def test_an_explorer_fills_the_store_no_further_while_its_groups_wait(tmp_path: Path) -> None:
     said = list[str]()
     store, config = FolderStore(tmp_path, Reader()), ExperienceConfig(ahead=1)
