@@ -13,7 +13,7 @@ from roll.trajectories.scores import change_score
 
 Verdict = Literal["approve", "reject"]
 
-WAITING: Final = "waiting"
+_VERDICTS: Final[dict[str, Verdict]] = {"approve": "approve", "reject": "reject"}
 APPROVED: Final = "approved"
 REJECTED: Final = "rejected"
 REWARD_PART: Final = "human_review"
@@ -51,8 +51,8 @@ class Decision:
             ValueError: They say none.
         """
         text = words.strip().lower()
-        if text == "approve" or text == "reject":
-            return cls(text)
+        if text in _VERDICTS:
+            return cls(_VERDICTS[text])
         try:
             return cls("approve", tuple(None if each.strip() == "-" else float(each) for each in text.split(",")))
         except ValueError as error:

@@ -78,7 +78,7 @@ class Desk:
         group = self._open().look(group_id)
         members = {_row(each): each for each in group.trajectories}
         rows = list(members)
-        about = {
+        about: dict[str, Any] = {
             "phase": "train",
             "step": min((row.oldest or 0 for row in rows), default=0),
             "group": group_id,

@@ -97,7 +97,7 @@ def test_a_trainer_learns_from_what_waits_only_as_people_decide(tmp_path: Path) 
 
 
 def test_a_run_without_a_store_cannot_let_groups_wait(tmp_path: Path) -> None:
-    with pytest.raises(ConfigError, match=r"operators\.experience\.0\.name.*groups wait for people in a store"):
+    with pytest.raises(ConfigError, match=r"(?s)operators\.experience\.0\.name.*groups wait for people in a store"):
         run("agentic", tmp_path, operators__experience="[human_review]")
 
 

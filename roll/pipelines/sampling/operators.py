@@ -29,10 +29,11 @@ def operator_problems(config: GradedKeys) -> Iterator[Problem]:
                 yield Problem(f"{path}.{index}.name", sentence(error), "use a known name.", each.name)
             except ValueError as error:
                 yield Problem(f"{path}.{index}.args", sentence(error), "correct it.", each.args)
-            if each.name == "human_review" and on == "experience" and not _has_store(config):
+            if each.name == "human_review" and on == "experience" and _learns_at_once(config):
                 message = "groups wait for people in a store between two programs, and this run has none."
                 yield Problem(f"{path}.{index}.name", message, "use mode: explore and mode: train.", each.name)
 
 
-def _has_store(config: GradedKeys) -> bool:
-    return isinstance(config, RLConfig) and config.mode in ("explore", "train")
+def _learns_at_once(config: GradedKeys) -> bool:
+    """Whether what is sampled is learned from in the same run, without a store in between."""
+    return not isinstance(config, RLConfig) or config.mode == "both"
