@@ -41,6 +41,11 @@ def decide(
 
     What is approved is learned from, with scores of yours where you give some; what is rejected never is. A decision
     may be changed until a run has been given the group. `roll view STORE` shows what the members did.
+
+    \f
+
+    Raises:
+        ConfigError: There is no such store or group, or it cannot be decided so.
     """
     from roll.config import ConfigError, Problem
     from roll.experience.errors import StoreError
