@@ -41,6 +41,7 @@ from roll.config.profiling import ProfileConfig
 from roll.config.prompt_keys import PromptKeys, ValidationConfig
 from roll.config.reward_model_keys import RewardModelKeys
 from roll.config.rl_keys import RLKeys
+from roll.config.rope import RopeScaling
 from roll.config.row_steps import HeldOutConfig, RowSteps
 from roll.config.run import CheckpointConfig, RunConfig
 from roll.config.sampling_keys import DynamicSampling, SamplingKeys
@@ -111,6 +112,7 @@ _TITLES: dict[type[ConfigModel], str] = {
     StageKeys: "A stage in `stages`, beside the keys of its kind of run",
     WorkerConfig: "A role: `actor_train`, `actor_infer`, `reference`, `teacher`, `critic`, `reward`",
     ModelArgs: "`model_args`",
+    RopeScaling: "`rope_scaling`",
     TrainingArgs: "`training_args`",
     DataArgs: "`data_args`",
     CustomClass: "A class or function of your own (`custom_cls`, `custom_reward_function`)",

@@ -36,6 +36,9 @@ def role_problems(config: RunConfig, role: str, worker: WorkerConfig) -> Iterato
             f"remove {role}.data_args.prompt or {role}.data_args.messages (set it to null).",
             worker.data_args.messages,
         )
+    scaling = worker.model_args.rope_scaling
+    if scaling is not None:
+        yield from scaling.problems(f"{role}.model_args.rope_scaling")
     yield from _device_problems(config, role, worker)
 
 

@@ -11,7 +11,7 @@ from pydantic import Field
 from roll.config.errors import Problem
 from roll.config.optimizer_checks import optimizer_problems
 from roll.config.run import RunConfig
-from roll.config.worker import DataArgs, NonNegativeFloat, TrainWorkerConfig, WorkerConfig
+from roll.config.worker import DataArgs, ModelArgs, NonNegativeFloat, TrainWorkerConfig, WorkerConfig
 
 Head = Literal["language", "value", "score"]
 """What a model has behind its backbone: a vocabulary; one number per token; one number for a whole text."""
@@ -99,6 +99,17 @@ class TrainerKeys(RunConfig):
     def role(self, name: str) -> WorkerConfig:
         """Return the keys of a role that the run uses; one without keys of its own has those of the trained policy."""
         return dict(self.roles()).get(name) or self.actor_train
+
+    def model_args(self, role: str) -> ModelArgs:
+        """Return how a role loads its model: what it leaves open of the policy's model is what ``actor_train`` says."""
+        own, policy = self.role(role).model_args, self.actor_train.model_args
+        # An engine samples from the policy as it is trained, whatever model it names.
+        if role != "actor_infer" and self.model_path(role) != self.model_path("actor_train"):
+            return own
+        changes: dict[str, Any] = {"dtype": policy.dtype} if own.dtype == "auto" else {}
+        if own.rope_scaling is None and own.rope_theta is None:
+            changes |= {"rope_scaling": policy.rope_scaling, "rope_theta": policy.rope_theta}
+        return own.model_copy(update=changes) if changes else own
 
     def head(self, role: str) -> Head:
         """Return what the model of a role has behind its backbone."""

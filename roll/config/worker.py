@@ -8,6 +8,7 @@ from pydantic import BeforeValidator, Field
 
 from roll.config.base import ConfigModel, EnvironmentVariables, NameList
 from roll.config.device_mapping import parse_device_mapping
+from roll.config.rope import ScalesRope
 from roll.config.strategies import STRATEGIES, StrategyDescription
 
 MOST = 2**31 - 1
@@ -22,17 +23,32 @@ Seconds = Annotated[float, Field(gt=0)]
 DeviceMapping = Annotated[list[int], BeforeValidator(parse_device_mapping)]
 
 
+def _auto(value: object) -> object:
+    return "auto" if value is None else value
+
+
 class ModelArgs(ConfigModel):
     """Which model a role loads, and how."""
 
     model_name_or_path: str | None = Field(
         None, description="Path or hub id of the model. null: `pretrain` (critic and reward: `reward_pretrain`)."
     )
-    dtype: Literal["fp32", "bf16", "fp16"] = Field(
-        "fp32", description="Number format of the weights. bf16 is very slow on most CPUs."
+    dtype: Annotated[Literal["auto", "fp32", "bf16", "fp16"], BeforeValidator(_auto)] = Field(
+        "auto",
+        description="Number format in which the model computes. auto or null: that of `actor_train` where the role has "
+        "the policy's model, else that of the model's config.json (bf16 for either half format). bf16 is very slow on "
+        "most CPUs.",
     )
     attn_implementation: Literal["auto", "eager", "sdpa", "fa2"] = Field(
         "auto", description="Attention kernel; auto leaves the choice to the engine, fa2 is FlashAttention 2."
+    )
+    rope_scaling: ScalesRope | None = Field(
+        None,
+        description="Longer sequences than the model was trained with (`{rope_type: yarn, factor: 4}`), for trainer "
+        "and engines alike. null: as `actor_train` where the role has the policy's model, else as its config.json.",
+    )
+    rope_theta: Annotated[float, Field(gt=0)] | None = Field(
+        None, description="Base of the lengths of its rotary waves. null: likewise."
     )
     disable_gradient_checkpointing: bool = Field(
         False, description="Keep activations instead of computing them again: faster, more memory."

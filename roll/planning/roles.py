@@ -88,7 +88,7 @@ def _demand(config: TrainerKeys, role: str, worker: WorkerConfig, known: dict[st
     if ability_for(role) is Ability.GENERATE:
         each = worker.num_gpus_per_worker if worker.device_mapping else 1
         options = worker.strategy_args.about.divided(options, each)
-        width = 4 if worker.model_args.dtype == "fp32" else 2
+        width = 2 if _is_half(config, role, shape) else 4
         # A judge may have sizes of its own.
         length = int(getattr(worker, "sequence_length", 0) or getattr(config, "sequence_length", 2048))
         requests = int(getattr(worker, "max_running_requests", 0) or getattr(config, "max_running_requests", 128))
@@ -110,6 +110,11 @@ def _built_in(name: str) -> str | None:
     from roll.models.finding import BUILT_IN, resolve_pretrain
 
     return resolve_pretrain(name) if name in BUILT_IN else None
+
+
+def _is_half(config: TrainerKeys, role: str, shape: ModelShape) -> bool:
+    chosen = config.model_args(role).dtype
+    return (shape.number_format if chosen == "auto" else chosen) != "fp32"
 
 
 def _training(
@@ -140,7 +145,7 @@ def _training(
         options=options,
         shape=shape,
         division=Division.of(strategy, options, ranks),
-        half=worker.model_args.dtype != "fp32",
+        half=_is_half(config, role, shape),
         trained=trained,
         lora_rank=worker.model_args.lora_rank,
         recomputes=recomputes,

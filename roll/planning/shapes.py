@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from roll.common.number_format import format_in
 from roll.planning.families import known_config
 
 _BIASED = ("qwen2", "qwen2_moe", "qwen2_vl", "qwen2_5_vl", "glm", "seed_oss", "gpt_oss")
@@ -41,6 +42,7 @@ class ModelShape:
         sparse_layers: Layers with experts.
         vision: Numbers of what sees pictures.
         longest: Most positions, ``None`` where the configuration does not say.
+        number_format: In which it computes where its role does not say; models known by name are published in bf16.
     """
 
     model_type: str
@@ -63,6 +65,7 @@ class ModelShape:
     sparse_layers: int = 0
     vision: int = 0
     longest: int | None = None
+    number_format: str = "bf16"
 
     @property
     def embedding(self) -> int:
@@ -169,6 +172,7 @@ def shape_from(config: Mapping[str, Any]) -> ModelShape:
         sparse_layers=_sparse_layers(text, layers) if experts else 0,
         vision=int(config.get("vision_numbers") or 0),
         longest=text.get("max_position_embeddings"),
+        number_format=format_in(config) or "bf16",
     )
 
 

@@ -17,6 +17,7 @@ from roll.strategies.base import GenerationStrategy, TellsFingerprints, WeightUp
 from roll.strategies.fingerprints import Fingerprints
 from roll.workers.engine_weights import weight_inbox
 from roll.workers.factory import generation_strategy
+from roll.workers.loading import number_format
 from roll.workers.memory import peak_memory
 from roll.workers.setup import Registered, set_up
 
@@ -121,6 +122,6 @@ def wire_dtype(config: SamplingConfig) -> torch.dtype | None:
 
     One that computes as the trainer does takes them as they are, whatever its own ``model_args`` say.
     """
-    engine = config.actor_infer
-    is_half = engine.model_args.dtype == "bf16" and not engine.strategy_args.about.computes_as_trainer
-    return torch.bfloat16 if is_half else None
+    if config.actor_infer.strategy_args.about.computes_as_trainer:
+        return None
+    return torch.bfloat16 if number_format(config, "actor_infer") == "bf16" else None

@@ -20,7 +20,7 @@ from roll.strategies import STRATEGIES, EngineJob, ScoreOptions, ScorerJob, Trai
 from roll.strategies.base import GenerationStrategy, Prediction, ScoreStrategy, TrainStrategy
 from roll.strategies.building import build_engine, build_scorer, build_trainer
 from roll.strategies.jobs import TrainOptions
-from roll.workers.loading import load_role_model, load_text, model_folder
+from roll.workers.loading import load_role_model, load_text, model_folder, number_format
 
 
 def train_strategy(config: TrainerKeys, role: str) -> TrainStrategy:
@@ -43,7 +43,7 @@ def trainer_job(config: TrainerKeys, role: str) -> TrainerJob:
     predicts: Prediction = "log_probs" if config.head(role) == "language" else "values"
     return TrainerJob(
         predicts=predicts,
-        options=train_options(config, worker),
+        options=train_options(config, role),
         folder=partial(model_folder, config, role),
         load=partial(load_role_model, config, role),
         adapt=None if worker.model_args.lora_rank is None else partial(_add_adapters, config, role),
@@ -55,8 +55,13 @@ def trainer_job(config: TrainerKeys, role: str) -> TrainerJob:
     )
 
 
-def train_options(config: TrainerKeys, worker: TrainWorkerConfig) -> TrainOptions:
-    """Return how the optimiser of a role steps, and how its passes are cut."""
+def train_options(config: TrainerKeys, role: str) -> TrainOptions:
+    """Return how the optimiser of a role steps, and how its passes are cut.
+
+    Raises:
+        ConfigError: The number format is the model's own, and there is no model.
+    """
+    worker: TrainWorkerConfig = getattr(config, role)
     arguments = worker.training_args
     total = config.total_optimizer_steps
     budget = arguments.max_tokens_per_microbatch
@@ -75,7 +80,7 @@ def train_options(config: TrainerKeys, worker: TrainWorkerConfig) -> TrainOption
         max_tokens_per_microbatch=budget,
         max_samples_per_microbatch=None if budget else arguments.per_device_train_batch_size,
         max_samples_per_scoring=None if budget or not worker.scores_in_own_batches else worker.infer_batch_size,
-        mixed_precision=worker.model_args.dtype == "bf16",
+        mixed_precision=number_format(config, role) == "bf16",
         gradient_checkpointing=not worker.model_args.disable_gradient_checkpointing,
         temperature=config.training_temperature,
         use_sequence_packing=worker.packs,
@@ -104,7 +109,7 @@ def scorer_job(config: TrainerKeys, role: str) -> ScorerJob:
         temperature=config.training_temperature,
         max_tokens_per_microbatch=budget,
         max_samples_per_microbatch=None if budget else worker.infer_batch_size,
-        mixed_precision=worker.model_args.dtype == "bf16",
+        mixed_precision=number_format(config, role) == "bf16",
         use_sequence_packing=worker.packs,
         share_prefixes=worker.shares_prefixes,
         log_prob_chunk_size=worker.log_prob_chunk_size,
@@ -149,7 +154,7 @@ def generation_strategy(
         shared_model=model,
         strategy_config=engine.strategy_args.about.divided(given, devices),
         path=path,
-        dtype=engine.model_args.dtype,
+        dtype=number_format(config, role),
         seed=config.seed,
         max_slots=config.max_running_requests,
         max_length=config.sequence_length,

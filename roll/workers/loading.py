@@ -13,11 +13,14 @@ from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
 from roll.config import ConfigError, Problem
 from roll.config.trainer_keys import Head, TrainerKeys
+from roll.config.worker import ModelArgs
 from roll.models.critic import load_critic
 from roll.models.errors import ModelNotFoundError
 from roll.models.finding import resolve_pretrain
 from roll.models.loading import load_model, load_tokenizer
+from roll.models.number_format import own_format
 from roll.models.reward_model import load_reward_model
+from roll.models.rope import scaled_folder
 from roll.rendering import ChatRenderer, ChatTemplateError, MessageRenderer, with_template
 
 _LOADERS: Final[Mapping[Head, Callable[..., PreTrainedModel]]] = MappingProxyType(
@@ -82,7 +85,21 @@ def model_folder(config: TrainerKeys, role: str) -> str:
         ConfigError: If there is none.
     """
     with readable(config, role):
-        return resolve_pretrain(config.model_path(role))
+        return resolve_pretrain(_loaded_from(config, role))
+
+
+def number_format(config: TrainerKeys, role: str) -> str:
+    """Return the number format in which the model of a role computes: ``fp32``, ``bf16`` or ``fp16``.
+
+    Raises:
+        ConfigError: It is the model's own, and there is no model.
+    """
+    chosen: str = config.model_args(role).dtype
+    if chosen != "auto":
+        return chosen
+    source = "actor_train" if role == "actor_infer" else role
+    with readable(config, source):
+        return own_format(config.model_path(source))
 
 
 def load_role_model(config: TrainerKeys, role: str) -> PreTrainedModel:
@@ -91,15 +108,31 @@ def load_role_model(config: TrainerKeys, role: str) -> PreTrainedModel:
     Raises:
         ConfigError: If it cannot be loaded.
     """
-    arguments = config.role(role).model_args
+    arguments, dtype = config.role(role).model_args, number_format(config, role)
     with readable(config, role):
         return _LOADERS[config.head(role)](
-            config.model_path(role),
+            _loaded_from(config, role),
             # bf16 is mixed precision: fp32 weights and optimiser states, bf16 arithmetic.
-            dtype="fp32" if arguments.dtype == "bf16" else arguments.dtype,
+            dtype="fp32" if dtype == "bf16" else dtype,
             device=str(device()),
             attn_implementation=ATTENTION[arguments.attn_implementation],
         )
+
+
+def as_scaled(path: str, arguments: ModelArgs) -> str:
+    """Return what is loaded of a model: itself, or the folder in which it has the rotary waves that its role names.
+
+    Raises:
+        ModelNotFoundError: There is no such model, or its waves cannot be changed.
+    """
+    scaling, theta = arguments.rope_scaling, arguments.rope_theta
+    if scaling is None and theta is None:
+        return path
+    return scaled_folder(path, None if scaling is None else scaling.parameters(), theta)
+
+
+def _loaded_from(config: TrainerKeys, role: str) -> str:
+    return as_scaled(config.model_path(role), config.model_args(role))
 
 
 def require_same_tokens(config: TrainerKeys, text: Text, roles: Sequence[str]) -> None:

@@ -8,6 +8,8 @@ from collections.abc import Callable, Mapping
 from types import MappingProxyType
 from typing import Any, Final
 
+import torch
+
 from roll.config import ConfigError, Problem
 from roll.config.grading_keys import GradedKeys, RewardConfig
 from roll.config.judges import judging
@@ -15,13 +17,14 @@ from roll.generation import GenerationRequest, SamplingParams
 from roll.models.errors import ModelNotFoundError
 from roll.models.finding import resolve_pretrain
 from roll.models.loading import DTYPES
+from roll.models.number_format import own_format
 from roll.rendering import spoken
 from roll.rewards.process_reward_model import SEPARATOR
 from roll.schedulers.generation import GenerationScheduler
 from roll.strategies.training.pytorch.sequence_classifier import SequenceClassifier
 from roll.strategies.training.pytorch.step_classifier import StepClassifier
 from roll.workers.environment import sampling_params
-from roll.workers.loading import Text, device, load_text
+from roll.workers.loading import Text, as_scaled, device, load_text
 
 JUDGE_SAMPLING: Final = SamplingParams(max_new_tokens=512, temperature=0.0)
 """Of the policy as its own judge."""
@@ -122,7 +125,8 @@ def _loaded(config: GradedKeys, domain: str, verifier: str, load: Load) -> dict[
         fix = f"set reward_pretrain, or rewards.{domain}.model_args.model_name_or_path."
         raise ConfigError([Problem(key, f"domain {domain} is graded by a reward model, and none is named.", fix)])
     try:
-        return load(resolve_pretrain(path), reward, reward.terms(domain)[verifier].options)
+        folder = resolve_pretrain(as_scaled(path, reward.model_args))
+        return load(folder, reward, reward.terms(domain)[verifier].options)
     except ModelNotFoundError as error:
         raise ConfigError([Problem(key, error.message, error.fix, path)]) from error
     except ValueError as error:
@@ -135,7 +139,7 @@ def _loaded(config: GradedKeys, domain: str, verifier: str, load: Load) -> dict[
 def _answers(path: str, reward: RewardConfig, options: Mapping[str, Any]) -> dict[str, Any]:
     classifier = SequenceClassifier.load(
         path,
-        dtype=DTYPES[reward.model_args.dtype],
+        dtype=_dtype(path, reward),
         device=str(device()),
         batch_size=reward.infer_batch_size,
         label=options.get("label"),
@@ -148,11 +152,16 @@ def _steps(path: str, reward: RewardConfig, options: Mapping[str, Any]) -> dict[
     classifier = StepClassifier.load(
         path,
         separator=options.get("separator", SEPARATOR),
-        dtype=DTYPES[reward.model_args.dtype],
+        dtype=_dtype(path, reward),
         device=str(device()),
         batch_size=reward.infer_batch_size,
     )
     return {"score_steps": classifier.score_steps, "infer_batch_size": reward.infer_batch_size}
+
+
+def _dtype(path: str, reward: RewardConfig) -> torch.dtype:
+    chosen = reward.model_args.dtype
+    return DTYPES[own_format(path) if chosen == "auto" else chosen]
 
 
 def _uses(config: GradedKeys, domain: str, verifier: str) -> bool:

@@ -30,6 +30,7 @@ def strategy_problems(config: RunConfig) -> Iterator[Problem]:
             yield Absent(path, message, f"use {' or '.join(others)} here.", arguments.strategy_name)
         yield from parallel_problems(role, worker)
         yield from precision_problems(role, worker)
+        yield from rope_problems(role, worker)
         yield from ability_problems(role, worker)
         if arguments.about.check_options is None:
             continue
@@ -118,6 +119,14 @@ def precision_problems(role: str, worker: WorkerConfig) -> Iterator[Problem]:
         return
     fix = "use bf16 (the arithmetic in bf16, weights and optimiser states in fp32), or fp32."
     yield Problem(f"{role}.model_args.dtype", message, fix, "fp16")
+
+
+def rope_problems(role: str, worker: WorkerConfig) -> Iterator[Problem]:
+    """Yield rotary waves that the strategy of a role does not know."""
+    about, scaling = worker.strategy_args.about, worker.model_args.rope_scaling
+    if scaling is not None and scaling.rope_type == "yarn" and about.has_own_layers:
+        fix = "use linear or llama3, or train with fsdp_train."
+        yield Problem(f"{role}.model_args.rope_scaling.rope_type", f"{about.name} does not know it.", fix, "yarn")
 
 
 def _is_without_gpu(config: RunConfig) -> bool:

@@ -231,6 +231,8 @@ _OF_ROLES: Final = (
             "actor_infer.log_prob_chunk_size": "an engine has the logits of one token per request",
             "actor_infer.infer_batch_size": "the engine batches requests as they come (max_running_requests)",
             "actor_infer.model_args.model_name_or_path": _TRAINERS_MODEL,
+            "actor_infer.model_args.rope_scaling": _TRAINERS_MODEL,
+            "actor_infer.model_args.rope_theta": _TRAINERS_MODEL,
             "reference.training_args": _TRAINS,
             "reference.data_args": _DATA,
             "reference.generating_args": _SAMPLES,

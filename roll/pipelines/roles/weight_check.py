@@ -16,6 +16,7 @@ from roll.distributed.weight_sync.probes import Answer, Probes, batch_of, differ
 from roll.generation import Completion, GenerationRequest
 from roll.schedulers.replicas import GenerationClient, ReplicaDown
 from roll.strategies.fingerprints import Deviation, Fingerprints, deviations
+from roll.workers.loading import number_format
 
 DIFFERENCE: Final = "weight_sync/probe_difference"
 
@@ -220,7 +221,7 @@ def check_options(
         shared: Whether trainer and engines take turns on the same devices.
     """
     sync, infer = config.weight_sync, config.actor_infer
-    exact = {config.actor_train.model_args.dtype, infer.model_args.dtype} == {"fp32"}
+    exact = {number_format(config, role) for role in ("actor_train", "actor_infer")} == {"fp32"}
     tolerance = sync.tolerance
     if tolerance is None and not _is_quantised(infer.strategy_args.strategy_config):
         tolerance = FULL_PRECISION if exact else HALF_PRECISION
