@@ -35,6 +35,12 @@ MORE: Final[dict[str, Case]] = {
     "model.top_p": (0.9, {}, {f"{SAMPLING}.top_p": 0.9}),
     "model.top_k": (20, {}, {f"{SAMPLING}.top_k": 20}),
     "model.enable_prompt_truncation": (True, {}, {f"{DATA}.truncation": "right"}),
+    "model.rope_scaling": (
+        {"type": "yarn", "factor": 4.0, "rope_theta": 5e5},
+        {},
+        {"actor_train.model_args.rope_scaling.rope_type": "yarn", "actor_train.model_args.rope_theta": 5e5},
+    ),
+    "model.rope_theta": (5e5, {}, {"actor_train.model_args.rope_theta": 5e5}),
     "model.enable_thinking": (False, {}, {f"{DATA}.enable_thinking": False}),
     "model.lora_configs": (
         [{"lora_rank": 8, "lora_alpha": 16, "target_modules": ["q_proj"]}],

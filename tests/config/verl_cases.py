@@ -136,6 +136,11 @@ def _optimizer(section: str, target: str) -> dict[str, Case]:
 
 
 MORE: Final[dict[str, Case]] = {
+    f"{M}.override_config": (
+        {"attn_implementation": "eager", "rope_parameters": {"rope_type": "linear", "factor": 2.0}},
+        {},
+        {"actor_train.model_args.rope_scaling.factor": 2.0, "actor_train.model_args.attn_implementation": "eager"},
+    ),
     **_optimizer(f"{A}.optim", TRAIN),
     **_optimizer("critic.optim", "critic.training_args"),
     f"{C}.rollout_is": ("sequence", {}, {"sampler_correction.mode": "tis", "sampler_correction.level": "sequence"}),

@@ -12,7 +12,7 @@ from roll.config.errors import FixableError
 from roll.config.shipped import shipped_data
 
 
-def steps_of(epochs: Any, files: Any, batch: Any, key: str) -> Sets | Unused:
+def steps_of(epochs: Any, files: Any, batch: Any, key: str, sets: str = "max_steps") -> Sets | Unused:
     """Return the steps of so many passes over files.
 
     Args:
@@ -20,6 +20,7 @@ def steps_of(epochs: Any, files: Any, batch: Any, key: str) -> Sets | Unused:
         files: A file or several.
         batch: Rows of a step; what is left over at the end of a pass makes no step.
         key: The key that says the steps directly.
+        sets: The native key that they are of.
 
     Raises:
         FixableError: ``epochs`` or ``batch`` is no size.
@@ -28,14 +29,14 @@ def steps_of(epochs: Any, files: Any, batch: Any, key: str) -> Sets | Unused:
         raise FixableError("it is no number of passes.", "write a number above 0.")
     names = [files] if isinstance(files, str) else files
     if not isinstance(names, list) or batch is None:
-        return Unused(f"rows and batch are not known here, so the run lasts max_steps; set {key}")
+        return Unused(f"rows and batch are not known here, so {sets} stays as it is; set {key}")
     counts = [rows_of(name) for name in names]
     if not counts or any(count is None for count in counts):
-        return Unused(f"the files are not here to be counted, so the run lasts max_steps; set {key}")
+        return Unused(f"the files are not here to be counted, so {sets} stays as it is; set {key}")
     total = sum(count for count in counts if count is not None)
     steps = int(total // whole(batch, "the batch size") * epochs)
     note = f"{epochs:g} passes over {total} rows, {batch} a step"
-    return Sets({"max_steps": steps}, note=note) if steps else Unused("the files have fewer rows than a step")
+    return Sets({sets: steps}, note=note) if steps else Unused("the files have fewer rows than a step")
 
 
 def rows_of(name: Any) -> int | None:

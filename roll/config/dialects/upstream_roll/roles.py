@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any, Final
 
 from roll.config.dialects.checkpoints import model_row
+from roll.config.dialects.counting import steps_of
 from roll.config.dialects.rows import (
     Impossible,
     Look,
@@ -94,7 +95,6 @@ def _model_rows(role: str, native: str) -> tuple[Row, ...]:
         *impossible(
             "the model's folder says its shape",
             f"{model}.model_config_kwargs",
-            f"{model}.rope_scaling",
             instead="a changed config.json",
         ),
         *no_effect(
@@ -191,6 +191,17 @@ def _training_rows(role: str, native: str) -> tuple[Row, ...]:
         ratio = value.get("min_lr_rate") if isinstance(value, dict) else None
         return Impossible("the schedule has no further options", "min_lr_ratio") if ratio is None else ratio
 
+    def saved(value: Any, look: Look) -> Any:
+        if value not in ("no", "steps", "epoch", False):
+            return Impossible("checkpoints are written every so many steps", "save_steps")
+        if value == "steps" or look.native("save_steps") is not None:
+            return Unused("save_steps says how many")
+        if value in ("no", False):
+            return Sets({"save_steps": 0}, note="after the last step there is a checkpoint all the same")
+        # How many rows a step imitates follows from devices; prompts of a step are a key.
+        batch = None if look.demonstrates else look.native("rollout_batch_size")
+        return steps_of(1, look.native(f"{native}.data_args.file_name"), batch, "save_steps", "save_steps")
+
     return (
         Row(f"{training}.lr_scheduler_type", f"{ours}.lr_scheduler_type", "", choices(_SCHEDULES)),
         Row(f"{training}.lr_scheduler_kwargs", f"{ours}.min_lr_ratio", "of `min_lr_rate`", least),
@@ -200,6 +211,7 @@ def _training_rows(role: str, native: str) -> tuple[Row, ...]:
         *no_effect("`seed` is that of the run, the order of rows included", f"{training}.data_seed"),
         *no_effect("a matter of speed that PyTorch decides", f"{training}.tf32"),
         Row(f"{training}.save_steps", "save_steps"),
+        Row(f"{training}.save_strategy", "save_steps", "`no` saves at the end only", saved),
         Row(f"{training}.logging_steps", "logging_steps"),
         *no_effect("model_args.dtype says it", f"{training}.bf16", f"{training}.fp16"),
         *no_effect("held-out rows and scores take infer_batch_size", f"{training}.per_device_eval_batch_size"),

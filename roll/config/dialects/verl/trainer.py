@@ -8,6 +8,7 @@ from roll.config.dialects.counting import steps_of
 from roll.config.dialects.placement import Placement
 from roll.config.dialects.rows import (
     TRACKERS,
+    Convert,
     Impossible,
     Look,
     Row,
@@ -89,6 +90,17 @@ def _epochs(value: Any, look: Look) -> Any:
     return steps_of(value, files, batch, "trainer.total_training_steps")
 
 
+def _every(key: str, sets: str) -> Convert:
+    """Return what reads steps between checkpoints or evaluations, which may be those of an epoch."""
+
+    def convert(value: Any, look: Look) -> Any:
+        if value == "after_each_epoch":
+            return steps_of(1, look("data.train_files"), look("data.train_batch_size"), key, sets)
+        return off_below_one(value, look)
+
+    return convert
+
+
 def _nodes(value: Any, look: Look) -> Any:
     return Unused("no number is named") if value == "" else value
 
@@ -110,8 +122,8 @@ TRAINER_ROWS: Final = (
     Row("trainer.nnodes", "num_nodes", "", _nodes),
     Row("trainer.n_gpus_per_node", "num_gpus_per_node", "also `device_mapping` of the roles that set none", _devices),
     Row("trainer.default_local_dir", "checkpoint_config.output_dir", "", _folder),
-    Row("trainer.save_freq", "save_steps", "-1 saves at the end only", off_below_one),
-    Row("trainer.test_freq", "eval_steps", "-1 is never", off_below_one),
+    Row("trainer.save_freq", "save_steps", "-1 saves at the end only", _every("trainer.save_freq", "save_steps")),
+    Row("trainer.test_freq", "eval_steps", "-1 is never", _every("trainer.test_freq", "eval_steps")),
     Row("trainer.logger", "track_with", "`console` is `stdout`", _trackers),
     Row("trainer.resume_mode", "resume_from_checkpoint", "`disable` or `resume_path`", _resume),
     Row("trainer.resume_from_path", "resume_from_checkpoint", "where `resume_mode` is `resume_path`", _resume_path),
