@@ -103,11 +103,12 @@ class TrainerKeys(RunConfig):
     def model_args(self, role: str) -> ModelArgs:
         """Return how a role loads its model: what it leaves open of the policy's model is what ``actor_train`` says."""
         own, policy = self.role(role).model_args, self.actor_train.model_args
-        # An engine samples from the policy as it is trained, whatever model it names.
-        if role != "actor_infer" and self.model_path(role) != self.model_path("actor_train"):
+        # An engine samples from the policy as it is trained, whatever its own keys name.
+        samples = role == "actor_infer"
+        if not samples and self.model_path(role) != self.model_path("actor_train"):
             return own
         changes: dict[str, Any] = {"dtype": policy.dtype} if own.dtype == "auto" else {}
-        if own.rope_scaling is None and own.rope_theta is None:
+        if samples or (own.rope_scaling is None and own.rope_theta is None):
             changes |= {"rope_scaling": policy.rope_scaling, "rope_theta": policy.rope_theta}
         return own.model_copy(update=changes) if changes else own
 

@@ -63,6 +63,8 @@ def _converted(system: str, key: str, value: Any) -> Conversion:
         ("verl", "actor_rollout_ref.model.override_config.rope_theta", 5e5, "translated"),
         ("roll", "model_update_buffer_size_mb", 512, "translated"),
         ("roll", "actor_train.model_args.rope_theta", 5e5, "translated"),
+        ("roll", "actor_train.model_args.model_config_kwargs.rope_theta", 5e5, "translated"),
+        ("roll", "actor_train.model_args.model_config_kwargs.num_hidden_layers", 2, "impossible"),
         ("roll", "actor_train.model_args.dtype", None, "translated"),
         ("roll", "actor_train.training_args.save_strategy", "no", "translated"),
         ("roll", "actor_train.training_args.save_strategy", "steps", "no_effect"),
@@ -108,3 +110,10 @@ def test_options_of_a_tracker_wait_until_it_is_asked_for() -> None:
     conversion = _converted("mindspeed", "rl_config.wandb_project", "mine")
     assert conversion.native["tracker_kwargs"] == {"wandb": {"project": "mine"}}
     assert "track_with" not in conversion.native
+
+
+def test_a_number_format_that_is_null_is_the_models_own() -> None:
+    """ROLL computes in bf16 where a file says nothing, and as the model's config.json says where it says null."""
+    conversion = _converted("roll", "actor_train.model_args.dtype", None)
+    assert conversion.native["actor_train"]["model_args"]["dtype"] is None
+    assert _converted("roll", "val_n_sample", 4).native["actor_train"]["model_args"]["dtype"] == "bf16"

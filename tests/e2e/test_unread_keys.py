@@ -45,6 +45,8 @@ ELSEWHERE = {
     "rewards.*.model_args": "roll/workers/reward_engines.py",
     "rewards.*.model_args.model_name_or_path": "roll/workers/reward_engines.py",
     "rewards.*.model_args.dtype": "roll/workers/reward_engines.py",
+    "rewards.*.model_args.rope_scaling": "roll/workers/loading.py",
+    "rewards.*.model_args.rope_theta": "roll/workers/loading.py",
     "rewards.*.world_size": "roll/config/worker.py",
     "rewards.*.num_gpus_per_worker": "roll/config/worker.py",
     "rewards.*.filter_args": "roll/pipelines/sampling/filters.py",

@@ -412,7 +412,9 @@ def _fill_format(dtype: str, kind: type[ConfigModel], into: Translation) -> None
         # A file may call the role by another of its names.
         named = next((name for name, key in kind.key_aliases.items() if key == role and name in into.data), role)
         path = f"{named}.model_args.dtype"
-        if role in kind.model_fields and value_at(into.data, path) is None:
+        # A null that is written is the model's own.
+        said = value_at(into.data, f"{named}.model_args")
+        if role in kind.model_fields and not (isinstance(said, Mapping) and "dtype" in said):
             put(into.data, path, dtype)
             into.meant[path] = dtype
 

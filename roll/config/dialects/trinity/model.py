@@ -6,7 +6,7 @@ import os
 from collections.abc import Mapping
 from typing import Any, Final
 
-from roll.config.dialects.rope import rope_scaling
+from roll.config.dialects.model_config import rope_scaling
 from roll.config.dialects.rows import (
     Impossible,
     Look,
@@ -127,7 +127,7 @@ MODEL_ROWS: Final = (
     *no_effect(
         "the adapters that are trained are those that sample", "model.fully_sharded_loras", "model.max_cpu_loras"
     ),
-    Row("model.rope_scaling", f"{_ARGS}.rope_scaling", "`linear`, `yarn` and `llama3`", rope_scaling),
+    Row("model.rope_scaling", f"{_ARGS}.rope_scaling", "`linear`, `yarn` and `llama3`", rope_scaling("actor_train")),
     Row("model.rope_theta", f"{_ARGS}.rope_theta"),
     Row("model.external_model.enable", "actor_infer.strategy_args.strategy_name", "`openai_endpoint`", _external),
     Row("model.external_model.model_name", f"{_ENDPOINT}.model", "with `enable`", _endpoint("model")),

@@ -6,6 +6,7 @@ from typing import Any, Final
 
 from roll.config.dialects.checkpoints import model_row
 from roll.config.dialects.counting import steps_of
+from roll.config.dialects.model_config import OVERRIDES, config_overrides
 from roll.config.dialects.rows import (
     Impossible,
     Look,
@@ -92,10 +93,11 @@ def _model_rows(role: str, native: str) -> tuple[Row, ...]:
             "no further modules are trained whole beside adapters", f"{model}.additional_target", instead="lora_target"
         ),
         *impossible("experts get no loss of balance", f"{model}.moe_aux_loss_coef"),
-        *impossible(
-            "the model's folder says its shape",
+        Row(
             f"{model}.model_config_kwargs",
-            instead="a changed config.json",
+            tuple(f"{ours}.{name}" for name in OVERRIDES),
+            "nothing else of a config.json can be changed",
+            config_overrides(native),
         ),
         *no_effect(
             "it says what is printed or written of a model", f"{model}.print_param_status", f"{model}.export_dir"

@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from typing import Any, Final
 
-from roll.config.dialects.rope import rope_scaling
+from roll.config.dialects.model_config import OVERRIDES, config_overrides
 from roll.config.dialects.rows import (
-    Impossible,
     Look,
     Row,
     Sets,
@@ -22,42 +20,6 @@ from roll.config.dialects.verl.sections import MODEL, REFERENCE, has_reference, 
 
 _ARGS: Final = "actor_train.model_args"
 _SPEED: Final = "a matter of speed and memory that this version decides itself"
-
-
-def _own_config(value: Any, look: Look) -> Any:
-    """Return what overrides of a ``config.json`` set here: other rotary waves and attention kernels can be had."""
-    if not isinstance(value, Mapping):
-        return Unused() if not value else Impossible("a model is loaded as its config.json says", "change that")
-    inside = value.get("model_config")
-    flat = {**value, **(inside if isinstance(inside, Mapping) else {})}
-    left = sorted(key for key, item in flat.items() if key not in _TAKEN and not _changes_nothing(key, item))
-    if left:
-        reason = f"of a config.json only rotary waves and attention kernels can be changed, not {', '.join(left)}"
-        return Impossible(reason, "change it in the model's folder")
-    values: dict[str, Any] = {}
-    for key in ("rope_scaling", "rope_parameters"):
-        if flat.get(key):
-            found = rope_scaling(flat[key], look)
-            if not isinstance(found, Sets):
-                return found
-            values |= found.values
-    if flat.get("rope_theta") is not None:
-        values[f"{_ARGS}.rope_theta"] = flat["rope_theta"]
-    if flat.get("attn_implementation") is not None:
-        kernel = flat["attn_implementation"]
-        values[f"{_ARGS}.attn_implementation"] = "fa2" if str(kernel).startswith("flash") else kernel
-    return Sets(values) if values else Unused("positions are as many as tokens, and nothing is dropped, without it")
-
-
-_TAKEN: Final = (
-    *("rope_scaling", "rope_parameters", "rope_theta", "attn_implementation"),
-    *("model_config", "max_position_embeddings"),
-)
-
-
-def _changes_nothing(key: str, value: Any) -> bool:
-    """Tell whether it says what holds here anyway: models are trained without dropout."""
-    return not value and (key.endswith(("dropout", "_pdrop")) or value is None or value == {})
 
 
 def _reference_used(value: Any, look: Look) -> Any:
@@ -122,9 +84,9 @@ MODEL_ROWS: Final = (
     Row(f"{MODEL}.custom_chat_template", "actor_train.data_args.template"),
     Row(
         f"{MODEL}.override_config",
-        (f"{_ARGS}.rope_scaling", f"{_ARGS}.rope_theta", f"{_ARGS}.attn_implementation"),
+        tuple(f"{_ARGS}.{name}" for name in OVERRIDES),
         "nothing else of a config.json can be changed",
-        _own_config,
+        config_overrides("actor_train"),
     ),
     Row(f"{MODEL}.external_lib", note="Name modules of your own in algorithm_modules.", only=(None,)),
     *no_effect("the tokenizer and config.json are those beside the weights", f"{MODEL}.tokenizer_path"),
