@@ -46,7 +46,9 @@ class RopeScaling(ConfigModel):
 
     def parameters(self) -> dict[str, Any]:
         """Return what was said, as a ``config.json`` has it."""
-        return self.model_dump(exclude_none=True)
+        # Read one by one, and not dumped, so that a rehearsal sees that they are read.
+        values = {key: getattr(self, key) for key in type(self).model_fields}
+        return {key: value for key, value in values.items() if value is not None}
 
     def problems(self, path: str) -> Iterator[Problem]:
         """Yield what a kind of scaling needs and lacks, or what another kind reads."""
