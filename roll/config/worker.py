@@ -263,7 +263,7 @@ class WorkerConfig(ConfigModel):
     @property
     def packs(self) -> bool:
         """Whether the samples of a pass are laid end to end."""
-        return self.use_sequence_packing or self.use_remove_padding or self.shares_prefixes
+        return any((self.use_sequence_packing, self.use_remove_padding, self.shares_prefixes))
 
     @property
     def shares_prefixes(self) -> bool:

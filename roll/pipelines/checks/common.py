@@ -67,7 +67,7 @@ def ability_problems(role: str, worker: WorkerConfig) -> Iterator[Problem]:
         yield Problem(f"{role}.share_prefixes", message, "leave it out, or use fsdp_train.", worker.share_prefixes)
     elif worker.packs and not about.packs:
         message = f"{about.name} does not lay sequences end to end."
-        yield Problem(f"{role}.use_sequence_packing", message, "leave it out.", worker.use_sequence_packing)
+        yield Problem(f"{role}.use_sequence_packing", message, "set it to false.", worker.use_sequence_packing)
 
 
 def sampling_problems(config: SamplingConfig) -> Iterator[Problem]:
