@@ -12,7 +12,7 @@ from roll.config.base import ConfigModel
 from roll.config.experience_sync import SyncConfig
 from roll.config.worker import NonNegative, Positive
 
-Mode = Literal["both", "explore", "train", "bench"]
+Mode = Literal["both", "explore", "train", "bench", "serve"]
 
 
 def _place(value: Any) -> Any:
@@ -64,7 +64,8 @@ class ExperienceConfig(ConfigModel):
     follow: Annotated[Path, Field(strict=False)] | None = Field(
         None,
         description="The folder of the run that learns (its `output_dir`). `mode: explore` samples from its newest "
-        "checkpoint; null: the policy stays as it is. `mode: bench` evaluates each of its checkpoints.",
+        "checkpoint, and `mode: serve` answers with it; null: the policy stays as it is. `mode: bench` evaluates each "
+        "of its checkpoints.",
     )
     sync: SyncConfig | None = Field(
         None,

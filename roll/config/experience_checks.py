@@ -68,6 +68,8 @@ class HasExperience(Protocol):
 
 def experience_problems(config: HasExperience) -> Iterator[Problem]:
     """Yield what contradicts the mode."""
+    if config.mode == "serve":
+        return
     if config.mode == "bench":
         yield from _bench_problems(config)
         return
@@ -168,11 +170,14 @@ def experience_cautions(config: HasExperience) -> Iterator[str]:
     store = config.experience
     if store is None:
         return
-    if config.mode != "bench" and store.uses == 1 and (store.cooldown or store.fresh_share is not None):
+    if config.mode not in ("bench", "serve") and store.uses == 1 and (store.cooldown or store.fresh_share is not None):
         yield "experience.cooldown, experience.fresh_share: no effect, each group is used once. Set experience.uses."
     if config.mode == "bench":
         unread = {f"experience.{key}": True for key in store.model_fields_set - {"follow", "checkpoints"}}
         reason = "checkpoints are evaluated, and nothing else (mode: bench)"
+    elif config.mode == "serve":
+        unread = {f"experience.{key}": True for key in store.model_fields_set - {"follow"}}
+        reason = "the policy answers, and nothing else (mode: serve)"
     elif config.mode == "train":
         unread = {
             "experience.follow": store.follow is not None,

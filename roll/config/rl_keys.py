@@ -11,6 +11,7 @@ from roll.config.algorithm import AlgorithmConfig, SamplerCorrection
 from roll.config.experience import ExperienceConfig, Mode
 from roll.config.expert import ExpertConfig
 from roll.config.sampling_keys import SamplingKeys
+from roll.config.serving import ServeConfig
 from roll.config.worker import TrainWorkerConfig, WorkerConfig
 
 _OTHER_ROLES: Final = ("reference", "critic", "reward")
@@ -23,8 +24,9 @@ class RLKeys(SamplingKeys, AlgorithmConfig):
         "both",
         description="`both`: samples and learns, with `experience` also again from what it sampled before; `explore`: "
         "samples into the store `experience`; `train`: learns from what is there; `bench`: evaluates the checkpoints "
-        "of another run as they appear.",
+        "of another run as they appear; `serve`: answers for the policy as the servers of OpenAI and Anthropic do.",
     )
+    serve: ServeConfig = Field(default_factory=ServeConfig, description="Where `mode: serve` answers.")
     experience: ExperienceConfig | None = Field(
         None, description="Where groups lie between what samples and what learns (`mode`); a path alone is a folder."
     )
@@ -39,12 +41,12 @@ class RLKeys(SamplingKeys, AlgorithmConfig):
     @property
     def learns_from_store(self) -> bool:
         """Whether it learns from what other runs sampled, if it learns: nothing is sampled for training."""
-        return self.mode in ("train", "bench")
+        return self.mode in ("train", "bench", "serve")
 
     @property
     def leased_per_step(self) -> int | None:
         """Trajectories that a step learns from, where that is another number than a step samples."""
-        if self.experience is None or self.mode in ("explore", "bench"):
+        if self.experience is None or self.mode in ("explore", "bench", "serve"):
             return None
         return self.experience.train_batch_size
 

@@ -13,8 +13,11 @@ from typing import Any, TypeVar
 from roll.config import RLConfig
 from roll.data.supervised import load_demonstrations
 from roll.experience.errors import StoreError
+from roll.gateway.policy_endpoint import PolicyEndpoint
+from roll.gateway.served import ServedPolicy
+from roll.generation import SamplingParams
 from roll.pipelines.experience.exploring import Explorer
-from roll.pipelines.experience.following import FollowedRun, ListedCheckpoints
+from roll.pipelines.experience.following import FollowedRun, ListedCheckpoints, newer_than
 from roll.pipelines.experience.opening import open_replay, open_store
 from roll.pipelines.experience.people import WaitingForPeople, command_for, shown_place
 from roll.pipelines.experience.replaying import ReplayedGroups
@@ -40,7 +43,8 @@ class RLPipeline(SampledRun[Config]):
     """A run that learns from the scores of what it samples. A pipeline says what (``stream``) and what is evaluated.
 
     With ``experience`` it learns again from what it sampled before. With ``mode: explore`` it fills a store instead of
-    learning, with ``mode: train`` it learns from one, with ``mode: bench`` it evaluates checkpoints of another run.
+    learning, with ``mode: train`` it learns from one, with ``mode: bench`` it evaluates checkpoints of another run,
+    with ``mode: serve`` it answers for its policy.
     """
 
     fails_with = (*SampledRun.fails_with, StoreError)
@@ -50,6 +54,7 @@ class RLPipeline(SampledRun[Config]):
     replayed: ReplayedGroups | None = None
     followed: FollowedRun | ListedCheckpoints | None = None
     requests: SyncRequests | None = None
+    endpoint: PolicyEndpoint | None = None
     _found: bool = True
 
     experts: ExpertRows | None = None
@@ -90,7 +95,9 @@ class RLPipeline(SampledRun[Config]):
         if self.config.mode == "bench":
             assert keys is not None and (keys.follow or keys.checkpoints), "bench without them is refused"
             self.followed = FollowedRun(keys.follow) if keys.follow else ListedCheckpoints(keys.checkpoints)
-        if keys is None or self.followed is not None:
+        if self.config.mode == "serve":
+            self.endpoint = self._endpoint()
+        if keys is None or self.followed is not None or self.endpoint is not None:
             return super().make_stream(sources)
         count = self.config.groups_per_lease
         if self.config.replays:
@@ -108,10 +115,33 @@ class RLPipeline(SampledRun[Config]):
         self.explorer = Explorer(store, keys, count, people)
         return super().make_stream(sources)
 
+    def _endpoint(self) -> PolicyEndpoint:
+        longest = self.config.sequence_length
+        policy = ServedPolicy(
+            renderer=self.core.renderer,
+            generate=self.core.generation.generate,
+            sampling=SamplingParams(longest),
+            sequence_length=longest,
+            overrules=False,
+        )
+        serve = self.config.serve
+        name = serve.name or self.config.exp_name
+        return PolicyEndpoint(policy, name=name, host=serve.host, port=serve.port, key=serve.key)
+
+    async def answer_calls(self, endpoint: PolicyEndpoint) -> None:
+        """Answer until the run is ended, and take newer weights as they appear."""
+        keys = self.config.experience
+        await endpoint.begin()
+        while True:
+            found = await newer_than(self.core.engines.version, None if keys is None else keys.follow)
+            async with endpoint.at_rest():
+                if await to_its_end(asyncio.create_task(self.take_weights(*found))):
+                    self.progress.warning(f"it answers with the weights of step {found[0]} from now on")
+
     @property
     def learns(self) -> bool:
         """Whether this run changes weights."""
-        return self.explorer is None and self.followed is None
+        return self.explorer is None and self.followed is None and self.endpoint is None
 
     def domains(self) -> dict[str, str]:
         """Return the domain of each tag of prompts."""
@@ -123,6 +153,8 @@ class RLPipeline(SampledRun[Config]):
 
     def evaluates(self, step: int) -> bool:
         """Whether there is an evaluation after a step: where checkpoints are evaluated, after each that there is."""
+        if self.endpoint is not None:
+            return False
         return super().evaluates(step) if self.followed is None or not step else self._found
 
     def saves(self, step: int) -> bool:
@@ -153,6 +185,8 @@ class RLPipeline(SampledRun[Config]):
 
         Where it follows another run, wait for the checkpoint of this step instead, and take it, if there is one.
         """
+        if self.endpoint is not None:
+            await self.answer_calls(self.endpoint)
         if self.followed is not None:
             with self.progress.stage("wait"):
                 folder = await self.followed.checkpoint(step)
@@ -220,6 +254,8 @@ class RLPipeline(SampledRun[Config]):
         finally:
             if self.explorer is not None:
                 self.explorer.close()
+            if self.endpoint is not None:
+                self.endpoint.close()
 
     async def save_state(self, folder: Path) -> None:
         """Write what was learned, if anything was."""
@@ -241,6 +277,8 @@ class RLPipeline(SampledRun[Config]):
     def remarks(self) -> Iterator[str]:
         """Say what was read."""
         yield from super().remarks()
+        if self.endpoint is not None:
+            yield from (f"  {line}" for line in self.endpoint.lines())
         if self.stored is not None and self.stored.is_empty and self.config.experience is not None:
             place = shown_place(self.config.experience)
             yield f"  store     {place} is empty: this run waits for one with mode=explore"
@@ -255,6 +293,8 @@ class RLPipeline(SampledRun[Config]):
         policy, step = Path(self.config.model_path("actor_train")).name, self.config.plan().train.short()
         if self.explorer is not None:
             return f"{policy}, explores, {step}"
+        if self.endpoint is not None:
+            return f"{policy}, answers"
         if self.followed is not None:
             return f"{policy}, evaluates the checkpoints of another run"
         return f"{policy}, {self.config.adv_estimator}, {step}{' from a store' if self.stored is not None else ''}"

@@ -48,6 +48,20 @@ class FollowedRun:
             await asyncio.sleep(_LOOK_EVERY)
 
 
+async def newer_than(version: int, folder: Path | None) -> tuple[int, Path]:
+    """Wait for a checkpoint of a run with newer weights than those of a version; return its step and its folder.
+
+    Args:
+        version: The version.
+        folder: The ``output_dir`` of the run; ``None``: there are never newer ones.
+    """
+    while True:
+        found = [] if folder is None else list_checkpoints(folder / CHECKPOINTS)
+        if found and found[-1][0] > version:
+            return found[-1]
+        await asyncio.sleep(_LOOK_EVERY)
+
+
 class ListedCheckpoints:
     """Folders of checkpoints that are evaluated in their order, each as soon as it is there.
 

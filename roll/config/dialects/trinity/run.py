@@ -24,7 +24,7 @@ from roll.config.dialects.trinity.sections import ALGO, ROLLOUT, STORE, distils,
 from roll.config.errors import FixableError
 
 _SECRET: Final = "api_key"
-_MODES: Final = ("both", "explore", "train", "bench")
+_MODES: Final = ("both", "explore", "train", "bench", "serve")
 _LEVELS: Final = ("DEBUG", "INFO", "WARNING", "ERROR", "CRITICAL")
 
 
@@ -58,8 +58,8 @@ def _part_of_folder(value: Any, look: Look) -> Any:
 
 
 def _mode(value: Any, look: Look) -> Any:
-    if value in ("serve", "colocate"):
-        return Impossible(f"no run has the mode {value}", "roll serve answers requests; mode: both samples and trains")
+    if value == "colocate":
+        return Impossible("no run has the mode colocate", "mode: both samples and trains")
     if value not in _MODES:
         raise FixableError("there is no such mode.", f"use {', '.join(_MODES)}.")
     if not samples(look):
@@ -83,7 +83,7 @@ def _devices(value: Any, look: Look) -> Any:
         return placement.together("actor_train")
     size = whole(look(f"{ROLLOUT}.tensor_parallel_size", 1), f"{ROLLOUT}.tensor_parallel_size")
     sampling = whole(look(f"{ROLLOUT}.engine_num", 1), f"{ROLLOUT}.engine_num") * size
-    if look("mode") in ("explore", "bench"):
+    if look("mode") in ("explore", "bench", "serve"):
         return placement.apart({"actor_infer": min(sampling, placement.devices)})
     beside = _beside(look)
     training = placement.devices - sampling - beside
