@@ -20,7 +20,7 @@ RESPONSES = st.one_of(
 
 @settings(max_examples=80, deadline=None)
 @given(
-    st.sampled_from(PLAIN_TAGS),
+    st.sampled_from([tag for tag in PLAIN_TAGS if tag != "Debate"]),  # it takes any text as it is
     st.sampled_from(["<answer>(.*?)</answer>", r"<think>(.*?)</think>\s*<answer>(.*?)</answer>", ""]),
     st.integers(0, 2**63 - 1),
     st.lists(RESPONSES, max_size=15),
