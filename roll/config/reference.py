@@ -45,6 +45,7 @@ from roll.config.rope import RopeScaling
 from roll.config.row_steps import HeldOutConfig, RowSteps
 from roll.config.run import CheckpointConfig, RunConfig
 from roll.config.sampling_keys import DynamicSampling, SamplingKeys
+from roll.config.serving import ServeConfig
 from roll.config.staged import StagedConfig, StageKeys
 from roll.config.tool_use import ToolUse
 from roll.config.tracing import TracingConfig
@@ -74,6 +75,7 @@ _TITLES: dict[type[ConfigModel], str] = {
     ProfileConfig: "`profile`",
     ExperienceConfig: "`experience`",
     SyncConfig: "`sync` of `experience`",
+    ServeConfig: "`serve`",
     OperatorsConfig: "`operators`",
     ExpertConfig: "`expert`",
     WeightSyncConfig: "`weight_sync`",

@@ -395,7 +395,15 @@ _OF_LOCAL: Final = _rules(
 )
 """Keys that are about several processes."""
 
+
+def _does_not_serve(config: RLConfig, role: str) -> bool:
+    return config.mode != "serve"
+
+
+_OF_SERVING: Final = _rules({"serve": "only mode: serve answers calls"}, _does_not_serve)
+
 _RULES: Final = (
+    _OF_SERVING,
     *(_ALGORITHM, _DEPENDENT, _OF_ALL, _OF_ROLES, _OF_ENVIRONMENTS_ONLY, _OF_ENVIRONMENTS),
     *(_OF_PROMPTS, _OF_EXPERTS, _OF_JOINING, _OF_PROMPTS_ONLY, _OF_REWARDS, _OF_LOCAL),
 )
