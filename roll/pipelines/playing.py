@@ -30,6 +30,7 @@ from roll.pipelines.sampling.levels import (
 from roll.pipelines.sampling.prompt_data import load_data
 from roll.pipelines.sampling.prompts import PROMPTS, Prompts
 from roll.pipelines.sampling.stream import Source, load_state
+from roll.schedulers.curriculum import TagCurriculum
 from roll.schedulers.group_stream import StepGroups
 from roll.schedulers.groups import require_some
 from roll.schedulers.levels import Level, LevelPlay
@@ -43,6 +44,7 @@ class PlayingRun(SampledRun[Config]):
     """Plays episodes of environments, in groups that share a level; may answer prompts too, each in its share."""
 
     prompts: Prompts | None = None
+    curriculum: TagCurriculum | None = None
 
     @abstractmethod
     def make_learner(self) -> Learns:

@@ -97,6 +97,8 @@ def number_format(config: TrainerKeys, role: str) -> str:
     chosen: str = config.model_args(role).dtype
     if chosen != "auto":
         return chosen
+    if config.role(role).strategy_args.about.answers_text:
+        return "fp32"  # behind an endpoint the model is elsewhere, and nothing of it is loaded or sent
     source = "actor_train" if role == "actor_infer" else role
     with readable(config, source):
         return own_format(config.model_path(source))

@@ -35,6 +35,7 @@ RUN_ELSEWHERE = {
     "docs/data.md": "tests/data/test_data_page.py",
     "docs/python.md": "tests/e2e/test_notebook.py",
     "docs/extending.md": "tests/docs/test_extending.py",
+    "docs/training_service.md": "tests/service/test_tinker_client.py",
     **{f"docs/from_{name}.md": "tests/docs/test_from_elsewhere.py" for name in ("trl", "verl", "roll")},
 }
 

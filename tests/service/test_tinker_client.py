@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -10,7 +11,7 @@ import tinker
 import torch
 from peft import PeftModel
 from tinker import types
-from training_server import client, serving
+from training_server import KEY, client, serving
 
 from roll.models.loading import load_model, load_tokenizer
 
@@ -39,6 +40,15 @@ def logprobs_of(model: torch.nn.Module, text: str = TEXT) -> torch.Tensor:
     with torch.no_grad():
         logits = model(input_ids=ids[:, :-1]).logits.float()
     return torch.log_softmax(logits, -1).gather(-1, ids[:, 1:, None])[0, :, 0]
+
+
+def test_the_python_of_the_page_runs_as_it_stands(address: str, capsys: pytest.CaptureFixture[str]) -> None:
+    page = Path(__file__).parents[2] / "docs" / "training_service.md"
+    (text,) = re.findall(r"^```python\n(.*?)^```", page.read_text("utf-8"), re.DOTALL | re.MULTILINE)
+    assert "http://127.0.0.1:8000" in text and "tml-…" in text
+    exec(text.replace("http://127.0.0.1:8000", address).replace("tml-…", KEY), {})  # our own documentation
+    losses = [float(line) for line in capsys.readouterr().out.splitlines()]
+    assert len(losses) == 30 and losses[-1] < losses[0] / 4
 
 
 def test_what_the_server_has(service: tinker.ServiceClient) -> None:
