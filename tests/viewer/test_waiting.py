@@ -73,7 +73,7 @@ def test_a_person_finds_looks_and_decides(filled: FolderStore, client: TestClien
     pages = re.findall(r'href="(/waiting/[^"]+)"', listed)
     assert len(pages) == 3 and "<b>" not in listed.replace("&lt;b&gt;", "")
     assert HOSTILE in words(client, pages[0]) and "Push" not in pages[0]
-    assert 'value="0.0, 0.3333333333333333, 0.6666666666666666"' in client.get(pages[0]).text
+    assert 'value="0, 0.333333333333, 0.666666666667"' in client.get(pages[0]).text
     assert [say(client, page, each) for page, each in zip(pages, ("approve", "-,1,-", "reject"), strict=True)] == [
         303
     ] * 3
