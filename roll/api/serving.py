@@ -13,7 +13,7 @@ from transformers import PreTrainedModel
 from roll.api.policy import Policy, load_policy
 from roll.config import ConfigError, Problem
 from roll.config.worker import WorkerConfig
-from roll.gateway.app import APIS, Gateway
+from roll.gateway.app import Gateway, how_to_ask
 from roll.gateway.served import ServedPolicy
 from roll.gateway.server import HOST, listen, server_config
 from roll.gateway.unrecorded import Unrecorded
@@ -79,11 +79,8 @@ def serve(
                     for name, model in models.items()
                 }
                 shown = gateway.open(asked.pop(gateway.model), key, asked)
-                say(f"{gateway.model} answers at {url}; Ctrl-C ends it.")
-                say(f"  export OPENAI_BASE_URL={url}/v1 OPENAI_API_KEY={shown}")
-                say(f"  export ANTHROPIC_BASE_URL={url} ANTHROPIC_API_KEY={shown}")
-                named = f"models {', '.join(models)}" if asked else f"model {gateway.model}"
-                say(f"  {', '.join(APIS)}; {named}, {longest:,} tokens")
+                for line in how_to_ask(list(models), url, shown, longest):
+                    say(line)
                 await uvicorn.Server(server_config(gateway)).serve(sockets=[listener])
 
         asyncio.run(answer())

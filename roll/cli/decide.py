@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 from dataclasses import asdict
-from pathlib import Path
 from typing import Annotated
 
 import typer
@@ -57,7 +56,7 @@ def decide(
         fix = f"roll decide {store} {group or 'GROUP'} approve, reject, or scores such as 1,0,0.5"
         raise ConfigError([Problem("DECISION", message, fix)])
     try:
-        opened = open_place(store if "://" in store else Path(store), patience=10.0)
+        opened = open_place(store, patience=10.0)
         try:
             if group:
                 opened.decide(group, Decision.read(decision))

@@ -13,21 +13,22 @@ def open_place(place: Path | str, *, patience: float) -> ExperienceStore:
     """Open a store that is there.
 
     Args:
-        place: Its folder, or the address of its database.
+        place: Its folder, or the address of its database, which has ``://`` in it.
         patience: Seconds to wait for a database that does not answer.
 
     Raises:
         StoreError: There is none, or it cannot be used.
     """
-    if isinstance(place, str):
+    if isinstance(place, str) and "://" in place:
         try:
             from roll.experience.sql import SqlStore
         except ImportError as error:
             raise StoreError(str(error)) from error
         return SqlStore(place, patience=patience)
-    if not is_store(place):
+    folder = Path(place)
+    if not is_store(folder):
         raise StoreError(
-            f"{place} is no experience store (yet): it has no index. Name the folder that experience.path names, or "
+            f"{folder} is no experience store (yet): it has no index. Name the folder that experience.path names, or "
             "wait until a run has filled it."
         )
-    return FolderStore(place)
+    return FolderStore(folder)

@@ -11,7 +11,7 @@ import hashlib
 import json
 import secrets
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final, Protocol
 
@@ -86,6 +86,15 @@ APIS: Final[Mapping[str, Api]] = {
     "/v1/messages": Api(anthropic_messages.MessagesBody.read, anthropic_messages.error_body),
 }
 """What is answered, by path."""
+
+
+def how_to_ask(models: Sequence[str], url: str, key: str, longest: int) -> Iterator[str]:
+    """Yield what a person needs to ask: the first of the models is the policy itself."""
+    yield f"{models[0]} answers at {url}; Ctrl-C ends it."
+    yield f"  export OPENAI_BASE_URL={url}/v1 OPENAI_API_KEY={key}"
+    yield f"  export ANTHROPIC_BASE_URL={url} ANTHROPIC_API_KEY={key}"
+    named = f"model{'s' if len(models) > 1 else ''} {', '.join(models)}"
+    yield f"  {', '.join(APIS)}; {named}, {longest:,} tokens"
 
 
 @dataclass(slots=True)

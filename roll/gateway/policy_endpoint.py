@@ -6,7 +6,7 @@ import asyncio
 from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager
 
-from roll.gateway.app import APIS, Gateway
+from roll.gateway.app import Gateway, how_to_ask
 from roll.gateway.endpoint import OnLoop
 from roll.gateway.records import Answers, Ask, Asked
 from roll.gateway.served import ServedPolicy
@@ -38,11 +38,8 @@ class PolicyEndpoint:
         self._server = GatewayServer(self._gateway, host, port)
 
     def lines(self) -> Iterator[str]:
-        """Yield what a person needs to ask."""
-        yield f"{self._gateway.model} answers at {self._server.url}; Ctrl-C ends it."
-        yield f"  export OPENAI_BASE_URL={self._server.url}/v1 OPENAI_API_KEY={self._key}"
-        yield f"  export ANTHROPIC_BASE_URL={self._server.url} ANTHROPIC_API_KEY={self._key}"
-        yield f"  {', '.join(APIS)}; model {self._gateway.model}, {self._longest:,} tokens"
+        """Return what a person needs to ask."""
+        return how_to_ask([self._gateway.model], self._server.url, self._key, self._longest)
 
     async def begin(self) -> None:
         """Answer from now on."""

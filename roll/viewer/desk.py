@@ -59,7 +59,7 @@ class Desk:
         path = found.get("path") if isinstance(found, dict) else found
         if run.config().get("mode") not in ("explore", "train") or not path:
             return None
-        return cls(str(path) if "://" in str(path) else Path(path))
+        return cls(str(path))
 
     def listed(self) -> Listed:
         """Return the groups that wait."""

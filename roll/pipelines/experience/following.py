@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Final
 
+from roll.pipelines.experience.syncing import Found, newest
 from roll.runs.layout import CHECKPOINT_STATE, CHECKPOINTS, list_checkpoints
 from roll.runs.outcome import State, state_of
 from roll.schedulers.groups import RolloutError
@@ -48,7 +49,7 @@ class FollowedRun:
             await asyncio.sleep(_LOOK_EVERY)
 
 
-async def newer_than(version: int, folder: Path | None) -> tuple[int, Path]:
+async def newer_than(version: int, folder: Path | None) -> Found:
     """Wait for a checkpoint of a run with newer weights than those of a version; return its step and its folder.
 
     Args:
@@ -56,9 +57,9 @@ async def newer_than(version: int, folder: Path | None) -> tuple[int, Path]:
         folder: The ``output_dir`` of the run; ``None``: there are never newer ones.
     """
     while True:
-        found = [] if folder is None else list_checkpoints(folder / CHECKPOINTS)
-        if found and found[-1][0] > version:
-            return found[-1]
+        found = None if folder is None else newest(folder, version)
+        if found is not None:
+            return found
         await asyncio.sleep(_LOOK_EVERY)
 
 

@@ -37,6 +37,12 @@ def due_version(config: SyncConfig, step: int) -> int:
     return max(0, (step - 1 - config.offset) // config.interval * config.interval)
 
 
+def newest(folder: Path, version: int) -> Found | None:
+    """Return the newest checkpoint of the run of a folder; ``None`` where its weights are not newer than a version."""
+    found = list_checkpoints(folder / CHECKPOINTS)
+    return found[-1] if found and found[-1][0] > version else None
+
+
 class Synchronizer:
     """Says which weights a step of an explorer samples with.
 
@@ -63,18 +69,14 @@ class Synchronizer:
         """
         config = self._config
         if config is None or config.style == "dynamic_by_trainer":
-            return self._newest(version)
+            return newest(self._folder, version)
         if config.style == "fixed":
             due = due_version(config, step)
             return None if due <= version else await self._of(due, version)
         if step == 1 or (step - 1) % config.interval:
             return None
         await self._asked_for(step)
-        return self._newest(version)
-
-    def _newest(self, version: int) -> Found | None:
-        found = list_checkpoints(self._folder / CHECKPOINTS)
-        return found[-1] if found and found[-1][0] > version else None
+        return newest(self._folder, version)
 
     async def _of(self, step: int, version: int) -> Found | None:
         """Wait for the checkpoint of a step; of a run that ended before it, take the last one."""
@@ -90,7 +92,7 @@ class Synchronizer:
                     "run that learns, and let both have the same experience.sync"
                 )
             if over:
-                return self._newest(version)
+                return newest(self._folder, version)
             await self._wait(until, f"a checkpoint of step {step}")
 
     async def _asked_for(self, step: int) -> None:
