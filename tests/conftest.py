@@ -13,6 +13,7 @@ from hypothesis import settings
 
 from roll.config.process import prepare_process
 from roll.envs import ENV_TYPES, TAGS
+from tests.programs import offer_warm_processes
 
 pytest_plugins = ["tests.rings", "tests.sharing", "tests.deadline"]
 
@@ -21,11 +22,16 @@ if importlib.util.find_spec("torch") is None:  # make light
     collect_ignore = [str(path) for path in Path(__file__).parent.rglob("*.py") if with_torch.search(path.read_text())]
 
 prepare_process()
-# Processes that share two cores have one thread each.
-os.environ.setdefault("OMP_NUM_THREADS", "1" if "PYTEST_XDIST_WORKER" in os.environ else "2")
+if "PYTEST_XDIST_WORKER" in os.environ:
+    # Processes that share two cores have one thread each; these inherit the variables of the one that started them.
+    os.environ["OMP_NUM_THREADS"] = "1"
+else:
+    os.environ.setdefault("OMP_NUM_THREADS", "2")
 os.environ["HF_HUB_OFFLINE"] = "1"
 # Wherever a test starts Ray itself: its workers are not to starve beside whatever else runs on the machine.
 os.environ.setdefault("RAY_worker_niceness", "0")
+offer_warm_processes()
+os.environ["RAY_RUNTIME_ENV_HOOK"] = "tests.warm_ray.hook"
 
 # How long an example takes says what else the machine does.
 settings.register_profile("any machine", parent=settings(), deadline=None)

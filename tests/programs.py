@@ -2,21 +2,28 @@
 
 from __future__ import annotations
 
+import atexit
+import fcntl
+import hashlib
 import json
 import os
 import select
+import shutil
 import signal
 import socket
 import subprocess
 import sys
 import tempfile
 from collections.abc import Mapping, Sequence
-from functools import cache
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[1]
 # Read when libraries are loaded or Python starts: with other values the warm process cannot stand for a new one.
 _AT_IMPORT = ("OMP_NUM_THREADS", "GOMP_SPINCOUNT", "PYTHONHASHSEED", "PYTHONWARNINGS", "PYTHONDEVMODE")
+FOLDER_VARIABLE = "ROLL_TEST_WARM"
+"""Environment variable: the folder where the warm processes of these tests listen."""
+OWNER_VARIABLE = "ROLL_TEST_OWNER"
+"""Environment variable: the process that they end with."""
 
 
 class WarmProgram:
@@ -57,22 +64,52 @@ class WarmProgram:
         return line.decode()
 
 
-@cache
-def _server(environment: tuple[tuple[str, str], ...]) -> socket.socket:
-    """A warm process, which ends with this one."""
-    ours, theirs = socket.socketpair()
+def connect(kind: str, environment: Mapping[str, str]) -> socket.socket:
+    """Return a connection to a warm process, which is started if none listens yet and ends with the tests.
+
+    Args:
+        kind: What it has imported: a key of ``warm_server.IMPORTS``.
+        environment: Of what is to be forked.
+    """
+    at_import = {"OMP_NUM_THREADS": "1", **{name: environment[name] for name in _AT_IMPORT if name in environment}}
+    named = hashlib.sha256(repr((kind, sorted(at_import.items()))).encode()).hexdigest()[:16]
+    address = Path(os.environ[FOLDER_VARIABLE]) / named
+    with open(address.with_suffix(".lock"), "w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        connection = socket.socket(socket.AF_UNIX)
+        try:
+            connection.connect(str(address))
+        except OSError:
+            _start(kind, address, at_import)
+            connection.connect(str(address))
+    return connection
+
+
+def _start(kind: str, address: Path, at_import: Mapping[str, str]) -> None:
+    address.unlink(missing_ok=True)
     # The code beside these tests, whichever copy of it is installed.
-    variables = {**os.environ, **dict(environment), "PYTHONPATH": str(ROOT)}
-    with theirs:
-        subprocess.Popen(
-            [sys.executable, str(ROOT / "tests" / "warm_server.py"), str(theirs.fileno())],
-            cwd=ROOT,
-            env=variables,
-            stdin=subprocess.DEVNULL,
-            pass_fds=[theirs.fileno()],
-        )
-    assert ours.recv(64) == b"ready\n", "the warm process did not start; what it said is above"
-    return ours
+    variables = {**os.environ, **at_import, "PYTHONPATH": str(ROOT)}
+    readable, writable = os.pipe()
+    words = [sys.executable, str(ROOT / "tests" / "warm_server.py"), kind, str(address)]
+    subprocess.run(
+        [*words, os.environ[OWNER_VARIABLE], str(writable)],
+        cwd=ROOT,
+        env=variables,
+        stdin=subprocess.DEVNULL,
+        pass_fds=[writable],
+        start_new_session=True,
+        check=True,
+    )
+    os.close(writable)
+    with open(readable, "rb") as said:
+        assert said.read() == b"ready", "the warm process did not start; what it said is above"
+
+
+def offer_warm_processes() -> None:
+    """Make a place for warm processes, which end with this one."""
+    os.environ[OWNER_VARIABLE] = str(os.getpid())
+    os.environ[FOLDER_VARIABLE] = folder = tempfile.mkdtemp(prefix="roll-warm-")
+    atexit.register(shutil.rmtree, folder, ignore_errors=True)
 
 
 def can_fork(words: Sequence[str]) -> bool:
@@ -93,13 +130,25 @@ def fork(
         terminal: Whether ``streams`` is a terminal, which then controls a session of its own.
     """
     assert can_fork(words), words
-    at_import = {"OMP_NUM_THREADS": "1", **{name: environment[name] for name in _AT_IMPORT if name in environment}}
-    server = _server(tuple(sorted(at_import.items())))
-    request = {"words": list(words[1:]), "cwd": str(cwd), "environment": dict(environment), "terminal": terminal}
-    ours, theirs = socket.socketpair()
-    with theirs:
-        socket.send_fds(server, [json.dumps(request).encode()], [*streams, theirs.fileno()])
-    return WarmProgram(ours)
+    return start("program", words[1:], cwd, environment, streams, terminal=terminal)
+
+
+def start(
+    kind: str,
+    words: Sequence[str],
+    cwd: Path,
+    environment: Mapping[str, str],
+    streams: Sequence[int],
+    *,
+    terminal: bool = False,
+) -> WarmProgram:
+    """Fork from the warm process of a kind; ``words`` are those behind ``python``. See :func:`fork`."""
+    connection = connect(kind, environment)
+    request = {"words": list(words), "cwd": str(cwd), "environment": dict(environment), "terminal": terminal}
+    message = json.dumps(request).encode()
+    socket.send_fds(connection, [len(message).to_bytes(8)], list(streams))
+    connection.sendall(message)
+    return WarmProgram(connection)
 
 
 def run(

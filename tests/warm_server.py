@@ -17,11 +17,12 @@ import signal
 import socket
 import sys
 import types
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-IMPORTS = (
+PROGRAM = (
     "concurrent.futures.process",
     "numpy.random",
     "hydra.core.global_hydra",
@@ -44,13 +45,28 @@ IMPORTS = (
 )
 
 # What some of our environments have not. Accelerate imports DeepSpeed where it is installed to save a model.
-MORE_IMPORTS = (
+MORE = (
     "datasets",
     "pandas",
     "torch.utils.tensorboard",
     "deepspeed",
     "transformers.models.bloom.modeling_bloom",
 )
+# Not Ray itself: it reads its variables when it is imported.
+WORKER = (
+    "roll.workers.classes",
+    "roll.workers.engine",
+    "roll.workers.environment",
+    "roll.workers.reward",
+    "roll.workers.train",
+    "megatron.core.models.gpt",
+    "megatron.core.optimizer",
+)
+IMPORTS: Mapping[str, tuple[tuple[str, ...], tuple[str, ...]]] = {
+    "program": (PROGRAM, MORE),
+    "ray worker": (PROGRAM, (*MORE, *WORKER)),
+}
+"""What each kind of warm process imports, and what of it only where it is installed."""
 # The allocator of pyarrow: it takes its locks before a fork and gives them back in both processes.
 SAFE_THREADS = {"jemalloc_bg_thd"}
 
@@ -66,8 +82,8 @@ class Request:
     terminal: bool
 
 
-def serve(control: socket.socket) -> Request:
-    """Fork for every request; returns in the child only. Ends with the one who asks."""
+def serve(listener: socket.socket, owner: int) -> Request:
+    """Fork for every request; returns in the child only. Ends with the process ``owner``."""
     wake, woken = socket.socketpair()
     for end in (wake, woken):
         end.setblocking(False)
@@ -75,26 +91,49 @@ def serve(control: socket.socket) -> Request:
     signal.signal(signal.SIGCHLD, lambda number, frame: None)
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C of the terminal of the tests is for the programs
     running: dict[int, socket.socket] = {}
+    end_of_owner = os.pidfd_open(owner)
     while True:
-        for ready in select.select([control, wake], [], [])[0]:
+        for ready in select.select([listener, wake, end_of_owner, *running.values()], [], [])[0]:
             if ready is wake:
                 wake.recv(4096)
                 _tell_of_ends(running)
-                continue
-            message, streams, _, _ = socket.recv_fds(control, 1 << 20, 4)
-            if not message:
+            elif ready is listener:
+                connection, _ = listener.accept()
+                request = _receive(connection)
+                if request is None:
+                    connection.close()
+                    continue
+                if child := os.fork():
+                    running[child] = connection
+                    connection.send(f"{child}\n".encode())
+                    for stream in request.streams:
+                        os.close(stream)
+                    continue
+                signal.set_wakeup_fd(-1)
+                for one in (listener, wake, woken, connection, *running.values()):
+                    one.close()
+                os.close(end_of_owner)
+                return request
+            elif ready == end_of_owner:
                 sys.exit(0)
-            answer = socket.socket(fileno=streams.pop())
-            if child := os.fork():
-                running[child] = answer
-                answer.send(f"{child}\n".encode())
-                for stream in streams:
-                    os.close(stream)
-                continue
-            signal.set_wakeup_fd(-1)
-            for one in (control, wake, woken, answer, *running.values()):
-                one.close()
-            return Request(**json.loads(message), streams=streams)
+            else:
+                _end_what_nobody_waits_for(running, ready)
+
+
+def _receive(connection: socket.socket) -> Request | None:
+    """Read what is asked for, if anything is: some only see whether the server is there."""
+    length, streams, _, _ = socket.recv_fds(connection, 8, 4)
+    if not length:
+        return None
+    with connection.makefile("rb") as message:
+        return Request(**json.loads(message.read(int.from_bytes(length))), streams=streams)
+
+
+def _end_what_nobody_waits_for(running: dict[int, socket.socket], connection: socket.socket) -> None:
+    """End the program of a connection that was closed at the other end, as one that its shell was killed of."""
+    for child in [child for child, one in running.items() if one is connection]:
+        running.pop(child).close()
+        os.kill(child, signal.SIGKILL)
 
 
 def _tell_of_ends(running: dict[int, socket.socket]) -> None:
@@ -102,8 +141,9 @@ def _tell_of_ends(running: dict[int, socket.socket]) -> None:
         child, status = os.waitpid(-1, os.WNOHANG)
         if not child:
             return
-        with running.pop(child) as answer:
-            answer.send(f"{os.waitstatus_to_exitcode(status)}\n".encode())
+        if child in running:
+            with running.pop(child) as answer, contextlib.suppress(OSError):
+                answer.send(f"{os.waitstatus_to_exitcode(status)}\n".encode())
 
 
 def become(request: Request, path: list[str]) -> tuple[types.CodeType, dict[str, Any]]:
@@ -113,6 +153,7 @@ def become(request: Request, path: list[str]) -> tuple[types.CodeType, dict[str,
     if request.terminal:
         os.login_tty(request.streams[0])
     else:
+        os.setpgid(0, 0)  # Ray ends the process group of each of its workers
         for number, stream in enumerate(request.streams):
             os.dup2(stream, number)
             os.close(stream)
@@ -150,13 +191,14 @@ def _module(main: types.ModuleType, name: str) -> types.CodeType:
     return compile(Path(spec.origin).read_bytes(), spec.origin, "exec")
 
 
-def listen(control: socket.socket) -> tuple[types.CodeType, dict[str, Any]]:
+def listen(kind: str, address: str, owner: int, ready: int) -> tuple[types.CodeType, dict[str, Any]]:
     """Import, and wait for programs; returns in the process of each."""
     path = [entry for entry in sys.path if entry not in ("", str(Path(__file__).resolve().parent))]
     sys.path[:] = path
-    for name in IMPORTS:
+    needed, more = IMPORTS[kind]
+    for name in needed:
         importlib.import_module(name)
-    for name in MORE_IMPORTS:
+    for name in more:
         with contextlib.suppress(ImportError):
             importlib.import_module(name)
     threads = [(task / "comm").read_text().strip() for task in Path("/proc/self/task").iterdir()][1:]
@@ -164,11 +206,17 @@ def listen(control: socket.socket) -> tuple[types.CodeType, dict[str, Any]]:
         sys.exit(f"threads run after the imports, and a fork may leave their locks held for ever: {threads}")
     gc.collect()
     gc.freeze()  # what was imported is no garbage: a fork that looks at it copies its pages
-    control.send(b"ready\n")
-    return become(serve(control), path)
+    listener = socket.socket(socket.AF_UNIX)
+    listener.bind(address)
+    listener.listen(64)
+    os.write(ready, b"ready")
+    os.close(ready)
+    return become(serve(listener, owner), path)
 
 
 if __name__ == "__main__":
+    if os.fork():
+        os._exit(0)  # no child of who started it: a driver of Ray kills its children at its end
     # At the top of the stack, so that an error, an exit or Ctrl-C ends the program as it ends any other.
-    code, names = listen(socket.socket(fileno=int(sys.argv[1])))
+    code, names = listen(sys.argv[1], sys.argv[2], int(sys.argv[3]), int(sys.argv[4]))
     exec(code, names)
