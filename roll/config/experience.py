@@ -23,15 +23,21 @@ def _place(value: Any) -> Any:
 class ExperienceConfig(ConfigModel):
     """A store of groups, which one program fills and another one learns from."""
 
-    type: Literal["folder", "sql"] = Field(
+    type: Literal["folder", "sql", "ray"] = Field(
         "folder",
-        description="Kind of store: `folder`, on a disk that both programs see; `sql`, in PostgreSQL or SQLite.",
+        description="Kind of store: `folder`, on a disk that both programs see; `sql`, in PostgreSQL or SQLite; `ray`, "
+        "in a Ray cluster that both programs join (`RAY_ADDRESS`).",
     )
+    name: str | None = Field(
+        None, min_length=1, description="`type: ray`: what the store is called; programs of one name share it."
+    )
+    namespace: str = Field("roll", min_length=1, description="`type: ray`: the namespace of Ray that knows its name.")
     path: Annotated[Path | str, BeforeValidator(_place)] | None = Field(
         None,
         description="Its folder, or the address of its database (`postgresql://user@host/database`, `sqlite:///file`); "
         "or, with `mode: train`, the folder of a finished run, to learn from what it sampled. With `mode: both` the "
-        "run keeps its own, `replay` in its `output_dir`.",
+        "run keeps its own, `replay` in its `output_dir`. With `type: ray`, a folder on the machine of the program "
+        "that comes first, where groups outlive a process that is killed; null: they lie in Ray's object store.",
     )
     reader: str = Field("train", min_length=1, description="Who learns from it: each reader gets every group.")
     uses: Positive = Field(1, description="How often each group is learned from.")

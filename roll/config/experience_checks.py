@@ -79,7 +79,7 @@ def experience_problems(config: HasExperience) -> Iterator[Problem]:
         if config.experience is not None:
             yield from _replay_problems(config, config.experience)
         return
-    if config.experience is None or config.experience.path is None:
+    if config.experience is None or (config.experience.path is None and config.experience.type != "ray"):
         message = f"mode: {config.mode} needs a store between what samples and what learns."
         yield Problem("experience", message, "name a folder: experience: output/experience.")
     if config.mode == "train" and config.async_generation_ratio > 0:
@@ -110,12 +110,7 @@ def _lease_problems(config: HasExperience, store: ExperienceConfig) -> Iterator[
 
 def _store_problems(config: HasExperience, store: ExperienceConfig) -> Iterator[Problem]:
     """Yield what contradicts itself in the keys of a store."""
-    if store.type == "folder" and isinstance(store.path, str):
-        message = "this is the address of a database."
-        yield Problem("experience.type", message, "set it to sql, or leave it out.", store.type)
-    if store.type == "sql" and isinstance(store.path, Path):
-        fix = "write it as postgresql://user@host/database or sqlite:///file."
-        yield Problem("experience.path", "a store of type sql has an address.", fix, str(store.path))
+    yield from _place_problems(config.mode, store)
     if store.checkpoints:
         message = "only mode: bench evaluates a list of checkpoints."
         yield Problem("experience.checkpoints", message, "leave it out.", [str(path) for path in store.checkpoints])
@@ -131,6 +126,32 @@ def _store_problems(config: HasExperience, store: ExperienceConfig) -> Iterator[
     if config.mode == "train" and sync.style == "fixed" and config.checkpoint_config.keep < sync.kept:
         message = f"an explorer may be so far behind that it needs one of the newest {sync.kept} checkpoints."
         yield Problem("checkpoint_config.keep", message, f"set it to {sync.kept}.", config.checkpoint_config.keep)
+
+
+def _place_problems(mode: Mode, store: ExperienceConfig) -> Iterator[Problem]:
+    """Yield what contradicts itself in where a store is."""
+    if store.type == "folder" and isinstance(store.path, str):
+        message = "this is the address of a database."
+        yield Problem("experience.type", message, "set it to sql, or leave it out.", store.type)
+    if store.type == "sql" and isinstance(store.path, Path):
+        fix = "write it as postgresql://user@host/database or sqlite:///file."
+        yield Problem("experience.path", "a store of type sql has an address.", fix, str(store.path))
+    if store.type != "ray":
+        for key in sorted(store.model_fields_set & {"name", "namespace"}):
+            message = f"only a store of type ray has one; this is a store of type {store.type}."
+            yield Problem(
+                f"experience.{key}", message, "leave it out, or set experience.type=ray.", getattr(store, key)
+            )
+        return
+    if isinstance(store.path, str):
+        message = "a store of type ray is in a Ray cluster, and this is the address of a database."
+        yield Problem("experience.path", message, "leave it out, or set experience.type=sql.", store.path)
+    if mode == "both":
+        message = "a run that samples and learns keeps its groups to itself."
+        yield Problem("experience.type", message, "leave it out, or set mode: explore or mode: train.", store.type)
+    elif store.name is None:
+        message = "programs find a store in a Ray cluster by its name, and it has none."
+        yield Problem("experience.name", message, "name it in both programs: experience.name=my_store.")
 
 
 def _bench_problems(config: HasExperience) -> Iterator[Problem]:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import logging
 import os
-import socket
 from collections.abc import Mapping
 from pathlib import Path
 
@@ -24,12 +23,8 @@ from roll.distributed.placement import (
     startable,
 )
 from roll.distributed.ray_group import RayGroup, Site
+from roll.distributed.ray_joining import join, named_cluster
 from roll.distributed.worker_group import WorkerGroup, WorkerSpec
-
-ADDRESS_VARIABLE = "RAY_ADDRESS"
-"""Environment variable with the address of a running cluster; without it, Ray is started on this machine."""
-
-_CONNECT_TIMEOUT = 10.0
 
 
 class RayCluster:
@@ -120,34 +115,15 @@ def cluster_resources() -> ClusterResources:
 
 def _start_ray(plan: ClusterPlan) -> None:
     os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
-    address = os.environ.get(ADDRESS_VARIABLE)
+    address = named_cluster()
     if address:
-        _join(address)
+        join(address)
         return
     # Ray's workers would be nicer than anything else on the machine, as if they were background jobs.
     os.environ.setdefault("RAY_worker_niceness", "0")
     needed = sum(plan.cpus(node) for node in range(plan.nodes))
     # "local" starts Ray even where somebody else's runs on this machine; without it, Ray would join that one.
     ray.init("local", num_cpus=max(needed, os.cpu_count() or 1), include_dashboard=False, logging_level=logging.WARNING)
-
-
-def _join(address: str) -> None:
-    """Join a running cluster.
-
-    Raises:
-        RunError: If none answers there.
-    """
-    try:
-        host, _, port = address.rpartition(":")
-        if host and port.isdecimal():
-            # Ray itself would wait for minutes, with messages about its inner workings.
-            socket.create_connection((host, int(port)), timeout=_CONNECT_TIMEOUT).close()
-        ray.init(address, logging_level=logging.WARNING)
-    except (OSError, ValueError) as error:
-        raise RunError(
-            f"No Ray cluster answers at {ADDRESS_VARIABLE}={address}: {error} Start it there (ray start --head "
-            "--port=6379), correct the variable (host:port of the head), or unset it to run on this machine alone."
-        ) from error
 
 
 async def _reserve(plan: ClusterPlan, timeout: float) -> PlacementGroup:

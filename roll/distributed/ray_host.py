@@ -77,6 +77,10 @@ class DriverPlace:
         """Take them over, as far as the folders are on this machine."""
         if Path(self.folder).is_dir():
             os.chdir(self.folder)
+        self.share_modules()
+
+    def share_modules(self) -> None:
+        """Find the driver's modules, as far as they are on this machine."""
         sys.path += [path for path in self.module_paths if path not in sys.path and Path(path).exists()]
 
 

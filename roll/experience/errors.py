@@ -21,8 +21,11 @@ class SegmentError(StoreError):
     """
 
     def __init__(self, path: Path, why: str) -> None:
-        self.path = path
-        super().__init__(
-            f"{path}, which holds groups of an experience store, {why}. Put back the file as it was written (the index "
-            "of the store refers to it), or go on with an empty store in another folder."
+        super().__init__(path, why)
+        self.path, self._why = path, why
+
+    def __str__(self) -> str:
+        return (
+            f"{self.path}, which holds groups of an experience store, {self._why}. Put back the file as it was written "
+            "(the index of the store refers to it), or go on with an empty store in another folder."
         )

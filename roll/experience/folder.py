@@ -140,7 +140,8 @@ class FolderStore(IndexedStore):
         """Return what the content of a segment was when it came in; ``None`` if there is no such segment."""
         return self._index.digest(path)
 
-    def _groups(self, found: Sequence[Indexed]) -> list[TrajectoryGroup]:
+    def groups_of(self, found: Sequence[Indexed]) -> list[TrajectoryGroup]:
+        """Return groups of the index, as they were appended."""
         with self._reading:
             members = self._members(found)
         return [group_of(each, members[each.number]) for each in found]

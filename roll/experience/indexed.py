@@ -29,8 +29,13 @@ class IndexedStore(ABC):
         self._index = index
         self._reader = reader
 
+    @property
+    def index(self) -> Index:
+        """What knows which groups there are, and who was given which."""
+        return self._index
+
     @abstractmethod
-    def _groups(self, found: Sequence[Indexed]) -> list[TrajectoryGroup]:
+    def groups_of(self, found: Sequence[Indexed]) -> list[TrajectoryGroup]:
         """Return groups of the index, as they were appended."""
 
     def lease(self, count: int, step: int) -> Lease | None:
@@ -42,7 +47,7 @@ class IndexedStore(ABC):
         found = self._index.lease(self._reader, count, step)
         if found is None:
             return None
-        pairs = list(zip(found, self._groups(found), strict=True))
+        pairs = list(zip(found, self.groups_of(found), strict=True))
         given = [(each, with_scores(replace(group, waits=False), each.replaced)) for each, group in pairs]
         return lease_of(step, given)
 
@@ -56,7 +61,7 @@ class IndexedStore(ABC):
         Raises:
             ReviewError: There is none of this id, or it never waited.
         """
-        (group,) = self._groups([self._index.reviewed(group_id)])
+        (group,) = self.groups_of([self._index.reviewed(group_id)])
         return group
 
     def decide(self, group_id: str, decision: Decision) -> None:

@@ -44,7 +44,8 @@ class MemoryStore(IndexedStore):
             self._kept |= {group.group_id: pickle.dumps(group, pickle.HIGHEST_PROTOCOL) for group in new}
             return len(self._index.add(entries_of(new, policy_version)))
 
-    def _groups(self, found: Sequence[Indexed]) -> list[TrajectoryGroup]:
+    def groups_of(self, found: Sequence[Indexed]) -> list[TrajectoryGroup]:
+        """Return groups of the index, as they were appended."""
         return [pickle.loads(self._kept[each.entry.group_id]) for each in found]
 
     def close(self) -> None:

@@ -244,7 +244,8 @@ class SqlStore(IndexedStore):
                 )
         return len(kept)
 
-    def _groups(self, found: Sequence[Indexed]) -> list[TrajectoryGroup]:
+    def groups_of(self, found: Sequence[Indexed]) -> list[TrajectoryGroup]:
+        """Return groups of the index, as they were appended."""
         with self._reading:
             return [group_of(each, self._members(each)) for each in found]
 

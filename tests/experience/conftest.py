@@ -6,10 +6,18 @@ from collections.abc import Iterator
 
 import pytest
 from postgres import Server, postgres
+from ray_session import Session, ray_session
 
 
 @pytest.fixture(scope="session")
 def server() -> Iterator[Server]:
     """A real server of PostgreSQL."""
     with postgres() as running:
+        yield running
+
+
+@pytest.fixture(scope="session")
+def session() -> Iterator[Session]:
+    """A real session of Ray."""
+    with ray_session() as running:
         yield running

@@ -12,6 +12,7 @@ from pathlib import Path
 
 import pytest
 from postgres import needs_postgres
+from ray_session import ray_store
 
 from roll.experience.base import ExperienceStore, Reader, StoreCounts
 from roll.experience.folder import FolderStore
@@ -27,14 +28,28 @@ IN_POSTGRESQL = pytest.param(
     "postgresql", marks=[pytest.mark.processes, pytest.mark.exhaustive, needs_postgres], id="postgresql"
 )
 IN_SQLITE = pytest.param("sqlite", marks=pytest.mark.exhaustive, id="sqlite")
-KINDS = ("memory", "folder", IN_SQLITE, IN_POSTGRESQL)
+IN_RAY = [
+    pytest.param(kind, marks=[pytest.mark.processes, pytest.mark.exhaustive], id=kind.replace(" ", "-"))
+    for kind in ("ray", "ray with a folder")
+]
+KINDS = ("memory", "folder", IN_SQLITE, IN_POSTGRESQL, *IN_RAY)
 """Every kind of store."""
 
 
-def opener(kind: str, folder: Path, new_database: Callable[[], str] | None = None) -> Opened:
-    """Return what opens a store of a kind, again and again."""
+def opener(kind: str, folder: Path, new_place: Callable[[], str] | None = None) -> Opened:
+    """Return what opens a store of a kind, again and again.
+
+    Args:
+        kind: The kind.
+        folder: Where it may keep files.
+        new_place: Makes a database, or a name in Ray, where the kind has one.
+    """
+    if kind.startswith("ray"):
+        assert new_place is not None
+        name = f"ray:{new_place()}" + (f":{folder / 'store'}" if kind != "ray" else "")
+        return lambda *reader, **options: ray_store(name, Reader(*reader, **options))
     if kind in ("sqlite", "postgresql"):
-        address = f"sqlite:///{folder / 'store.sqlite'}" if new_database is None else new_database()
+        address = f"sqlite:///{folder / 'store.sqlite'}" if new_place is None else new_place()
         return lambda *reader, **options: SqlStore(address, Reader(*reader, **options))
     if kind == "folder":
         return lambda *reader, **options: FolderStore(folder / "store", Reader(*reader, **options))

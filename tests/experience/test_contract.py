@@ -1,4 +1,4 @@
-"""What every experience store promises: in memory, in a folder, in SQLite, in PostgreSQL."""
+"""What every experience store promises: in memory, in a folder, in SQLite, in PostgreSQL, in a Ray cluster."""
 
 from __future__ import annotations
 
@@ -27,11 +27,13 @@ from roll.trajectories.model import Status, Trajectory, TrajectoryGroup, Turn
 
 @pytest.fixture(params=KINDS)
 def opened(request: pytest.FixtureRequest, tmp_path: Path) -> Opened:
-    return opener(request.param, tmp_path, new_database(request.param, request))
+    return opener(request.param, tmp_path, new_place(request.param, request))
 
 
-def new_database(kind: str, request: pytest.FixtureRequest) -> Callable[[], str] | None:
-    """Return what makes a database for a kind of store that needs a server."""
+def new_place(kind: str, request: pytest.FixtureRequest) -> Callable[[], str] | None:
+    """Return what makes a database, or a name, for a kind of store that needs a server or a cluster."""
+    if kind.startswith("ray"):
+        return request.getfixturevalue("session").new_name
     return request.getfixturevalue("server").new_database if kind == "postgresql" else None
 
 
@@ -310,12 +312,12 @@ class Machine(RuleBasedStateMachine):
     """Any order of calls, kills among them, says the same as a model of plain lists."""
 
     kind: str
-    new_database: Callable[[], str] | None = None
+    new_place: Callable[[], str] | None = None
 
     def __init__(self) -> None:
         super().__init__()
         self.folder = tempfile.TemporaryDirectory()
-        self.open = opener(self.kind, Path(self.folder.name), type(self).new_database)
+        self.open = opener(self.kind, Path(self.folder.name), type(self).new_place)
         self.stores = {name: self.open_for(reader) for name, reader in READERS.items()}
         self.killed: list[Any] = []
         self.model = Model()
@@ -428,6 +430,6 @@ class Machine(RuleBasedStateMachine):
 @pytest.mark.long
 @pytest.mark.parametrize("kind", KINDS)
 def test_any_order_of_calls_gives_what_the_model_gives(kind: str, request: pytest.FixtureRequest) -> None:
-    machine = type("MachineOfKind", (Machine,), {"kind": kind, "new_database": new_database(kind, request)})
-    examples = {"memory": 120, "folder": 50}.get(kind, 25)
+    machine = type("MachineOfKind", (Machine,), {"kind": kind, "new_place": new_place(kind, request)})
+    examples = {"memory": 120, "folder": 50, "ray": 12, "ray with a folder": 12}.get(kind, 25)
     run_state_machine_as_test(machine, settings=settings(max_examples=examples, stateful_step_count=30, deadline=None))

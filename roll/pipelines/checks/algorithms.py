@@ -14,7 +14,7 @@ from roll.algorithms.registry import LOSSES, Entry, Kind, registry
 from roll.common.registry import UnknownNameError
 from roll.config import Problem, RLConfig, RLVRConfig
 from roll.config.errors import choose_from
-from roll.pipelines.experience.opening import priority_problems
+from roll.pipelines.experience.opening import cluster_problems, priority_problems
 from roll.pipelines.learning.algorithm_options import (
     estimator_keys,
     estimator_options,
@@ -75,6 +75,8 @@ def algorithm_problems(config: RLConfig) -> Iterator[Problem]:
     given = LOSS_INPUTS | (EXPERT_INPUTS if config.expert else set())
     yield from _choice_problems(config, "loss", "policy_loss", config.policy_loss_name, given)
     yield from priority_problems(config.experience)
+    if config.mode in ("explore", "train"):
+        yield from cluster_problems(config.experience)
     yield from _unread_expert_problems(config)
     yield from _joining_problems(config)
     limit = config.response_limit

@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterator
 from dataclasses import replace
+from importlib.util import find_spec
 from pathlib import Path
+from typing import Final
 
 from roll.common.registry import UnknownNameError
 from roll.config import ConfigError, Problem
+from roll.config.errors import Absent
 from roll.config.experience import ExperienceConfig
 from roll.experience.adopt import adopt_run
 from roll.experience.base import ExperienceStore, Reader
@@ -18,6 +22,9 @@ from roll.runs.layout import REPLAY, TRAJECTORIES
 
 INSIDE_A_RUN = "experience"
 """Folder of the store that refers to what a run sampled, inside that run's own."""
+
+
+_RAY_ADDRESS: Final = "RAY_ADDRESS"
 
 
 def priority_problems(config: ExperienceConfig | None) -> Iterator[Problem]:
@@ -55,6 +62,31 @@ def open_replay(config: ExperienceConfig, output_dir: Path, fresh_share: float) 
     return FolderStore(output_dir / REPLAY, replace(reader_of(config), fresh_share=fresh_share))
 
 
+def cluster_problems(config: ExperienceConfig | None) -> Iterator[Problem]:
+    """Yield what a store in a Ray cluster lacks on this machine."""
+    if config is None or config.type != "ray":
+        return
+    if find_spec("ray") is None:
+        fix = "pip install 'roll-rl[ray]', or name a folder."
+        yield Absent("experience.type", "the Python package ray is not installed.", fix, config.type)
+    elif not os.environ.get(_RAY_ADDRESS):
+        message = f"its store is in a Ray cluster that both programs join, and {_RAY_ADDRESS} names none."
+        fix = f"start one (ray start --head --port=6379), and set {_RAY_ADDRESS}=127.0.0.1:6379 for both programs."
+        yield Absent("experience.type", message, fix, config.type)
+
+
+def _in_ray(config: ExperienceConfig, reader: Reader) -> ExperienceStore:
+    from roll.distributed.ray_store import RayStore
+
+    folder = config.path
+    assert config.name is not None and not isinstance(folder, str), "a store in Ray without a name is refused"
+    if folder is not None and (folder / TRAJECTORIES).is_dir():
+        message = "it is the folder of a run; a store in Ray keeps its groups in one of its own."
+        fix = "name another one, or leave out experience.type and experience.name to learn from what the run left."
+        raise ConfigError([Problem("experience.path", message, fix, str(folder))])
+    return RayStore(config.name, reader, namespace=config.namespace, folder=folder)
+
+
 def _in_database(address: str, reader: Reader) -> ExperienceStore:
     try:
         from roll.experience.sql import SqlStore
@@ -73,9 +105,13 @@ def open_store(config: ExperienceConfig, *, learns: bool, needs_baselines: bool)
 
     Raises:
         ConfigError: What is there is not what the run needs.
+        RunError: No Ray cluster answers.
+        StoreError: It cannot be used.
     """
-    assert config.path is not None, "such a mode without a path is refused"
     reader = reader_of(config)
+    if config.type == "ray":
+        return _in_ray(config, reader)
+    assert config.path is not None, "such a mode without a path is refused"
     if isinstance(config.path, str):
         return _in_database(config.path, reader)
     if learns and (config.path / TRAJECTORIES).is_dir():

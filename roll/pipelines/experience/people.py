@@ -23,11 +23,15 @@ def review_metrics(counts: StoreCounts) -> dict[str, float]:
 def shown_place(config: ExperienceConfig) -> str:
     """Return where a store is, without the name and password that an address may have."""
     path = config.path
+    if config.type == "ray":
+        return f"{config.name} in the Ray cluster"
     return path.rpartition("@")[2] if isinstance(path, str) else str(path)
 
 
 def command_for(config: ExperienceConfig) -> str:
     """Return what a person calls to look at the groups that wait."""
+    if config.type == "ray":
+        return f"roll view {config.path} on the machine of the store"
     if isinstance(config.path, str):
         return "roll view with the output_dir of the run that explores, or roll decide with experience.path"
     return f"roll view {config.path}"

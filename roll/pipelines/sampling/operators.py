@@ -29,9 +29,19 @@ def operator_problems(config: GradedKeys) -> Iterator[Problem]:
                 yield Problem(f"{path}.{index}.name", sentence(error), "use a known name.", each.name)
             except ValueError as error:
                 yield Problem(f"{path}.{index}.args", sentence(error), "correct it.", each.args)
-            if each.name == "human_review" and on == "experience" and _learns_at_once(config):
-                message = "groups wait for people in a store between two programs, and this run has none."
-                yield Problem(f"{path}.{index}.name", message, "use mode: explore and mode: train.", each.name)
+            if each.name == "human_review" and on == "experience":
+                yield from _review_problems(config, f"{path}.{index}.name")
+
+
+def _review_problems(config: GradedKeys, path: str) -> Iterator[Problem]:
+    """Yield what is in the way of groups that wait for people."""
+    if _learns_at_once(config):
+        message = "groups wait for people in a store between two programs, and this run has none."
+        yield Problem(path, message, "use mode: explore and mode: train.", "human_review")
+    elif isinstance(config, RLConfig) and config.experience is not None and config.experience.type == "ray":
+        if config.experience.path is None:
+            message = "groups wait for people in a folder or a database, and this store is in Ray's object store."
+            yield Problem(path, message, "give it a folder: experience.path=output/experience.", "human_review")
 
 
 def _learns_at_once(config: GradedKeys) -> bool:

@@ -1,0 +1,147 @@
+"""Calls to the actor of an experience store, which is found by its name, or made where there is none."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any, Final, TypeVar
+
+import ray
+from ray.exceptions import ActorUnavailableError, GetTimeoutError, RayError, RayTaskError
+from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
+
+from roll.distributed.ray_host import DriverPlace, Failure
+from roll.distributed.ray_store.host import Standing, StoreHost
+from roll.distributed.ray_store.keeping import Sealed
+from roll.distributed.transport import pack, unpack
+from roll.experience.entries import Indexed
+from roll.experience.errors import StoreError
+
+Result = TypeVar("Result")
+
+_NEVER: Final = 0
+_ALWAYS: Final = -1
+
+
+class StoreCalls:
+    """Calls to one store. Each may be made again without another outcome, so those that found nobody are.
+
+    Args:
+        name: Its name.
+        namespace: Where the name is known.
+        folder: Where it keeps its groups; ``None``: in the object store.
+        patience: Seconds that it may be gone, or silent.
+    """
+
+    def __init__(self, name: str, namespace: str, folder: Path | None, patience: float) -> None:
+        self._name = name
+        self._namespace = namespace
+        self._folder = None if folder is None else str(folder.absolute())
+        self._patience = patience
+        self._host: Any = None
+        self._lost: StoreError | None = None
+
+    def standing(self) -> Standing:
+        """Return what the store is; it is made where there is none.
+
+        Raises:
+            StoreError: It keeps its groups elsewhere, or does not answer.
+        """
+        return self._again(self._ask_standing)
+
+    def call(self, method: str, *args: Any) -> Any:
+        """Return what a method of the store returns.
+
+        Raises:
+            StoreError: It is lost, or does not answer.
+            Exception: What the method raised.
+        """
+        packed, here = pack(args), DriverPlace.here()
+        return unpack(self._again(lambda host: self._answer(host.call.remote(here, method, packed), method)))
+
+    def fetch(self, found: Sequence[Indexed]) -> list[Sealed]:
+        """Return groups, read from the object store in place.
+
+        Raises:
+            StoreError: They are lost, or cannot be read.
+        """
+        packed = pack((found,))
+
+        def read(host: Any) -> list[Sealed]:
+            references = self._answer(host.references.remote(packed), "references")
+            return list(ray.get(list(references), timeout=self._patience))
+
+        return self._again(read)
+
+    def _answer(self, running: Any, method: str) -> Any:
+        answer = ray.get(running, timeout=self._patience)
+        if isinstance(answer, Failure):
+            raise answer.exception(f"the experience store {self._name!r}", method)
+        return answer
+
+    def _again(self, ask: Callable[[Any], Result]) -> Result:
+        """Ask until there is an answer.
+
+        Raises:
+            StoreError: There is none for too long, or what it had is lost.
+        """
+        until, wait = time.monotonic() + self._patience, 0.05
+        while True:
+            if self._lost is not None:
+                raise self._lost
+            try:
+                return ask(self._found())
+            except RayTaskError:
+                raise
+            except RayError as error:
+                if self._folder is not None:
+                    self._host = None  # a new one reads the folder
+                if self._folder is None and not isinstance(error, ActorUnavailableError | GetTimeoutError):
+                    self._lost = self._loss()
+                elif isinstance(error, GetTimeoutError) or time.monotonic() > until:
+                    raise StoreError(
+                        f"the experience store {self._name!r} in the Ray cluster does not answer within "
+                        f"{self._patience:g} s: {' '.join(str(error).split())[:300]} Look at what it does (ray list "
+                        "actors, ray status), and go on with resume_from_checkpoint=true"
+                    ) from error
+                else:
+                    time.sleep(wait)
+                    wait = min(2 * wait, 2.0)
+
+    def _loss(self) -> StoreError:
+        return StoreError(
+            f"the process of the experience store {self._name!r} has ended, and with it the groups that lay in Ray's "
+            "object store and were not learned from, and who was given which. Begin both runs again with an empty one, "
+            "or go on with resume_from_checkpoint=true: the explorer plays on behind its checkpoint. With "
+            "experience.path the store keeps its groups in a folder, and outlives this"
+        )
+
+    def _found(self) -> Any:
+        """Return the actor, which is made where there is none; whoever is first makes it."""
+        if self._host is None:
+            # On this machine for good: its folder is here.
+            here = NodeAffinitySchedulingStrategy(ray.get_runtime_context().get_node_id(), soft=False)
+            host = ray.remote(StoreHost).options(
+                name=self._name,
+                namespace=self._namespace,
+                get_if_exists=True,
+                lifetime="detached",
+                num_cpus=0,
+                max_restarts=_NEVER if self._folder is None else _ALWAYS,
+                scheduling_strategy=here,
+            )
+            found = host.remote(self._folder)
+            self._ask_standing(found)
+            self._host = found
+        return self._host
+
+    def _ask_standing(self, host: Any) -> Standing:
+        standing: Standing = ray.get(host.standing.remote(), timeout=self._patience)
+        if standing.folder != self._folder:
+            raise StoreError(
+                f"the experience store {self._name!r} of this Ray cluster keeps its groups in "
+                f"{standing.folder or 'the object store'}, and this run names {self._folder or 'no folder'}. Let both "
+                "programs have the same experience.path, or give this store another experience.name."
+            )
+        return standing
