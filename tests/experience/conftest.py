@@ -16,8 +16,8 @@ def server() -> Iterator[Server]:
         yield running
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture(scope="module")
 def session() -> Iterator[Session]:
-    """A real session of Ray."""
+    """A real session of Ray; other files of this process are to find none."""
     with ray_session() as running:
         yield running

@@ -9,6 +9,7 @@ import time
 from pathlib import Path
 
 from experience_support import make_group
+from ray_session import ray_store
 
 from roll.experience.base import ExperienceStore, Reader
 from roll.experience.folder import FolderStore
@@ -25,7 +26,9 @@ READERS = {
 
 
 def opened(store: str, reader: Reader = TRAIN) -> ExperienceStore:
-    """Open a store in a folder, or in a database."""
+    """Open a store in a folder, in a database, or in the cluster of ``RAY_ADDRESS``."""
+    if store.startswith("ray:"):
+        return ray_store(store, reader)
     return SqlStore(store, reader) if "://" in store else FolderStore(store, reader)
 
 

@@ -12,12 +12,12 @@ from pathlib import Path
 
 import pytest
 
-from roll.experience.base import Reader
+from roll.experience.base import ExperienceStore, Reader
 from roll.experience.indexed import TRAIN
 
 
 class Session:
-    """Ray on this machine, started once for all tests of a process.
+    """Ray on this machine, started once for all tests of a file.
 
     Attributes:
         address: What other programs join it by.
@@ -73,7 +73,7 @@ def ray_session() -> Iterator[Session]:
             ray.shutdown()
 
 
-def ray_store(store: str, reader: Reader = TRAIN):
+def ray_store(store: str, reader: Reader = TRAIN) -> ExperienceStore:
     """Open a store by ``ray:NAME`` or ``ray:NAME:FOLDER``."""
     from roll.distributed.ray_store import RayStore
 

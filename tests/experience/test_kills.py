@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import random
 import signal
 import sqlite3
@@ -16,6 +17,7 @@ import pytest
 from experience_support import make_group
 from killed_programs import PER_CALL, READERS, opened
 from postgres import Server, needs_postgres
+from ray_session import Session
 
 from roll.experience.base import Reader
 from roll.experience.folder import FolderStore
@@ -40,6 +42,7 @@ class Program:
     def start(self) -> None:
         with self._said_in.open("ab") as said:
             environment = {"PYTHONPATH": f"{PROGRAM.parent}:{PROGRAM.parents[2]}"}
+            environment |= {name: os.environ[name] for name in ("HOME", "RAY_ADDRESS") if name in os.environ}
             self._process = subprocess.Popen(self._words, stdout=said, env=environment)
 
     def kill(self) -> None:
@@ -205,3 +208,36 @@ def test_a_store_in_postgresql_loses_and_doubles_nothing_while_programs_and_serv
     assert sorted(once.trained) == list(range(last)) and Counter(twice.trained) == dict.fromkeys(range(last), 2)
     assert len(mixed.trained) > last and max(Counter(mixed.trained).values()) <= READERS["mixed"].uses
     assert all(program.kills >= 2 for program in explorers)
+
+
+@pytest.mark.exhaustive
+@pytest.mark.parametrize("in_folder", [False, True], ids=["in the object store", "in a folder"])
+def test_a_store_in_ray_loses_and_doubles_nothing_while_programs_and_its_process_are_killed(
+    in_folder: bool, tmp_path: Path, session: Session
+) -> None:
+    draw, last, name = random.Random(7), 90, session.new_name()
+    folder = tmp_path / "store" if in_folder else None
+    store = f"ray:{name}:{folder or ''}"
+    explorer = Program("explore", tmp_path, "explorer", last, store=store)
+    trainers = [Program("train", tmp_path, name, name, 5, store=store) for name in ("once", "mixed")]
+    programs = [*trainers, explorer]
+    for _ in range(3):
+        for program in programs:
+            program.start()
+        draw.choice(programs).wait_for_more()
+        time.sleep(draw.uniform(0, 0.5))
+        if folder is not None:
+            session.kill(name, folder)  # programs that work wait until it is back
+            time.sleep(draw.uniform(0, 0.5))
+        for program in draw.sample(programs, len(programs)):
+            program.kill()
+    for program in programs:
+        program.finish() if program is explorer else program.start()
+    once, mixed = trainers
+    for program in trainers:
+        assert program._process is not None and program._process.wait(timeout=240) == 0
+    lease = opened(store, Reader("looks")).lease(last, 1)
+    assert lease is not None and list(lease.groups) == [make_group(number) for number in range(last)]
+    assert once.trained == list(range(last)), "every group once, in the order of the store"
+    assert len(mixed.trained) > last and max(Counter(mixed.trained).values()) <= READERS["mixed"].uses
+    assert all(program.kills >= 1 for program in programs)

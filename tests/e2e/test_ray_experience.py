@@ -1,0 +1,101 @@
+"""Two programs on one Ray cluster: one samples into a store there, another one learns from it."""
+
+from __future__ import annotations
+
+import os
+import signal
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from roll.config import ConfigError
+from tests import programs
+from tests.e2e import support
+from tests.e2e.ray_support import trained_on
+from tests.e2e.support import command, environment, same, train_state
+
+pytest.importorskip("ray")
+
+
+@pytest.fixture(scope="module")
+def address() -> Iterator[str]:
+    """A cluster of one machine, started as a person starts it."""
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port = probe.getsockname()[1]
+    words = [str(Path(sys.executable).with_name("ray")), "start", "--head", f"--port={port}", "--block"]
+    words += ["--num-cpus=4", "--include-dashboard=false", "--disable-usage-stats"]
+    # Not `ray stop` at the end, which ends every cluster of this machine.
+    with subprocess.Popen(words, env=environment(), stdout=subprocess.DEVNULL, start_new_session=True) as head:
+        until = time.monotonic() + 60
+        while not _answers(port):
+            assert head.poll() is None and time.monotonic() < until, "the cluster does not start"
+            time.sleep(0.1)
+        yield f"127.0.0.1:{port}"
+        head.terminate()
+        try:
+            head.wait(30)
+        finally:
+            with_its_children = os.getpgid(head.pid) if head.poll() is None else None
+            if with_its_children is not None:
+                os.killpg(with_its_children, signal.SIGKILL)
+
+
+def _answers(port: int) -> bool:
+    with socket.socket() as probe:
+        return probe.connect_ex(("127.0.0.1", port)) == 0
+
+
+@pytest.mark.exhaustive
+@pytest.mark.long
+def test_a_trainer_that_is_killed_and_an_explorer_find_one_store_by_its_name(address: str, tmp_path: Path) -> None:
+    """The trainer comes first and is killed; what it learns in the end is what it learns from a store in a folder."""
+    keys = {"max_steps": 3, "save_steps": 1, "eval_steps": 0, "checkpoint_config.keep": 9, "experience.ahead": 9}
+    in_ray = {**keys, "experience.type": "ray", "experience.name": "shared"}
+    in_folder = {**keys, "experience.path": "store"}
+    cluster = environment(RAY_ADDRESS=address)
+    sabotage = {"env_modules": "[sabotage]"}
+    train = command(output_dir="train", mode="train", resume_from_checkpoint="true", **in_ray, **sabotage)
+    explore = command(output_dir="explore", mode="explore", **in_ray)
+    with (tmp_path / "train.log").open("w") as log:
+        killed = environment(RAY_ADDRESS=address, ROLL_TEST_KILL="update:2")
+        with subprocess.Popen(train, cwd=tmp_path, env=killed, stdout=log, stderr=log) as trainer:
+            done = programs.run(explore, tmp_path, cluster, 240)
+            assert done.returncode == 0, done.stderr
+            assert trainer.wait(120) == -signal.SIGKILL, (tmp_path / "train.log").read_text()
+    done = programs.run(train, tmp_path, cluster, 240)
+    assert done.returncode == 0, done.stderr
+    for mode in ("explore", "train"):
+        words = command(output_dir=f"{mode}_folder", mode=mode, **in_folder)
+        done = programs.run(words, tmp_path, environment(), 240)
+        assert done.returncode == 0, done.stderr
+    assert same(train_state(tmp_path / "train", 3), train_state(tmp_path / "train_folder", 3))
+    groups = [{each.group_id for each in trained_on(tmp_path / "train", step)} for step in (1, 2, 3)]
+    assert [len(step) for step in groups] == [4] * 3 and len(set().union(*groups)) == 12
+
+
+EXPLORE = {"mode": "explore", "experience__path": "x"}
+IN_RAY = {"mode": "train", "experience__type": "ray"}
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        (IN_RAY, "programs find a store in a Ray cluster by its name"),
+        ({**IN_RAY, "experience__name": "x", "mode": "both"}, "keeps its groups to itself"),
+        ({**EXPLORE, "experience__name": "x"}, "only a store of type ray has one"),
+        ({**EXPLORE, "experience__namespace": "x"}, "only a store of type ray has one"),
+        ({**IN_RAY, "experience__name": "x", "experience__path": "'sqlite:///x'"}, "this is the address of a database"),
+    ],
+)
+def test_a_store_in_ray_that_contradicts_itself_is_refused(
+    tmp_path: Path, changes: dict[str, str], message: str
+) -> None:
+    with pytest.raises(ConfigError) as refused:
+        support.small_config(tmp_path, **changes)
+    assert message in str(refused.value)
