@@ -25,7 +25,7 @@ pytestmark = pytest.mark.processes
 def test_without_a_cluster_it_is_said_how_to_start_one(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("RAY_ADDRESS", raising=False)
     monkeypatch.setattr(ray, "init", lambda *_, **__: pytest.fail("a cluster of its own has nobody else in it"))
-    with pytest.raises(StoreError, match=r"'mine' is in a ray cluster .*ray start --head .*RAY_ADDRESS=127\.0\.0\.1"):
+    with pytest.raises(StoreError, match=r"'mine' is in a Ray cluster .*ray start --head .*RAY_ADDRESS=127\.0\.0\.1"):
         RayStore("mine")
     (problem,) = cluster_problems(ExperienceConfig(type="ray", name="mine"))
     assert problem.path == "experience.type" and "ray start --head" in problem.fix
