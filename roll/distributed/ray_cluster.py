@@ -117,7 +117,7 @@ def _start_ray(plan: ClusterPlan) -> None:
     os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
     address = named_cluster()
     if address:
-        join(address)
+        join(address, or_else=", or unset it to run on this machine alone")
         return
     # Ray's workers would be nicer than anything else on the machine, as if they were background jobs.
     os.environ.setdefault("RAY_worker_niceness", "0")

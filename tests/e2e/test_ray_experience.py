@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import secrets
 import signal
 import socket
 import subprocess
@@ -23,20 +24,21 @@ pytest.importorskip("ray")
 
 
 @pytest.fixture(scope="module")
-def address() -> Iterator[str]:
-    """A cluster of one machine, started as a person starts it."""
+def cluster() -> Iterator[dict[str, str]]:
+    """A cluster of one machine, started as a person starts it; returns the variables of programs that join it."""
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         port = probe.getsockname()[1]
     words = [str(Path(sys.executable).with_name("ray")), "start", "--head", f"--port={port}", "--block"]
     words += ["--num-cpus=4", "--include-dashboard=false", "--disable-usage-stats"]
+    token = {"RAY_AUTH_MODE": "token", "RAY_AUTH_TOKEN": secrets.token_hex(32)}
     # Not `ray stop` at the end, which ends every cluster of this machine.
-    with subprocess.Popen(words, env=environment(), stdout=subprocess.DEVNULL, start_new_session=True) as head:
+    with subprocess.Popen(words, env=environment(**token), stdout=subprocess.DEVNULL, start_new_session=True) as head:
         until = time.monotonic() + 60
         while not _answers(port):
             assert head.poll() is None and time.monotonic() < until, "the cluster does not start"
             time.sleep(0.1)
-        yield f"127.0.0.1:{port}"
+        yield {"RAY_ADDRESS": f"127.0.0.1:{port}", **token}
         head.terminate()
         try:
             head.wait(30)
@@ -53,22 +55,24 @@ def _answers(port: int) -> bool:
 
 @pytest.mark.exhaustive
 @pytest.mark.long
-def test_a_trainer_that_is_killed_and_an_explorer_find_one_store_by_its_name(address: str, tmp_path: Path) -> None:
+def test_a_trainer_that_is_killed_and_an_explorer_find_one_store_by_its_name(
+    cluster: dict[str, str], tmp_path: Path
+) -> None:
     """The trainer comes first and is killed; what it learns in the end is what it learns from a store in a folder."""
     keys = {"max_steps": 3, "save_steps": 1, "eval_steps": 0, "checkpoint_config.keep": 9, "experience.ahead": 9}
     in_ray = {**keys, "experience.type": "ray", "experience.name": "shared"}
     in_folder = {**keys, "experience.path": "store"}
-    cluster = environment(RAY_ADDRESS=address)
+    joined = environment(**cluster)
     sabotage = {"env_modules": "[sabotage]"}
     train = command(output_dir="train", mode="train", resume_from_checkpoint="true", **in_ray, **sabotage)
     explore = command(output_dir="explore", mode="explore", **in_ray)
     with (tmp_path / "train.log").open("w") as log:
-        killed = environment(RAY_ADDRESS=address, ROLL_TEST_KILL="update:2")
+        killed = environment(**cluster, ROLL_TEST_KILL="update:2")
         with subprocess.Popen(train, cwd=tmp_path, env=killed, stdout=log, stderr=log) as trainer:
-            done = programs.run(explore, tmp_path, cluster, 240)
+            done = programs.run(explore, tmp_path, joined, 240)
             assert done.returncode == 0, done.stderr
             assert trainer.wait(120) == -signal.SIGKILL, (tmp_path / "train.log").read_text()
-    done = programs.run(train, tmp_path, cluster, 240)
+    done = programs.run(train, tmp_path, joined, 240)
     assert done.returncode == 0, done.stderr
     for mode in ("explore", "train"):
         words = command(output_dir=f"{mode}_folder", mode=mode, **in_folder)

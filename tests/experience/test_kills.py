@@ -42,7 +42,8 @@ class Program:
     def start(self) -> None:
         with self._said_in.open("ab") as said:
             environment = {"PYTHONPATH": f"{PROGRAM.parent}:{PROGRAM.parents[2]}"}
-            environment |= {name: os.environ[name] for name in ("HOME", "RAY_ADDRESS") if name in os.environ}
+            of_ray = ("HOME", "RAY_ADDRESS", "RAY_AUTH_MODE")
+            environment |= {name: os.environ[name] for name in of_ray if name in os.environ}
             self._process = subprocess.Popen(self._words, stdout=said, env=environment)
 
     def kill(self) -> None:
