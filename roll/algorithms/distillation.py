@@ -1,4 +1,4 @@
-"""How far a student's next-token distribution is from a teacher's, over the vocabulary or its likeliest tokens."""
+"""How far a student's next-token distribution is from a teacher's: over the vocabulary, or over some tokens."""
 
 from __future__ import annotations
 
@@ -8,6 +8,9 @@ from typing import Final, Literal
 
 import torch
 from torch import Tensor
+
+from roll.algorithms.kl import bias_correction
+from roll.algorithms.masking import blank
 
 DivergenceKind = Literal["reverse_kl", "forward_kl", "jsd"]
 
@@ -57,6 +60,9 @@ class Divergence:
 
 REVERSE_KL: Final = Divergence()
 
+_SINGLE_ROUNDING: Final = 2.0**-24
+"""How far a probability near 1 may be off in single precision."""
+
 
 def kullback_leibler(p: Tensor, q: Tensor) -> Tensor:
     """Return ``KL(p || q)`` ``[...]`` of log-probs ``[..., outcomes]``; an outcome of probability 0 under p adds 0."""
@@ -90,3 +96,45 @@ def buckets(log_probs: Tensor, ids: Tensor) -> Tensor:
     """
     others = log_probs.scatter(-1, ids, float("-inf"))
     return torch.cat((log_probs.gather(-1, ids), others.logsumexp(-1, keepdim=True)), dim=-1)
+
+
+def with_others(log_probs: Tensor, others: int) -> Tensor:
+    """Put the log-prob of all other outcomes together behind those of the likeliest.
+
+    For who knows no more than these: :func:`buckets` sums the others up instead. What the named ones leave of 1 is
+    known to the rounding of single precision, in which engines compute. So it counts as at least that, but never as
+    more than so many outcomes can have of which none is likelier than the last named one.
+
+    Args:
+        log_probs: ``[..., k]``, of the ``k`` likeliest, likeliest first.
+        others: How many outcomes are not named.
+
+    Returns:
+        ``[..., k + 1]`` float64; the last is ``-inf`` where there are no others.
+    """
+    log_probs = log_probs.double()
+    if not others:
+        return torch.nn.functional.pad(log_probs, (0, 1), value=float("-inf"))
+    left = (1 - log_probs.exp().sum(-1, keepdim=True)).clamp(min=_SINGLE_ROUNDING).log()
+    return torch.cat((log_probs, torch.minimum(left, log_probs[..., -1:] + math.log(others))), dim=-1)
+
+
+def sampled_reverse_kl(student: Tensor, teacher: Tensor, sampler: Tensor, mask: Tensor) -> Tensor:
+    """Estimate ``KL(s || t)`` at each token from the one that was sampled there alone.
+
+    ``w * (log s - log t)`` with the weight ``w = s / q`` of a token that was drawn from ``q``. Value and gradient are
+    those of the divergence in expectation over ``q``; the gradient is ``w * (log s - log t) * grad log s``.
+
+    Args:
+        student: Log-probs of the sampled tokens, ``[batch, sequence]``, of the student that is trained.
+        teacher: The same of the teacher.
+        sampler: The same of the distribution that they were drawn from.
+        mask: ``[batch, sequence]``, nonzero on sampled tokens.
+
+    Returns:
+        ``[batch, sequence]``, differentiable; 0 outside the mask.
+
+    Source: Schulman 2020, Approximating KL Divergence (k1); Lu et al. 2025, On-Policy Distillation (Thinking Machines).
+    """
+    difference = (blank(student, mask) - blank(teacher, mask)).detach()
+    return bias_correction(student, sampler, mask) * difference

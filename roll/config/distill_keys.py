@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterator, Mapping
-from typing import Annotated, Any
+from typing import Annotated, Any, Literal
 
 from pydantic import Field, model_validator
 
@@ -12,7 +12,7 @@ from roll.config.algorithm import LOSS_AGGREGATIONS
 from roll.config.base import NameList
 from roll.config.errors import Problem
 from roll.config.sampling_keys import DivergenceKind, SamplingKeys
-from roll.config.strategies import STRATEGIES, strategies_for
+from roll.config.strategies import STRATEGIES, ability_for, strategies_for
 from roll.config.trainer_keys import TrainerKeys
 from roll.config.worker import Positive, WorkerConfig
 
@@ -39,10 +39,11 @@ class TeacherKeys(TrainerKeys):
     teachers: dict[str, TeacherConfig] = Field(
         default_factory=dict, description="Teachers by name, each with tags of its own."
     )
-    divergence: DivergenceKind = Field(
+    divergence: DivergenceKind | Literal["sampled_reverse_kl"] = Field(
         "reverse_kl",
         description="What is minimised at every token that is learned, with student s, teacher t: "
-        "`reverse_kl` KL(s‖t), `forward_kl` KL(t‖s), `jsd` β·KL(t‖m) + (1-β)·KL(s‖m) with m = β·t + (1-β)·s.",
+        "`reverse_kl` KL(s‖t), `forward_kl` KL(t‖s), `jsd` β·KL(t‖m) + (1-β)·KL(s‖m) with m = β·t + (1-β)·s; "
+        "`sampled_reverse_kl` estimates KL(s‖t) from the sampled token alone.",
     )
     divergence_beta: Annotated[float, Field(gt=0, lt=1)] = Field(0.5, description="The β of `jsd`.")
     teacher_top_k: Positive | None = Field(
@@ -65,9 +66,15 @@ class TeacherKeys(TrainerKeys):
         return data
 
     @property
+    def compares_sampled(self) -> bool:
+        """Whether teachers are asked for the log-probs of sampled tokens and nothing else."""
+        return self.divergence == "sampled_reverse_kl"
+
+    @property
     def measured_by(self) -> tuple[DivergenceKind, float, float]:
         """The divergence, its mixture, and its own temperature."""
-        return self.divergence, self.divergence_beta, self.kd_temperature
+        kind: DivergenceKind = "reverse_kl" if self.divergence == "sampled_reverse_kl" else self.divergence
+        return kind, self.divergence_beta, self.kd_temperature
 
     @property
     def compared_temperature(self) -> float:
@@ -115,12 +122,55 @@ class TeacherKeys(TrainerKeys):
             if worker.model_args.model_name_or_path is None:
                 path = f"{role}.model_args.model_name_or_path"
                 yield Problem(path, "the teacher is no model.", "name a folder or a hub id.")
+            yield from self._engine_problems(role, worker)
+        yield from self._sampled_problems()
         owners = Counter(tag for name, teacher in self.teachers.items() for tag in teacher.tags(name))
         for name, teacher in self.teachers.items():
             for tag in teacher.tags(name):
                 if owners[tag] > 1:
                     path = f"teachers.{name}.tag_included"
                     yield Problem(path, f"tag {tag!r} has {owners[tag]} teachers.", "leave it to one of them.", tag)
+
+    def _sampled_problems(self) -> Iterator[Problem]:
+        """Yield what has no meaning where teachers say nothing but the log-probs of sampled tokens."""
+        if not self.compares_sampled:
+            return
+        if self.teacher_top_k is not None:
+            message = "sampled_reverse_kl asks for the sampled token alone, so no others are named."
+            yield Problem("teacher_top_k", message, "leave it out, or set divergence: reverse_kl.", self.teacher_top_k)
+        if self.kd_temperature != 1.0:
+            message = "sampled tokens estimate a divergence at the temperature that they were sampled at only."
+            fix = "set it to 1, or divergence: reverse_kl."
+            yield Problem("kd_temperature", message, fix, self.kd_temperature)
+
+    def _engine_problems(self, role: str, worker: WorkerConfig) -> Iterator[Problem]:
+        """Yield what an engine cannot say as a teacher: log-probs of tokens are all that it has."""
+        arguments = worker.strategy_args
+        if arguments.strategy_name not in STRATEGIES or not arguments.about.is_engine_for(ability_for(role)):
+            return
+        name, path = arguments.strategy_name, f"{role}.strategy_args"
+        if self.teacher_top_k is None and not self.compares_sampled:
+            scorers = " or ".join(each for each in strategies_for(role) if STRATEGIES.get(each).scorer is not None)
+            message = f"{name} says log-probs of tokens and has no hidden states, which the whole vocabulary takes."
+            fix = (
+                "set teacher_top_k, such as 64, to compare on its likeliest tokens; or divergence: sampled_reverse_kl, "
+                f"on the sampled ones; or use {scorers}."
+            )
+            yield Problem(f"{path}.strategy_name", message, fix, name)
+        if self.compared_temperature != 1.0:
+            key = "kd_temperature" if self.kd_temperature != 1.0 else "actor_infer.generating_args.temperature"
+            message = f"{name} says log-probs at temperature 1 only, and the student is compared at another one."
+            fix = f"set it to 1, or give {role} a strategy that scores at any."
+            yield Problem(key, message, fix, self.compared_temperature)
+        if arguments.starts_with_random_weights:
+            message = "a teacher gets no weights but those that it loads, and these are random."
+            yield Problem(f"{path}.strategy_config", message, "leave the option out.", arguments.strategy_config)
+        engines = dict(self.roles()).get("actor_infer")
+        shared = set(worker.device_mapping or ()) & set((engines and engines.device_mapping) or ())
+        if shared:
+            message = f"{name} keeps its memory, so the engines of the student cannot have the same devices."
+            fix = "give it devices of its own, or a strategy that scores with a trainer's layers."
+            yield Problem(f"{role}.device_mapping", message, fix, worker.device_mapping)
 
 
 class DistillKeys(TeacherKeys, SamplingKeys):

@@ -44,3 +44,6 @@ class RowDistillConfig(RowDistillKeys, SFTConfig):
         """Yield every contradiction between keys that are each valid alone."""
         yield from super().problems()
         yield from self.teacher_problems()
+        if self.compares_sampled:
+            message = "the student has not sampled the tokens of files, so they estimate no divergence."
+            yield Problem("divergence", message, "set reverse_kl, forward_kl or jsd.", self.divergence)

@@ -21,6 +21,8 @@ class Ability(StrEnum):
     GENERATE = "generate"
     SCORE = "score"
     """Forward passes only: log-probs of a reference model, values, rewards."""
+    SCORE_TOKENS = "score_tokens"
+    """Log-probs of given tokens and of the likeliest ones in their places, whether or not there are hidden states."""
 
 
 Named = str | Callable[..., Any]
@@ -58,6 +60,8 @@ class StrategyDescription:
         shares_prefixes: Likewise: whether it computes equal beginnings of sequences once (``share_prefixes``).
         shares_model: An engine: whether it can sample from a model of its own process. A trainer: whether it keeps its
             model whole in one, so that such an engine can.
+        scores_tokens: An engine: whether it says how likely given tokens are
+            (:class:`roll.strategies.base.ScoresTokens`).
         computes_as_trainer: An engine: whether it computes in the number format and with the attention of the trainer.
         parallel_sizes: An engine: the options with the parts of each matrix, and then of the stack of layers.
         answers_text: An engine: whether it takes messages and answers text, without token ids and log-probs. It can be
@@ -93,6 +97,7 @@ class StrategyDescription:
     packs: bool = False
     shares_prefixes: bool = False
     shares_model: bool = False
+    scores_tokens: bool = False
     computes_as_trainer: bool = False
     parallel_sizes: tuple[str, ...] = ()
     answers_text: bool = False
@@ -105,12 +110,24 @@ class StrategyDescription:
     def __post_init__(self) -> None:
         if not self.abilities:
             raise ValueError(f"strategy {self.name!r} does nothing: give it an engine, a trainer or a scorer")
+        if self.scores_tokens and self.engine is None:
+            raise ValueError(f"strategy {self.name!r} has no engine that could score tokens: give it one, or a scorer")
 
     @property
     def abilities(self) -> frozenset[Ability]:
         """What it is for."""
-        builders = {Ability.GENERATE: self.engine, Ability.TRAIN: self.trainer, Ability.SCORE: self.scorer}
-        return frozenset(ability for ability, builder in builders.items() if builder is not None)
+        scores = self.scorer is not None
+        able = {
+            Ability.GENERATE: self.engine is not None,
+            Ability.TRAIN: self.trainer is not None,
+            Ability.SCORE: scores,
+            Ability.SCORE_TOKENS: scores or self.scores_tokens,
+        }
+        return frozenset(ability for ability, has in able.items() if has)
+
+    def is_engine_for(self, ability: Ability) -> bool:
+        """Return whether its engine serves a role that asks for this: one that samples, or scores without a scorer."""
+        return ability is Ability.GENERATE or (ability is Ability.SCORE_TOKENS and self.scorer is None)
 
     def parts(self, options: Mapping[str, Any]) -> int:
         """Return among how many processes an engine with these options divides its model."""
@@ -183,8 +200,8 @@ ROLE_ABILITY: Mapping[str, Ability] = {
     "critic": Ability.TRAIN,
     "actor_infer": Ability.GENERATE,
     "reference": Ability.SCORE,
-    "teacher": Ability.SCORE,
-    "teachers": Ability.SCORE,
+    "teacher": Ability.SCORE_TOKENS,
+    "teachers": Ability.SCORE_TOKENS,
     "reward": Ability.SCORE,
     "judges": Ability.GENERATE,
     "opponents": Ability.GENERATE,

@@ -26,7 +26,7 @@ class TaughtConfig(DistillKeys, SamplingConfig):
     @property
     def measured_from(self) -> tuple[str, ...]:
         """The teachers, where the whole vocabulary is compared."""
-        return () if self.measures_top_k else tuple(role for role, _ in self.teacher_roles())
+        return () if self.measures_top_k or self.compares_sampled else tuple(role for role, _ in self.teacher_roles())
 
     @property
     def measures_top_k(self) -> bool:
@@ -55,6 +55,9 @@ class TaughtConfig(DistillKeys, SamplingConfig):
         if self.kd_temperature != 1.0:
             message = "teacher_data says what a teacher said, and not what it would have said at another temperature."
             yield Problem("kd_temperature", message, "set it to 1.", self.kd_temperature)
+        if self.compares_sampled:
+            fix = "set reverse_kl, forward_kl or jsd."
+            yield Problem("divergence", "no tokens are sampled, for teacher_data is set.", fix, self.divergence)
         for key in ("teacher_top_k", "store_teacher"):
             if getattr(self, key):
                 fix = f"remove {key}."

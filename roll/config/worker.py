@@ -227,7 +227,7 @@ class WorkerConfig(ConfigModel):
         8,
         description="Samples of one forward pass when scoring log-probs or values, where no "
         "`training_args.max_tokens_per_microbatch` limits it. Trained roles that do not set it take "
-        "`per_device_train_batch_size`.",
+        "`per_device_train_batch_size`. A teacher that is an engine: sequences that it reads at a time.",
     )
     device_mapping: DeviceMapping | None = Field(
         None, description="Devices of the role: `list(range(0,16))`, a list, `0-7`, `0,2`. null: the CPU, or device 0."

@@ -1,7 +1,14 @@
 """What passes between those who want completions and the engines that sample them; needs neither torch nor Ray."""
 
 from roll.generation.activity import Activity, NoActivity
-from roll.generation.records import Completion, Generate, GenerationRequest, SamplingParams
+from roll.generation.records import (
+    Completion,
+    Generate,
+    GenerationRequest,
+    SamplingParams,
+    ScoringRequest,
+    TokenScores,
+)
 from roll.generation.seeds import fold_seed, generation_seed
 
 __all__ = [
@@ -11,6 +18,8 @@ __all__ = [
     "GenerationRequest",
     "NoActivity",
     "SamplingParams",
+    "ScoringRequest",
+    "TokenScores",
     "fold_seed",
     "generation_seed",
 ]

@@ -1,4 +1,4 @@
-"""What a generation engine is asked for, and what it answers: token ids in, token ids and log-probabilities out."""
+"""What an engine is asked for, and what it answers: token ids in, token ids and log-probabilities out."""
 
 from __future__ import annotations
 
@@ -92,6 +92,41 @@ class Completion:
     text: str | None = None
     problem: str = ""
     waited: float = 0.0
+
+
+@dataclass(frozen=True, slots=True)
+class ScoringRequest:
+    """Tokens that are there already: how likely is each of them, after those before it?
+
+    Attributes:
+        request_id: Unique among running requests.
+        token_ids: The whole sequence.
+        start: The first token that is scored, counted from 0; all after it are too. Nothing is before the first token,
+            so it is at least 1.
+        most_named: How many of the likeliest tokens are named at each place; 0 for none.
+    """
+
+    request_id: str
+    token_ids: list[int]
+    start: int = 1
+    most_named: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class TokenScores:
+    """What an engine says of the tokens of a :class:`ScoringRequest` from its ``start`` on.
+
+    Natural logarithms of probabilities over the whole vocabulary, at temperature 1.
+
+    Attributes:
+        log_probs: One for each token.
+        named_ids: For each token, the likeliest ones in its place, likeliest first; empty lists where none are named.
+        named_log_probs: Their log-probs.
+    """
+
+    log_probs: list[float]
+    named_ids: list[list[int]]
+    named_log_probs: list[list[float]]
 
 
 Generate = Callable[[GenerationRequest], Awaitable[Completion]]

@@ -85,13 +85,15 @@ def _demand(config: TrainerKeys, role: str, worker: WorkerConfig, known: dict[st
         known[name] = _shape(config, role, name)
     shape, devices = known[name], tuple(worker.device_mapping or range(worker.workers))
     strategy, options = worker.strategy_args.strategy_name, dict(worker.strategy_args.strategy_config or {})
-    if ability_for(role) is Ability.GENERATE:
+    if worker.strategy_args.about.is_engine_for(ability_for(role)):
         each = worker.num_gpus_per_worker if worker.device_mapping else 1
         options = worker.strategy_args.about.divided(options, each)
         width = 2 if _is_half(config, role, shape) else 4
         # A judge may have sizes of its own.
         length = int(getattr(worker, "sequence_length", 0) or getattr(config, "sequence_length", 2048))
         requests = int(getattr(worker, "max_running_requests", 0) or getattr(config, "max_running_requests", 128))
+        if ability_for(role) is not Ability.GENERATE:
+            requests = worker.infer_batch_size
         engine = Engine.of(strategy, options, shape, width=width, requests=requests, length=length)
         return RoleDemand(role, name, devices, engine=engine, replicas=max(1, len(devices) // each))
     return RoleDemand(role, name, devices, training=_training(config, role, worker, shape, options, len(devices)))

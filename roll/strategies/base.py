@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Final, Literal, Protocol, TypeVar, runtime_checkable
 
-from roll.generation import Completion, GenerationRequest
+from roll.generation import Completion, GenerationRequest, ScoringRequest, TokenScores
 
 if TYPE_CHECKING:
     import torch
@@ -93,6 +93,20 @@ class GenerationStrategy(Protocol):
 
     async def close(self) -> None:
         """Free everything; running requests are aborted."""
+        ...
+
+
+@runtime_checkable
+class ScoresTokens(Protocol):
+    """An engine that can say how likely given tokens are."""
+
+    @property
+    def vocabulary(self) -> int:
+        """How many tokens its distributions are over."""
+        ...
+
+    async def score(self, request: ScoringRequest) -> TokenScores:
+        """Return log-probs of given tokens; raises ``ValueError`` if the sequence does not fit."""
         ...
 
 

@@ -30,6 +30,8 @@ class EngineJob:
         decode: Makes text of tokens, where texts end responses (:class:`roll.strategies.generation.stop_strings
             .StopStrings`); ``None`` where none do.
         activity: Tells when every episode has asked; ``None`` for a run that need not be reproducible.
+        most_named: Most tokens that it names at a place of given tokens (:class:`roll.strategies.base.ScoresTokens`);
+            ``None`` where it is asked to score none.
     """
 
     folder: Callable[[], str]
@@ -43,6 +45,7 @@ class EngineJob:
     max_length: int = 4096
     decode: Callable[[list[int]], str] | None = None
     activity: Activity | None = None
+    most_named: int | None = None
 
 
 @dataclass(frozen=True, slots=True)

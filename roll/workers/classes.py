@@ -6,7 +6,9 @@ import importlib
 from typing import Any
 
 from roll.config import RunConfig
+from roll.config.strategies import ability_for
 from roll.workers.engine import EngineWorker
+from roll.workers.engine_scores import EngineScoreWorker
 from roll.workers.environment import EnvironmentWorker
 from roll.workers.reward import RewardWorker
 from roll.workers.train import ScoreWorker, TrainWorker
@@ -31,7 +33,7 @@ def worker_class(config: RunConfig, role: str) -> type[Any]:
     Raises:
         ImportError: If ``worker_cls`` of the role is not the import path of a subclass of the project's own.
     """
-    default = _DEFAULTS.get(role.partition(".")[0], RewardWorker)
+    default = _default(config, role)
     section: Any = config
     for name in role.split("."):
         section = section.get(name) if isinstance(section, dict) else getattr(section, name, None)
@@ -43,3 +45,11 @@ def worker_class(config: RunConfig, role: str) -> type[Any]:
     if not (isinstance(found, type) and issubclass(found, default)):
         raise ImportError(f"{path!r} is not the import path of a subclass of {default.__module__}.{default.__name__}")
     return found
+
+
+def _default(config: RunConfig, role: str) -> type[Any]:
+    default = _DEFAULTS.get(role.partition(".")[0], RewardWorker)
+    if default is not ScoreWorker:
+        return default
+    about = dict(config.roles())[role].strategy_args.about
+    return EngineScoreWorker if about.is_engine_for(ability_for(role)) else ScoreWorker

@@ -10,14 +10,15 @@ from typing import Any
 import torch.distributed as dist
 from transformers import PreTrainedModel
 
-from roll.config import ConfigError, Problem, SamplingConfig, require_available
+from roll.config import ConfigError, Problem, RowDistillConfig, SamplingConfig, require_available
+from roll.config.taught import TaughtConfig
 from roll.config.trainer_keys import TrainerKeys
 from roll.config.worker import TrainWorkerConfig, WorkerConfig
 from roll.generation import Activity
 from roll.models.loading import load_tokenizer
 from roll.models.lora import add_adapters
 from roll.strategies import STRATEGIES, EngineJob, ScoreOptions, ScorerJob, TrainerJob
-from roll.strategies.base import GenerationStrategy, Prediction, ScoreStrategy, TrainStrategy
+from roll.strategies.base import GenerationStrategy, Prediction, ScoresTokens, ScoreStrategy, TrainStrategy
 from roll.strategies.building import build_engine, build_scorer, build_trainer
 from roll.strategies.jobs import TrainOptions
 from roll.workers.loading import load_role_model, load_text, model_folder, number_format
@@ -141,6 +142,38 @@ def generation_strategy(
     Raises:
         ConfigError: If the model cannot be loaded or the engine cannot be had.
     """
+    return _engine(
+        config,
+        role,
+        shared_model=model,
+        max_slots=config.max_running_requests,
+        max_length=config.sequence_length,
+        decode=_decode(config),
+        activity=activity,
+    )
+
+
+def scoring_engine(config: TaughtConfig | RowDistillConfig, role: str) -> ScoresTokens:
+    """Start the engine of a teacher, which scores what the student has said.
+
+    Raises:
+        ConfigError: If the model cannot be loaded or the engine cannot be had.
+        TypeError: The engine scores no tokens, although its description says so.
+    """
+    built = _engine(
+        config,
+        role,
+        max_slots=config.role(role).infer_batch_size,
+        max_length=config.sequence_length,
+        most_named=config.teacher_top_k or 0,
+    )
+    if not isinstance(built, ScoresTokens):
+        raise TypeError(f"{type(built).__name__} is described as scoring tokens: add score and vocabulary")
+    return built
+
+
+def _engine(config: TrainerKeys, role: str, **job: Any) -> GenerationStrategy:
+    """Start the engine of a role; ``job`` has what is not said of its section (:class:`EngineJob`)."""
     engine = config.role(role)
     name, given, path = _chosen(engine, role)
     require_available(name, role=role)
@@ -148,20 +181,16 @@ def generation_strategy(
     devices = engine.num_gpus_per_worker if engine.device_mapping else 1
     # The policy is sampled from as it is trained; an opponent is a model of its own.
     source = "actor_train" if role == "actor_infer" else role
-    job = EngineJob(
+    made = EngineJob(
         folder=partial(model_folder, config, source),
         load=partial(_frozen, config, source),
-        shared_model=model,
         strategy_config=engine.strategy_args.about.divided(given, devices),
         path=path,
         dtype=number_format(config, role),
         seed=config.seed,
-        max_slots=config.max_running_requests,
-        max_length=config.sequence_length,
-        decode=_decode(config),
-        activity=activity,
+        **job,
     )
-    return build_engine(name, job)
+    return build_engine(name, made)
 
 
 def _frozen(config: TrainerKeys, role: str) -> PreTrainedModel:

@@ -30,6 +30,9 @@ MAX_LENGTH = 1024
 LONG = 300
 """Tokens of a completion that something happens to meanwhile."""
 
+MOST_NAMED = 5
+"""Tokens that engines name at most, where they score those that are there."""
+
 END_TOKEN = 308
 LEADS_TO_END = [5, 6, 7]
 """What the toy policy goes on from with the end token."""
@@ -44,6 +47,10 @@ class Says(Protocol):
 
     def log_probs(self, prompt: list[int], tokens: list[int], sampling: SamplingParams) -> torch.Tensor:
         """Return what the log-prob of each token is by definition, ``[tokens]``."""
+        ...
+
+    def distributions(self, tokens: list[int]) -> torch.Tensor:
+        """Return the log-probs of all tokens in the place of each but the first, ``[tokens - 1, vocabulary]``."""
         ...
 
     def named_parameters(self) -> Iterator[tuple[str, torch.Tensor]]:
@@ -62,6 +69,10 @@ class HuggingFace:
 
     def log_probs(self, prompt: list[int], tokens: list[int], sampling: SamplingParams) -> torch.Tensor:
         return log_probs(self.model, prompt, tokens, sampling)
+
+    @torch.no_grad()
+    def distributions(self, tokens: list[int]) -> torch.Tensor:
+        return self.model(torch.tensor([tokens])).logits[0, :-1].log_softmax(-1)
 
     def named_parameters(self) -> Iterator[tuple[str, torch.Tensor]]:
         return self.model.named_parameters()

@@ -193,6 +193,8 @@ class FakeEngine:
     @recorded("Engine")
     async def async_generate(self, **arguments: Any) -> dict[str, Any]:
         manager, sampling, rid = self.tokenizer_manager, arguments["sampling_params"], arguments["rid"]
+        if sampling["max_new_tokens"] == 0:
+            return self._score(**arguments)
         unknown = set(sampling) - set(RECORDED["sampling"])
         assert not unknown, unknown
         assert arguments["return_logprob"]
@@ -207,6 +209,21 @@ class FakeEngine:
         if arguments["stream"]:
             return self._stream(rid, one, sampling, cached)
         return [answer async for answer in self._stream(rid, one, sampling, cached)][-1]
+
+    def _score(self, **arguments: Any) -> dict[str, Any]:
+        """Return what is said of the tokens from ``logprob_start_len`` on; of the first of them, nothing."""
+        ids, start, named = arguments["input_ids"], arguments["logprob_start_len"], arguments["top_logprobs_num"]
+        assert arguments["return_logprob"] and len(ids) < self.arguments["context_length"] - UNUSED_CONTEXT
+        number = self.tokenizer_manager.number
+        own: list[Any] = [(None, ids[start], None)]
+        others: list[Any] = [None]
+        for before, token in zip(ids[start:], ids[start + 1 :], strict=False):
+            follows = (before + number) % VOCABULARY
+            own.append((-float(number) if token == follows else float("-inf"), token, None))
+            likeliest = [(follows + more) % VOCABULARY for more in range(named)]
+            others.append([(float("-inf") if more else -float(number), i, None) for more, i in enumerate(likeliest)])
+        said = {"input_token_logprobs": own, **({"input_top_logprobs": others} if named else {})}
+        return {"output_ids": [], "meta_info": {"finish_reason": {"type": "length"}, **said}}
 
     async def _stream(
         self, rid: str, one: Running, sampling: dict[str, Any], cached: int

@@ -10,7 +10,7 @@ from typing import Any
 import psutil
 import pytest
 import torch
-from engines import MAX_LENGTH, EngineUnderTest, HuggingFace, Says, children_named, decode, toy_folder
+from engines import MAX_LENGTH, MOST_NAMED, EngineUnderTest, HuggingFace, Says, children_named, decode, toy_folder
 from sglang_double import END_TOKEN, VOCABULARY, install
 
 from roll.generation import SamplingParams
@@ -39,6 +39,7 @@ class RealSglang(EngineUnderTest):
             dtype="fp32",
             bucket_bytes=64 * 1024,
             decode=decode,
+            most_named=MOST_NAMED,
             strategy_config=strategy_config,
         )
         super().__init__(engine, HuggingFace(load_model("toy")))
@@ -60,6 +61,11 @@ class Number:
         before = torch.tensor([prompt[-1], *tokens[:-1]])
         right = (before + self.number) % VOCABULARY == torch.tensor(tokens)
         return torch.where(right, -float(self.number), float("-inf"))
+
+    def distributions(self, tokens: list[int]) -> torch.Tensor:
+        following = (torch.tensor(tokens[:-1]) + self.number) % VOCABULARY
+        everywhere = torch.full((len(following), VOCABULARY), float("-inf"))
+        return everywhere.scatter(1, following.unsqueeze(1), -float(self.number))
 
     def named_parameters(self) -> Iterator[tuple[str, torch.Tensor]]:
         yield "number", torch.full((2,), float(self.number))
@@ -83,7 +89,8 @@ class SglangDouble(EngineUnderTest):
         from roll.strategies.generation.sglang.strategy import SglangStrategy
 
         install(monkeypatch)
-        engine = SglangStrategy(toy_folder(), max_slots=64, max_length=MAX_LENGTH, dtype="fp32", decode=written)
+        size = {"max_slots": 64, "max_length": MAX_LENGTH, "most_named": MOST_NAMED}
+        engine = SglangStrategy(toy_folder(), **size, dtype="fp32", decode=written)
         super().__init__(engine, Number(1))
 
     def decode(self, tokens: list[int]) -> str:

@@ -11,6 +11,7 @@ import psutil
 import pytest
 from engines import (
     MAX_LENGTH,
+    MOST_NAMED,
     EngineUnderTest,
     HuggingFace,
     changed_model,
@@ -77,6 +78,7 @@ class Harness(EngineUnderTest):
             max_length=MAX_LENGTH,
             bucket_bytes=BUCKET_BYTES,
             decode=decode,
+            most_named=MOST_NAMED,
             strategy_config=strategy_config,
         )
         super().__init__(engine, HuggingFace(load_model("toy")))

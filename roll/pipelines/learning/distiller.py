@@ -18,7 +18,7 @@ from roll.pipelines.reporting.metrics import batch_metrics, prefixed
 from roll.pipelines.roles.core import Core
 from roll.pipelines.run.checkpoint import write_tokenizer
 from roll.strategies.training.comparing import HEAD, IDS
-from roll.strategies.training.distilled import DistillationLoss
+from roll.strategies.training.distilled import DistillationLoss, SampledDistillationLoss
 from roll.tracking import Progress
 from roll.trajectories.model import TrajectoryGroup
 from roll.trajectories.taught import taught_path, write_taught
@@ -40,7 +40,9 @@ class Distiller:
         self._roles = [role for role, _ in config.teacher_roles()]
         by_tag = config.teachers_by_tag()
         self._number_of = {tag: self._roles.index(role) for tag, role in by_tag.items()}
-        self._loss = DistillationLoss(config.loss_agg_mode, config.sequence_length)
+        self._loss = (SampledDistillationLoss if config.compares_sampled else DistillationLoss)(
+            config.loss_agg_mode, config.sequence_length
+        )
 
     def make_batch(self, groups: Sequence[TrajectoryGroup]) -> TrainingBatch:
         """Turn trajectories into a padded batch; those that broke are left out.
@@ -66,7 +68,7 @@ class Distiller:
         for part in mini_batches(batch.tensors, self.config.update_plan().mini_batches, key):
             if IDS not in part.keys():
                 with self.progress.stage("log_probs"):
-                    await ask([self.core.frozen[role] for role in self._roles], part, self.config.teacher_top_k)
+                    await self._ask(part)
                 if self.config.store_teacher:
                     said.append(part)
             with self.progress.stage("update"):
@@ -74,6 +76,10 @@ class Distiller:
         if said:
             write_taught(taught_path(self.config.output_dir, step), taught_rows(said))
         return {**metrics, **prefixed(merge_metrics(reports), "train")}
+
+    async def _ask(self, part: TensorDict) -> None:
+        config, teachers = self.config, [self.core.frozen[role] for role in self._roles]
+        await ask(teachers, part, config.teacher_top_k, sampled_only=config.compares_sampled)
 
     def state(self) -> dict[str, Any]:
         """Nothing: teachers do not change."""

@@ -6,7 +6,7 @@ import asyncio
 from collections.abc import Callable, Iterable
 from typing import ClassVar, Self
 
-from roll.generation import GenerationRequest, SamplingParams
+from roll.generation import GenerationRequest, SamplingParams, ScoringRequest
 from roll.strategies.generation.sampling_limits import Refusal
 from roll.strategies.generation.stop_strings import StopStrings
 from roll.strategies.jobs import EngineJob
@@ -64,6 +64,36 @@ def check_prompt(request: GenerationRequest, max_length: int, vocabulary: int | 
             "raise the engine's max_length or shorten the prompt"
         )
     if vocabulary is not None and (min(prompt) < 0 or max(prompt) >= vocabulary):
+        raise ValueError(f"{where} has token ids outside the vocabulary [0, {vocabulary})")
+
+
+def check_scoring(
+    request: ScoringRequest, *, is_running: bool, max_length: int, vocabulary: int, most_named: int | None
+) -> None:
+    """Refuse given tokens that an engine cannot score.
+
+    Args:
+        request: What is asked for.
+        is_running: Whether a request with this id is running.
+        max_length: Most tokens of a sequence.
+        vocabulary: Token ids are below this.
+        most_named: Most tokens that the engine names at a place; ``None`` for one that was not made to score.
+
+    Raises:
+        ValueError: If it has no meaning or does not fit, or its id is running.
+    """
+    where, tokens = f"request {request.request_id!r}", request.token_ids
+    if most_named is None:
+        raise ValueError(f"{where}: this engine was not made to score tokens; make it with most_named")
+    if not 0 <= request.most_named <= most_named:
+        raise ValueError(f"{where}: most_named is {request.most_named}; this engine was made for 0 to {most_named}")
+    if is_running:
+        raise ValueError(f"{where} is already running; request ids must be unique")
+    if not 1 <= request.start < len(tokens):
+        raise ValueError(f"{where}: start is {request.start}; it must be from 1 to {len(tokens) - 1}, the last token")
+    if len(tokens) > max_length:
+        raise ValueError(f"{where} has {len(tokens)} tokens, more than the engine's max_length={max_length}")
+    if min(tokens) < 0 or max(tokens) >= vocabulary:
         raise ValueError(f"{where} has token ids outside the vocabulary [0, {vocabulary})")
 
 
@@ -127,6 +157,7 @@ class ServedEngine:
             max_slots=job.max_slots,
             max_length=job.max_length,
             decode=job.decode,
+            most_named=job.most_named,
         )
 
     @classmethod

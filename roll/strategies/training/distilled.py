@@ -8,7 +8,11 @@ from tensordict import TensorDict
 from torch import Tensor
 
 from roll.algorithms.aggregation import aggregate, count_sequences, count_tokens
+from roll.algorithms.distillation import sampled_reverse_kl
 from roll.strategies.base import BatchTotals
+
+TEACHER_LOG_PROBS = "teacher_log_probs"
+"""Column ``[batch, sequence]``: what a teacher says of the sampled tokens, where it says no more."""
 
 IMITATED = "imitated"
 """Column ``[batch, sequence]`` bool: tokens whose likelihood is raised too, beside what a teacher says of them."""
@@ -47,11 +51,15 @@ class DistillationLoss:
         rows = batch["response_mask"].any(dim=1)
         return None if bool(rows.all()) else rows
 
+    def divergence(self, log_probs: Tensor, batch: TensorDict) -> Tensor:
+        """Return how far the student is from its teacher at each token, ``[batch, sequence]``."""
+        return batch["divergence"]
+
     def __call__(
         self, log_probs: Tensor, entropy: Tensor | None, batch: TensorDict, totals: BatchTotals
     ) -> tuple[Tensor, dict[str, Tensor]]:
         """Return this micro-batch's share of the divergence, a scalar, and of the mean entropy."""
-        mask, divergence = batch["response_mask"], batch["divergence"]
+        mask, divergence = batch["response_mask"], self.divergence(log_probs, batch)
         assert entropy is not None
         loss = aggregate(
             divergence,
@@ -66,6 +74,19 @@ class DistillationLoss:
             f"distill/{name}": aggregate(each.detach(), mask, "token-mean", total_tokens=totals.measured_tokens)
             for name, each in means.items()
         }
+
+
+@dataclass(frozen=True, slots=True)
+class SampledDistillationLoss(DistillationLoss):
+    """The same with what the teacher says of the sampled tokens alone.
+
+    Reads ``teacher_log_probs`` and ``sampler_log_probs`` (:func:`roll.algorithms.distillation.sampled_reverse_kl`).
+    """
+
+    def divergence(self, log_probs: Tensor, batch: TensorDict) -> Tensor:
+        """Return the estimate of each token, ``[batch, sequence]``."""
+        mask = batch["response_mask"]
+        return sampled_reverse_kl(log_probs, batch[TEACHER_LOG_PROBS], batch["sampler_log_probs"], mask)
 
 
 @dataclass(frozen=True, slots=True)

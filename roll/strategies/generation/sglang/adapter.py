@@ -141,6 +141,31 @@ class SglangEngine:
 
         return await self._call(ask())
 
+    async def score(self, token_ids: list[int], start: int, most_named: int, rid: str) -> Mapping[str, Any]:
+        """Return what SGLang says of given tokens: ``input_token_logprobs`` and ``input_top_logprobs``.
+
+        Both are of the token before ``start`` on, of which nothing is said, at temperature 1. No token is sampled.
+
+        Args:
+            token_ids: The whole sequence.
+            start: The first token that is scored, at least 1.
+            most_named: How many of the likeliest tokens are named at each place.
+            rid: Of the request.
+        """
+        answer = await self._call(
+            self._engine.async_generate(
+                input_ids=token_ids,
+                sampling_params={"max_new_tokens": 0, "temperature": 1.0},
+                return_logprob=True,
+                logprob_start_len=start - 1,
+                top_logprobs_num=most_named,
+                rid=rid,
+                priority=0,
+            )
+        )
+        found: Mapping[str, Any] = answer["meta_info"]
+        return found
+
     def abort(self, rid: str) -> None:
         """End every request whose id begins with ``rid``."""
         self._manager.abort_request(rid=rid)

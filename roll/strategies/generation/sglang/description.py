@@ -13,6 +13,7 @@ SGLANG: Final = StrategyDescription(
     install="pip install 'roll-rl[sglang]'",
     instead="hf_infer",
     distributions=("sglang",),
+    scores_tokens=True,
     parallel_sizes=("tp_size", "pp_size"),
     random_weights=("load_format", "dummy"),
 )

@@ -79,15 +79,16 @@ def cpu_defaults(max_slots: int, max_length: int) -> dict[str, Any]:
     }
 
 
-def allow_margin(model: str, max_length: int) -> None:
+def allow_margin(model: str, max_length: int, context: int) -> None:
     """Let SGLang's context be longer than the model's, where the run's sequences are not but :data:`_MARGIN` is.
 
     Args:
         model: Folder of the model, or its name on a hub.
-        max_length: Most tokens of a sequence.
+        max_length: Most tokens of a sequence that the model reads.
+        context: Tokens for which SGLang needs room, without the margin.
     """
     positions = getattr(AutoConfig.from_pretrained(model).get_text_config(), "max_position_embeddings", None)
-    if positions is not None and max_length <= positions < max_length + _MARGIN:
+    if positions is not None and max_length <= positions < context + _MARGIN:
         os.environ.setdefault("SGLANG_ALLOW_OVERWRITE_LONGER_CONTEXT_LEN", "1")
 
 

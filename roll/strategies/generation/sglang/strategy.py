@@ -14,9 +14,10 @@ from typing import Any
 
 import torch
 
-from roll.generation import Completion, GenerationRequest, SamplingParams, fold_seed
+from roll.generation import Completion, GenerationRequest, SamplingParams, ScoringRequest, TokenScores, fold_seed
 from roll.strategies.base import WeightUpdate
-from roll.strategies.generation.serving import ServedEngine, check_request
+from roll.strategies.generation.serving import ServedEngine, check_request, check_scoring
+from roll.strategies.generation.sglang.answers import scores_of
 from roll.strategies.generation.sglang.description import SGLANG
 from roll.strategies.generation.sglang.errors import (
     EngineDiedError,
@@ -81,6 +82,7 @@ class SglangStrategy(ServedEngine):
         version: Policy version of the weights in the folder.
         bucket_bytes: Most bytes of tensors that an update hands over at once, unless a single tensor is larger.
         decode: Of the policy's tokenizer, where requests end at texts.
+        most_named: Most tokens that :meth:`score` names at a place; ``None`` where it is not called.
 
     Raises:
         SglangNotInstalledError: If SGLang is missing.
@@ -102,18 +104,21 @@ class SglangStrategy(ServedEngine):
         version: int = 0,
         bucket_bytes: int = _BUCKET_BYTES,
         decode: Decode | None = None,
+        most_named: int | None = None,
     ) -> None:
         self.check_sizes(max_slots=max_slots, max_length=max_length, bucket_bytes=bucket_bytes)
-        options = check_options(strategy_config, max_length=max_length, path="strategy_config")
+        # SGLang reads given tokens only where one more could be sampled.
+        context = max_length + (most_named is not None)
+        options = check_options(strategy_config, max_length=context, path="strategy_config")
         try:
             from roll.strategies.generation.sglang.adapter import SglangEngine
         except ImportError as error:
             raise SglangNotInstalledError(error) from error
-        allow_margin(str(model), max_length)
+        allow_margin(str(model), max_length, context)
         arguments = engine_arguments(
             str(model),
             max_slots=max_slots,
-            max_length=max_length,
+            max_length=context,
             dtype=dtype,
             seed=seed,
             version=version,
@@ -122,6 +127,7 @@ class SglangStrategy(ServedEngine):
         super().__init__(str(version), version, SGLANG.starts_with_random_weights(options))
         self.max_length = max_length
         self._engine = SglangEngine(arguments)
+        self._most_named = most_named
         self._bucket_bytes = bucket_bytes
         self._stop_strings = StopStrings(decode)
         self._under_way: dict[str, _Request] = {}
@@ -140,28 +146,69 @@ class SglangStrategy(ServedEngine):
             RuntimeError: If the engine is closed or its last weight update failed half-way.
         """
         self._check(request)
-        mine = self._under_way[request.request_id] = _Request()
-        try:
-            await self._enter(mine)
+        async with self._running(request.request_id) as mine:
             if not mine.inside:
                 return Completion([], [], "abort", (self.policy_version, self.policy_version))
             sampling = self._sampling(request)
             watch = partial(self._watch, mine, request) if request.sampling.stop_strings else None
             answer = await self._engine.generate(request.prompt_ids, sampling, mine.rid, request.priority, watch)
+        return self._completion(request, answer, mine.end)
+
+    @property
+    def vocabulary(self) -> int:
+        """How many tokens its distributions are over."""
+        return self._engine.vocabulary
+
+    async def score(self, request: ScoringRequest) -> TokenScores:
+        """Return log-probs of given tokens; what is before them may be cached.
+
+        Raises:
+            ValueError: If the sequence is empty, too long or has ids outside the vocabulary, if it is scored from its
+                first token on, if more tokens are to be named than the engine was made for, or if a request with this
+                id is running.
+            GenerationError: If the engine failed, or the request was aborted.
+            RuntimeError: If the engine is closed or has no valid weights.
+        """
+        self._check_usable()
+        check_scoring(
+            request,
+            is_running=request.request_id in self._under_way,
+            max_length=self.max_length,
+            vocabulary=self.vocabulary,
+            most_named=self._most_named,
+        )
+        async with self._running(request.request_id) as mine:
+            if not mine.inside:
+                raise GenerationError(f"sglang: request {request.request_id!r} was aborted before it began")
+            meta = await self._engine.score(request.token_ids, request.start, request.most_named, mine.rid)
+        return scores_of(meta, request)
+
+    @asynccontextmanager
+    async def _running(self, request_id: str) -> AsyncIterator[_Request]:
+        """Let a request into the engine while the block runs, and name what makes it fail.
+
+        Raises:
+            GenerationError: The engine failed in the block, or weights became unusable meanwhile.
+        """
+        mine = self._under_way[request_id] = _Request()
+        try:
+            await self._enter(mine)
+            yield mine
         except asyncio.CancelledError:
             if mine.inside:
                 self._engine.abort(mine.rid)
             raise
+        except GenerationError:
+            raise
         except Exception as error:
             raise GenerationError(
-                f"sglang failed while request {request.request_id!r} was running: {type(error).__name__}: {error}"
+                f"sglang failed while request {request_id!r} was running: {type(error).__name__}: {error}"
             ) from error
         finally:
-            del self._under_way[request.request_id]
+            del self._under_way[request_id]
             mine.gone.set()
-        if self._unusable is not None:
-            raise GenerationError(f"sglang: request {request.request_id!r} was ended: {self._unusable}")
-        return self._completion(request, answer, mine.end)
+        if mine.inside and self._unusable is not None:
+            raise GenerationError(f"sglang: request {request_id!r} was ended: {self._unusable}")
 
     async def abort(self, request_id: str) -> None:
         """End a request; its ``generate`` returns what it has. Unknown or finished ids are ignored."""

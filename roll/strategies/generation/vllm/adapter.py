@@ -16,7 +16,7 @@ from transformers import AutoConfig
 from vllm.engine.arg_utils import AsyncEngineArgs
 from vllm.inputs.engine import TokensInput, tokens_input
 from vllm.logprobs import FlatLogprobs
-from vllm.outputs import CompletionOutput
+from vllm.outputs import CompletionOutput, RequestOutput
 from vllm.platforms import current_platform
 from vllm.sampling_params import RequestOutputKind
 from vllm.sampling_params import SamplingParams as EngineSampling
@@ -25,7 +25,7 @@ from vllm.v1.engine.exceptions import EngineDeadError, EngineGenerateError
 from vllm.v1.metrics.loggers import PrometheusStatLogger
 
 from roll.config.errors import ConfigError, Problem
-from roll.generation import Completion, GenerationRequest, SamplingParams, fold_seed
+from roll.generation import Completion, GenerationRequest, SamplingParams, ScoringRequest, TokenScores, fold_seed
 from roll.strategies.generation.vllm.description import VLLM
 from roll.strategies.generation.vllm.errors import GenerationError
 from roll.strategies.generation.vllm.metrics import EngineCounters
@@ -62,6 +62,9 @@ def start_engine(
         )
     arguments = engine_arguments(limits, options)
     environment = {"VLLM_NO_USAGE_STATS": "1", "VLLM_WORKER_MULTIPROC_METHOD": "spawn"}
+    if limits.context > limits.max_length == _positions(limits.model):
+        # The token behind the last one that the model can read is sampled and never read.
+        environment["VLLM_ALLOW_LONG_MAX_MODEL_LEN"] = "1"
     if platform == "cpu":
         arguments = {**cpu_defaults(limits, options), **arguments}
         # Otherwise a single worker gets a process of its own beside the scheduler's, and both spin while they wait for
@@ -117,7 +120,7 @@ def cpu_defaults(limits: EngineLimits, options: Mapping[str, Any]) -> dict[str, 
         "enforce_eager": True,
         "enable_chunked_prefill": False,
         # Without chunks a whole prompt must fit into a step.
-        "max_num_batched_tokens": max(_CPU_STEP_TOKENS, options.get("max_model_len") or limits.max_length),
+        "max_num_batched_tokens": max(_CPU_STEP_TOKENS, options.get("max_model_len") or limits.context),
     }
     if not any(key in options for key in _CACHE_OPTIONS):
         defaults["kv_cache_memory_bytes"] = cpu_cache_bytes(limits)
@@ -152,9 +155,9 @@ class _Sampling(EngineSampling):
         """Take nothing over."""
 
 
-def engine_prompt(request: GenerationRequest) -> TokensInput:
-    """Return the prompt in the form that needs no further preparation."""
-    return tokens_input(request.prompt_ids)
+def engine_prompt(token_ids: list[int]) -> TokensInput:
+    """Return a prompt in the form that needs no further preparation."""
+    return tokens_input(token_ids)
 
 
 def engine_sampling(request: GenerationRequest) -> EngineSampling:
@@ -221,6 +224,47 @@ def completion_of(
     ]
     version = (min(spans), max(spans)) if spans else (newest, newest)
     return Completion(tokens, log_probs, reason, version, cached_tokens or 0)
+
+
+def scoring_sampling(request: ScoringRequest) -> EngineSampling:
+    """Return the parameters with which the engine scores a prompt; it samples one token, which nobody reads."""
+    return _Sampling(
+        temperature=0.0,
+        max_tokens=1,
+        ignore_eos=True,
+        prompt_logprobs=request.most_named,
+        flat_logprobs=True,
+        detokenize=False,
+        output_kind=RequestOutputKind.FINAL_ONLY,
+    )
+
+
+def scores_of(output: RequestOutput, request: ScoringRequest) -> TokenScores:
+    """Return what vLLM says of the tokens of a prompt from ``request.start`` on.
+
+    Raises:
+        GenerationError: If it says nothing, or something of other tokens.
+    """
+    said, width = output.prompt_logprobs, 1 + request.most_named
+    # For each token but the first, the token itself, and then the likeliest.
+    if not isinstance(said, FlatLogprobs) or len(said.logprobs) != width * (len(request.token_ids) - 1):
+        raise GenerationError(f"vllm did not score the tokens of request {request.request_id!r}")
+    first = width * (request.start - 1)
+    ids, log_probs = said.token_ids[first:], said.logprobs[first:]
+    if ids[::width] != request.token_ids[request.start :]:
+        raise GenerationError(f"vllm scored other tokens than those of request {request.request_id!r}")
+    places = range(0, len(ids), width)
+    return TokenScores(
+        log_probs[::width],
+        [ids[place + 1 : place + width] for place in places],
+        [log_probs[place + 1 : place + width] for place in places],
+    )
+
+
+def _positions(model: str) -> int | None:
+    """Return how many tokens a model can read, where its configuration says that."""
+    found: int | None = getattr(AutoConfig.from_pretrained(model).get_text_config(), "max_position_embeddings", None)
+    return found
 
 
 def model_folder(model: str | Path) -> str:

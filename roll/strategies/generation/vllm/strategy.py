@@ -5,16 +5,16 @@ from __future__ import annotations
 import asyncio
 import pickle
 import time
-from collections.abc import AsyncIterator, Callable, Mapping, Sequence
-from contextlib import asynccontextmanager
+from collections.abc import AsyncIterator, Callable, Iterator, Mapping, Sequence
+from contextlib import asynccontextmanager, contextmanager
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from roll.generation import Completion, GenerationRequest, SamplingParams
+from roll.generation import Completion, GenerationRequest, SamplingParams, ScoringRequest, TokenScores
 from roll.strategies.base import WeightUpdate
 from roll.strategies.fingerprints import Fingerprints
-from roll.strategies.generation.serving import ServedEngine, check_request
+from roll.strategies.generation.serving import ServedEngine, check_request, check_scoring
 from roll.strategies.generation.stop_strings import Decode, StopStrings
 from roll.strategies.generation.vllm.buckets import DEFAULT_BUCKET_BYTES, buckets_of
 from roll.strategies.generation.vllm.description import VLLM
@@ -78,6 +78,7 @@ class VllmStrategy(ServedEngine):
         version: Policy version of the weights in the folder.
         bucket_bytes: Most shared memory that an update of weights takes, unless a single tensor is larger.
         decode: Of the policy's tokenizer, where requests end at texts.
+        most_named: Most tokens that :meth:`score` names at a place; ``None`` where it is not called.
 
     Raises:
         VllmNotInstalledError: If vLLM is missing.
@@ -100,20 +101,22 @@ class VllmStrategy(ServedEngine):
         version: int = 0,
         bucket_bytes: int = DEFAULT_BUCKET_BYTES,
         decode: Decode | None = None,
+        most_named: int | None = None,
     ) -> None:
         self.check_sizes(max_slots=max_slots, max_length=max_length, bucket_bytes=bucket_bytes)
         try:
             from roll.strategies.generation.vllm import adapter
         except ImportError as error:
             raise VllmNotInstalledError(error) from error
-        options = check_options(strategy_config, max_length=max_length, path="strategy_config")
+        limits = EngineLimits(adapter.model_folder(model), max_slots, max_length, dtype, seed, most_named)
+        options = check_options(strategy_config, max_length=limits.context, path="strategy_config")
         super().__init__(adapter.FIRST_LABEL, version, VLLM.starts_with_random_weights(options))
-        limits = EngineLimits(adapter.model_folder(model), max_slots, max_length, dtype, seed)
         self.max_length = max_length
         self._adapter = adapter
         self._counters = EngineCounters()
         self._engine: Any = adapter.start_engine(limits, options, self._counters, device)
-        self._vocabulary: int = self._engine.model_config.get_vocab_size()
+        self.vocabulary: int = self._engine.model_config.get_vocab_size()
+        self._most_named = most_named
         self._bucket_bytes = bucket_bytes
         self._stop_strings = StopStrings(decode)
         self._active: set[str] = set()
@@ -129,16 +132,47 @@ class VllmStrategy(ServedEngine):
             RuntimeError: If the engine is closed or its last weight update failed half-way.
         """
         self._check(request)
-        self._active.add(request.request_id)
+        with self._running(request.request_id):
+            return await self._run(request)
+
+    async def score(self, request: ScoringRequest) -> TokenScores:
+        """Return log-probs of given tokens. They are computed anew: the cache has no log-probs.
+
+        Raises:
+            ValueError: If the sequence is empty, too long or has ids outside the vocabulary, if it is scored from its
+                first token on, if more tokens are to be named than the engine was made for, or if a request with this
+                id is running.
+            GenerationError: If the engine failed.
+            RuntimeError: If the engine is closed or has no valid weights.
+        """
+        self._check_usable()
+        check_scoring(
+            request,
+            is_running=request.request_id in self._active,
+            max_length=self.max_length,
+            vocabulary=self.vocabulary,
+            most_named=self._most_named,
+        )
+        prompt, sampling = self._adapter.engine_prompt(request.token_ids), self._adapter.scoring_sampling(request)
+        with self._running(request.request_id):
+            async for output in self._engine.generate(prompt, sampling, request.request_id):
+                last = output
+        scores: TokenScores = self._adapter.scores_of(last, request)
+        return scores
+
+    @contextmanager
+    def _running(self, request_id: str) -> Iterator[None]:
+        """Count a request while it runs, and name what makes it fail."""
+        self._active.add(request_id)
         self._counters.begin()
         try:
-            return await self._run(request)
+            yield
         except self._adapter.ENGINE_ERRORS as error:
             raise GenerationError(
-                f"vllm failed while request {request.request_id!r} was running: {type(error).__name__}: {error}"
+                f"vllm failed while request {request_id!r} was running: {type(error).__name__}: {error}"
             ) from error
         finally:
-            self._active.discard(request.request_id)
+            self._active.discard(request_id)
             self._counters.end()
 
     async def abort(self, request_id: str) -> None:
@@ -289,7 +323,7 @@ class VllmStrategy(ServedEngine):
         end = _End(self._stop_strings, request.sampling)
         latest, cached = None, None
         stream = self._engine.generate(
-            self._adapter.engine_prompt(request),
+            self._adapter.engine_prompt(request.prompt_ids),
             self._adapter.engine_sampling(self._cut_to_length(request)),
             request.request_id,
             priority=request.priority,
@@ -321,7 +355,7 @@ class VllmStrategy(ServedEngine):
             request,
             is_running=request.request_id in self._active,
             max_length=self.max_length,
-            vocabulary=self._vocabulary,
+            vocabulary=self.vocabulary,
             stop_strings=self._stop_strings,
             refusals=refusals(request.sampling),
         )
