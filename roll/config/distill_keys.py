@@ -150,7 +150,8 @@ class TeacherKeys(TrainerKeys):
             return
         name, path = arguments.strategy_name, f"{role}.strategy_args"
         if self.teacher_top_k is None and not self.compares_sampled:
-            scorers = " or ".join(each for each in strategies_for(role) if STRATEGIES.get(each).scorer is not None)
+            able = {each: STRATEGIES.get(each) for each in strategies_for(role)}
+            scorers = " or ".join(each for each, about in able.items() if about.scorer and not about.trainer)
             message = f"{name} says log-probs of tokens and has no hidden states, which the whole vocabulary takes."
             fix = (
                 "set teacher_top_k, such as 64, to compare on its likeliest tokens; or divergence: sampled_reverse_kl, "

@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor
 
-from roll.algorithms.distillation import Divergence, buckets, top_k
+from roll.algorithms.distillation import Divergence, buckets, sampled_reverse_kl, top_k, with_others
 from roll.algorithms.kl import kl_penalty
 
 F64 = torch.float64
@@ -124,6 +124,49 @@ def test_values_and_gradients_are_those_of_trl(choice: Divergence, temperature: 
     # TRL's mixture is computed with a weight in the precision of the logits, so nothing is rounded on either side.
     assert loss.item() == pytest.approx(wanted.item(), rel=1e-9)
     torch.testing.assert_close(ours.grad, theirs.grad, rtol=1e-9, atol=1e-12)
+
+
+@settings(deadline=None, max_examples=60, derandomize=True)
+@given(seed=st.integers(0, 500), size=st.integers(1, 12), scale=st.sampled_from([0.1, 1.0, 12.0]))
+def test_what_is_left_is_known_from_the_likeliest_alone(seed: int, size: int, scale: float) -> None:
+    whole = (scale * logits(seed, 5, size)).log_softmax(-1)
+    for k in range(1, size + 1):
+        _, summed = top_k(whole, k)
+        told = with_others(summed[:, :-1].float(), size - k)
+        assert told.dtype == F64 and told.shape == summed.shape
+        torch.testing.assert_close(told[:, :-1], summed[:, :-1], rtol=1e-6, atol=1e-6)
+        # Of probabilities: single precision knows them so far, and the rest is no more than that of the last one named.
+        torch.testing.assert_close(told[:, -1].exp(), summed[:, -1].exp(), rtol=0, atol=1e-6)
+        most = summed[:, -2] + math.log(size - k) if size > k else torch.full((5,), float("-inf"), dtype=F64)
+        assert bool((told[:, -1] <= most + 1e-5).all())
+        # Nothing that is possible becomes impossible: a student that says it would be infinitely far away.
+        assert bool(told.isfinite()[:, -1].all()) == (k < size)
+
+
+@settings(deadline=None, max_examples=40, derandomize=True)
+@given(seed=st.integers(0, 500), size=st.integers(2, 9), on_policy=st.booleans())
+def test_the_estimate_from_sampled_tokens_is_the_reverse_divergence_in_expectation(
+    seed: int, size: int, on_policy: bool
+) -> None:
+    scores, teacher = logits(seed, 4, size).requires_grad_(), logits(seed + 1, 4, size).log_softmax(-1)
+    student = scores.log_softmax(-1)
+    sampler = student.detach() if on_policy else logits(seed + 2, 4, size).log_softmax(-1)
+    exact = Divergence("reverse_kl")(student, teacher)
+    (wanted,) = torch.autograd.grad(exact.sum(), scores, retain_graph=True)
+
+    # Every token could have been sampled, with the probability that it was sampled with.
+    estimates = sampled_reverse_kl(student, teacher, sampler, torch.ones(4, size))
+    expected = (sampler.exp() * estimates).sum(-1)
+    (got,) = torch.autograd.grad(expected.sum(), scores)
+
+    torch.testing.assert_close(expected, exact, rtol=1e-9, atol=1e-11)
+    torch.testing.assert_close(got, wanted, rtol=1e-9, atol=1e-11)
+
+
+def test_what_was_not_sampled_is_no_estimate() -> None:
+    told = torch.tensor([[float("nan"), -1.0, -2.0]])
+    found = sampled_reverse_kl(told, torch.full((1, 3), -1.5), told, torch.tensor([[0, 1, 1]]))
+    assert found.tolist() == [[0.0, 0.5, -0.5]]
 
 
 def test_what_is_no_divergence_is_refused() -> None:

@@ -97,9 +97,10 @@ class Comparison:
 
 
 def compared_columns(micro: Mapping[str, Tensor]) -> dict[str, Tensor] | None:
-    """Return those of :data:`COLUMNS` that a micro-batch has, ``[batch, ...]`` each."""
+    """Return those of :data:`COLUMNS` that a micro-batch has, ``[batch, ...]`` each; ``None`` if it is not compared."""
     here = {name: micro.get(name, None) for name in COLUMNS}
-    return {name: column for name, column in here.items() if column is not None} or None
+    found = {name: column for name, column in here.items() if column is not None}
+    return found if STATES in found or IDS in found else None
 
 
 def log_softmax(logits: Tensor, temperature: float) -> Tensor:

@@ -11,7 +11,7 @@ from transformers import Qwen3Config, Qwen3ForCausalLM
 
 from roll.algorithms.distillation import Divergence, buckets, top_k
 from roll.strategies.jobs import TrainOptions
-from roll.strategies.training.distilled import DistillationLoss
+from roll.strategies.training.distilled import TEACHER_LOG_PROBS, DistillationLoss, SampledDistillationLoss
 from roll.strategies.training.pytorch.scoring import Scorer
 from roll.strategies.training.pytorch.train import FsdpTrainStrategy
 from tests.strategies.training.batches import step_gradient
@@ -152,3 +152,34 @@ def test_padding_and_what_is_not_trained_change_nothing(k: int | None) -> None:
     assert again["loss"] == pytest.approx(told["loss"], rel=1e-9)
     for name, gradient in whole.items():
         torch.testing.assert_close(other[name], gradient, rtol=1e-9, atol=1e-10)
+
+
+def sampled(batch: TensorDict) -> TensorDict:
+    """Add what the first teacher says of the tokens that are there, and what they were sampled with."""
+    batch[TEACHER_LOG_PROBS] = Scorer(TEACHERS[0], temperature=TEMPERATURE).compute_log_probs(batch)
+    batch["sampler_log_probs"] = Scorer(model(3), temperature=TEMPERATURE).compute_log_probs(batch)
+    return batch
+
+
+@pytest.mark.parametrize("options", [{}, {"use_sequence_packing": True, "max_tokens_per_microbatch": 16}], ids=str)
+def test_the_loss_of_sampled_tokens_is_that_of_a_loop(options: dict) -> None:
+    batch, student = sampled(rows()), copy.deepcopy(STUDENT)
+    surrogate, total, count = torch.zeros((), dtype=torch.float64), 0.0, 0
+    for row in range(len(batch)):
+        ids = batch["input_ids"][row : row + 1, : int(batch["lengths"][row])]
+        ours = (student(ids).logits[0] / TEMPERATURE).log_softmax(-1)
+        for place in range(1, ids.shape[1]):
+            if batch["response_mask"][row, place]:
+                own = ours[place - 1, ids[0, place]]
+                weight = (own.detach() - batch["sampler_log_probs"][row, place]).exp()
+                estimate = float(weight * (own.detach() - batch[TEACHER_LOG_PROBS][row, place]))
+                surrogate, total, count = surrogate + estimate * own, total + estimate, count + 1
+    (surrogate / count).backward()
+
+    settings = {"max_tokens_per_microbatch": 64, "temperature": TEMPERATURE, "max_grad_norm": 0.0, **options}
+    strategy = FsdpTrainStrategy(copy.deepcopy(STUDENT), TrainOptions(**settings))
+    got, metrics = step_gradient(strategy, batch, SampledDistillationLoss())
+
+    assert metrics["loss"] == metrics["distill/divergence"] == pytest.approx(total / count, rel=1e-6)
+    for name, parameter in student.named_parameters():
+        torch.testing.assert_close(got[name], parameter.grad, rtol=1e-5, atol=1e-6)
