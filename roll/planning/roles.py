@@ -26,8 +26,9 @@ class RoleDemand:
         model: What its model is called.
         devices: Global ids of its devices; one number for a role that has none of its own.
         training: How it computes, of a role that trains or scores.
-        engine: Its engine, of one that samples.
+        engine: Its engine, of one that samples, or reads what is there already.
         replicas: Engines.
+        reads: Whether its engine only reads, as a teacher: it gets no weights, and keeps its memory in every stage.
     """
 
     role: str
@@ -36,6 +37,7 @@ class RoleDemand:
     training: Training | None = None
     engine: Engine | None = None
     replicas: int = 1
+    reads: bool = False
 
     @property
     def states(self) -> States:
@@ -92,10 +94,11 @@ def _demand(config: TrainerKeys, role: str, worker: WorkerConfig, known: dict[st
         # A judge may have sizes of its own.
         length = int(getattr(worker, "sequence_length", 0) or getattr(config, "sequence_length", 2048))
         requests = int(getattr(worker, "max_running_requests", 0) or getattr(config, "max_running_requests", 128))
-        if ability_for(role) is not Ability.GENERATE:
+        reads = ability_for(role) is not Ability.GENERATE
+        if reads:
             requests = worker.infer_batch_size
         engine = Engine.of(strategy, options, shape, width=width, requests=requests, length=length)
-        return RoleDemand(role, name, devices, engine=engine, replicas=max(1, len(devices) // each))
+        return RoleDemand(role, name, devices, engine=engine, replicas=max(1, len(devices) // each), reads=reads)
     return RoleDemand(role, name, devices, training=_training(config, role, worker, shape, options, len(devices)))
 
 

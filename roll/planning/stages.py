@@ -69,11 +69,12 @@ def device_stages(demands: Sequence[RoleDemand], device: int, bucket: int) -> li
 
 
 def _shares(stage: str, here: Sequence[RoleDemand], device: int, bucket: int) -> Iterator[Share]:
-    shared = any(demand.engine for demand in here) and any(demand.training for demand in here)
+    samples = any(demand.engine is not None and not demand.reads for demand in here)
+    shared = samples and any(demand.training for demand in here)
     computing = [demand for demand in here if demand.training]
     for demand in here:
         if demand.engine is not None:
-            yield from _engine_shares(stage, demand, device, bucket, sleeps=shared)
+            yield from _engine_shares(stage, demand, device, bucket, sleeps=shared and not demand.reads)
         elif not shared or stage == "update" or (stage == "weight sync" and demand.role == "actor_train"):
             states = demand.states
             yield Share(demand.role, "weights", states.weights)
@@ -96,7 +97,7 @@ def _engine_shares(stage: str, demand: RoleDemand, device: int, bucket: int, *, 
     if sleeps and stage == "update":
         return
     yield Share(demand.role, "weights", engine.weights)
-    if stage == "weight sync":
+    if stage == "weight sync" and not demand.reads:
         yield Share(demand.role, "weights under way", bucket)
     if not sleeps or stage == "rollout":
         yield Share(demand.role, "key-value cache", engine.cache(device))

@@ -58,11 +58,14 @@ def stage_times(demands: Sequence[RoleDemand], work: Work, gpu: Gpu) -> list[Sta
     """Return how long the stages of a step take, one after another."""
     found = []
     for demand in demands:
-        if demand.engine is not None:
+        if demand.engine is not None and not demand.reads:
             seconds = _sampling(demand.engine, demand.replicas, work, gpu)
             found.append(StageTime("sampling", seconds, work.samples * work.response / seconds))
     for demand in demands:
         training = demand.training
+        if demand.engine is not None and demand.reads:
+            seconds = _reading(demand.engine, demand.replicas, work.tokens, gpu)
+            found.append(StageTime(f"scoring by {demand.role}", seconds, work.tokens / seconds))
         if training is None:
             continue
         count = len(demand.devices)
@@ -87,5 +90,9 @@ def _sampling(engine: Engine, replicas: int, work: Work, gpu: Gpu) -> float:
     step = (read + cached) / (gpu.tb_per_second * 1e12 * DECODE_SHARE)
     arithmetic = 2.0 * engine.shape.active * at_once / (devices * gpu.tflops * 1e12 * PREFILL_SHARE)
     decoding = max(step, arithmetic) * work.response * (own / at_once)
-    prefill = 2.0 * engine.shape.active * own * work.prompt / (devices * gpu.tflops * 1e12 * PREFILL_SHARE)
-    return decoding + prefill
+    return decoding + _reading(engine, 1, own * work.prompt, gpu)
+
+
+def _reading(engine: Engine, replicas: int, tokens: int, gpu: Gpu) -> float:
+    devices = replicas * engine.tensor * engine.pipeline
+    return 2.0 * engine.shape.active * tokens / (devices * gpu.tflops * 1e12 * PREFILL_SHARE)

@@ -97,8 +97,8 @@ class GenerationStrategy(Protocol):
 
 
 @runtime_checkable
-class ScoresTokens(Protocol):
-    """An engine that can say how likely given tokens are."""
+class ScoresTokens(GenerationStrategy, Protocol):
+    """An engine that can also say how likely given tokens are."""
 
     @property
     def vocabulary(self) -> int:

@@ -13,7 +13,7 @@ from roll.algorithms.distillation import with_others
 from roll.config import RowDistillConfig
 from roll.config.taught import TaughtConfig
 from roll.generation import ScoringRequest, TokenScores
-from roll.strategies.base import GenerationStrategy, ScoresTokens
+from roll.strategies.base import ScoresTokens
 from roll.workers.factory import scoring_engine
 from roll.workers.memory import peak_memory
 from roll.workers.setup import Registered, set_up
@@ -49,7 +49,7 @@ class EngineScoreWorker:
         found = torch.zeros(mask.shape)
         for row, start, scores in await self._scores(batch, 0):
             found[row, start : start + len(scores.log_probs)] = torch.tensor(scores.log_probs)
-        return found * mask
+        return found.masked_fill(~mask, 0.0)
 
     async def compute_top(self, batch: TensorDict, k: int) -> Tensor:
         """Return the likeliest tokens at each token of the mask, ``[rows, sequence, 2 k + 1]`` float64.
@@ -64,7 +64,6 @@ class EngineScoreWorker:
             named = with_others(torch.tensor(scores.named_log_probs), self._engine.vocabulary - k)
             columns = torch.cat((torch.tensor(scores.named_ids).double(), named), dim=-1)
             found[row, start : start + len(columns)] = columns
-        # Not a product: there may be nothing outside of the k, whose log-prob is -inf.
         return found.masked_fill(~mask.unsqueeze(-1), 0.0)
 
     async def _scores(self, batch: TensorDict, most_named: int) -> list[tuple[int, int, TokenScores]]:
@@ -89,5 +88,4 @@ class EngineScoreWorker:
 
     async def close(self) -> None:
         """End the engine."""
-        if isinstance(self._engine, GenerationStrategy):
-            await self._engine.close()
+        await self._engine.close()

@@ -127,3 +127,31 @@ def test_a_model_that_nobody_knows_is_told_by_its_file(tmp_path: Path, capsys: p
         main(["plan", "sokoban", "pretrain=somebody/own-model"])
     assert left.value.code == 2
     assert "--model-config" in capsys.readouterr().err
+
+
+def test_a_teacher_that_is_an_engine_keeps_its_device_and_reads_every_token() -> None:
+    keys = {
+        "pretrain": "Qwen/Qwen2.5-1.5B-Instruct",
+        "teacher.model_args.model_name_or_path": "Qwen/Qwen2.5-7B-Instruct",
+        "teacher.strategy_args.strategy_name": "vllm",
+        "teacher.device_mapping": "[2, 3]",
+        "teacher.num_gpus_per_worker": 2,
+        "teacher_top_k": 8,
+        "actor_infer.strategy_args.strategy_name": "vllm",
+        "actor_infer.device_mapping": "[0]",
+        "actor_train.device_mapping": "[1]",
+        "cluster": "ray",
+    }
+    found = plan_job(load("distill_sokoban", overrides=keys), GPUS.get("h100"))
+    teaching = {stage.stage: stage.shares for stage in found.stages if 2 in stage.devices}
+    assert len(teaching) == 3
+    for shares in teaching.values():
+        # Half of 7.6 billion numbers in two bytes each, and a cache beside them; never weights of the student.
+        assert [(share.role, share.part) for share in shares] == [
+            ("teacher", "weights"),
+            ("teacher", "key-value cache"),
+        ]
+        assert shares[0].bytes == pytest.approx(7.6e9, rel=0.02)
+    read = next(time for time in found.times if time.stage == "scoring by teacher")
+    assert read.seconds > 0 and read.tokens_per_second > 0
+    assert [time.stage for time in found.times].count("sampling") == 1
