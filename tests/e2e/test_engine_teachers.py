@@ -3,26 +3,61 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Iterator
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
 
 from roll.config import load
+from roll.generation import ScoringRequest, TokenScores
 from roll.pipelines.distill import PromptDistillPipeline
 from roll.pipelines.distill_rows import RowDistillPipeline
+from roll.strategies import STRATEGIES, EngineJob, StrategyDescription, register_strategy
+from roll.strategies.generation.hf_infer.strategy import HfInferStrategy
 from tests.pipelines.noisy_model import noisy_math
 
 pytestmark = pytest.mark.long  # whole runs
 
 ENGINES = [
+    "of_a_users_own",
     pytest.param("vllm", marks=pytest.mark.skipif(find_spec("vllm") is None, reason="make vllm")),
     pytest.param(
         "sglang",
         marks=[pytest.mark.sglang, pytest.mark.skipif(find_spec("sglang") is None, reason="make test-sglang")],
     ),
 ]
+
+
+class Reading(HfInferStrategy):
+    """The packaged engine, which also scores tokens: one sequence after the other, as Hugging Face says."""
+
+    def __init__(self, job: EngineJob) -> None:
+        model = job.load()
+        super().__init__(model, max_slots=job.max_slots, max_length=job.max_length)
+        self._read, self._most_named = model, job.most_named
+        self.vocabulary = int(model.config.vocab_size)
+
+    @torch.no_grad()
+    async def score(self, request: ScoringRequest) -> TokenScores:
+        assert self._most_named is not None and request.most_named <= self._most_named
+        tokens = torch.tensor([request.token_ids])
+        there = self._read(tokens).logits[0, request.start - 1 : -1].log_softmax(-1)
+        named = there.topk(request.most_named)
+        own = there.gather(1, tokens[0, request.start :].unsqueeze(1)).squeeze(1)
+        return TokenScores(own.tolist(), named.indices.tolist(), named.values.tolist())
+
+
+@pytest.fixture(autouse=True)
+def registered() -> Iterator[None]:
+    """An engine of a user's own."""
+    with STRATEGIES.restored():
+        register_strategy(StrategyDescription(name="of_a_users_own", engine=Reading, scores_tokens=True))
+        yield
+
+
 TRAIN = "roll/presets/data/arithmetic_train.jsonl"
 ASKS = {
     "likeliest": {"teacher_top_k": 12, "divergence": "jsd"},
