@@ -65,7 +65,7 @@ $(SGLANG)/.installed: $(VENV)/.installed $(wildcard tests/sglang_rig/*.txt tests
 sglang: $(SGLANG)/.installed  ## Install SGLang (2 GB) into .venv-sglang, with a stand-in for its kernels: CPUs only
 
 test-sglang: sglang  ## Run the tests of the real SGLang engine
-	$(SGLANG)/bin/python -m pytest -m sglang tests/integration tests/e2e/test_sglang_runs.py
+	$(SGLANG)/bin/python -m pytest -m sglang tests/integration tests/e2e/test_sglang_runs.py tests/e2e/test_engine_teachers.py
 
 sokoban: core  ## Train the toy policy on Sokoban (two cores, about 5 minutes; ARGS="max_steps=5" to change keys)
 	$(BIN)/python examples/start_agentic_pipeline.py --config-name sokoban $(ARGS)

@@ -21,13 +21,17 @@ from tests.pipelines.noisy_model import noisy_math
 
 pytestmark = pytest.mark.long  # whole runs
 
-ENGINES = [
-    "of_a_users_own",
+REAL = [
     pytest.param("vllm", marks=pytest.mark.skipif(find_spec("vllm") is None, reason="make vllm")),
     pytest.param(
         "sglang",
         marks=[pytest.mark.sglang, pytest.mark.skipif(find_spec("sglang") is None, reason="make test-sglang")],
     ),
+]
+ENGINES = ["of_a_users_own", *REAL]
+OWN_OR_ALL = [
+    "of_a_users_own",
+    *(pytest.param(*engine.values, marks=[*engine.marks, pytest.mark.exhaustive]) for engine in REAL),
 ]
 
 
@@ -108,7 +112,7 @@ def test_a_student_learns_the_same_from_an_engine(engine: str, asked: str, tmp_p
     assert len(ours) == 3 and ours == pytest.approx(theirs, rel=1e-3, abs=1e-5)
 
 
-@pytest.mark.parametrize("engine", ENGINES)
+@pytest.mark.parametrize("engine", OWN_OR_ALL)
 def test_a_student_learns_the_same_from_an_engine_on_the_answers_of_files(engine: str, tmp_path: Path) -> None:
     data = tmp_path / "sums.jsonl"
     said = [{"prompt": f"What is {a} + {b}?", "response": f"{a} + {b} = {a + b}"} for a in range(6) for b in range(4)]

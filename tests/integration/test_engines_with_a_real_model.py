@@ -8,13 +8,16 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
 from engines import EngineUnderTest, HuggingFace
 from sglang_support import needs_sglang
 from vllm_support import needs_vllm
 
-from roll.generation import SamplingParams
+from roll.algorithms.distillation import with_others
+from roll.generation import SamplingParams, ScoringRequest
 from roll.models.loading import load_model, load_tokenizer
 from roll.rendering import ChatRenderer
+from roll.strategies.base import ScoresTokens
 
 sys.path.append(str(Path(__file__).resolve().parents[1] / "models"))
 from smollm2_support import needs_smollm2  # noqa: E402
@@ -23,6 +26,7 @@ pytestmark = [needs_smollm2, pytest.mark.exhaustive]
 
 MOST_TOKENS = 10
 SIZE: dict[str, Any] = {"max_slots": 8, "max_length": 512}
+MOST_NAMED = 32
 
 
 def hf_infer(folder: str) -> Any:
@@ -34,13 +38,13 @@ def hf_infer(folder: str) -> Any:
 def vllm(folder: str) -> Any:
     from roll.strategies.generation.vllm.strategy import VllmStrategy
 
-    return VllmStrategy(folder, **SIZE, dtype="fp32")
+    return VllmStrategy(folder, **SIZE, dtype="fp32", most_named=MOST_NAMED)
 
 
 def sglang(folder: str) -> Any:
     from roll.strategies.generation.sglang.strategy import SglangStrategy
 
-    return SglangStrategy(folder, **SIZE, dtype="fp32")
+    return SglangStrategy(folder, **SIZE, dtype="fp32", most_named=MOST_NAMED)
 
 
 ENGINES = [
@@ -70,6 +74,16 @@ def test_a_conversation_is_continued_as_hugging_face_says(start: Callable[[str],
                 bridge = renderer.next_ids(got.token_ids, [{"role": "user", "content": question}])
                 assert bridge is not None
                 prompt = [*prompt, *got.token_ids, *bridge]
+        if isinstance(engine.engine, ScoresTokens):
+            scores = engine.run(engine.engine.score(ScoringRequest("whole", prompt, 5, MOST_NAMED)), timeout=300)
+            true = engine.says.distributions(prompt)[4:]
+            own = true.gather(1, torch.tensor(prompt[5:]).unsqueeze(1)).squeeze(1)
+            assert (torch.tensor(scores.log_probs) - own).abs().max() < 1e-3
+            named = torch.tensor(scores.named_log_probs)
+            assert (named - true.gather(1, torch.tensor(scores.named_ids))).abs().max() < 1e-3
+            # The mass of all tokens that are not named, and whether they are those that are not.
+            left = with_others(named, engine.engine.vocabulary - MOST_NAMED)[:, -1].exp()
+            assert (left - (1 - true.topk(MOST_NAMED).values.exp().sum(-1))).abs().max() < 1e-4
     finally:
         engine.run(engine.engine.close())
 
