@@ -6,7 +6,7 @@ import importlib
 from typing import Any
 
 from roll.config import RunConfig
-from roll.config.strategies import ability_for
+from roll.config.strategies import ROLE_ABILITY, Ability
 from roll.workers.engine import EngineWorker
 from roll.workers.engine_scores import EngineScoreWorker
 from roll.workers.environment import EnvironmentWorker
@@ -17,8 +17,6 @@ _DEFAULTS: dict[str, type[Any]] = {
     "actor_train": TrainWorker,
     "critic": TrainWorker,
     "reference": ScoreWorker,
-    "teacher": ScoreWorker,
-    "teachers": ScoreWorker,
     "actor_infer": EngineWorker,
     "judges": EngineWorker,
     "opponents": EngineWorker,
@@ -48,8 +46,8 @@ def worker_class(config: RunConfig, role: str) -> type[Any]:
 
 
 def _default(config: RunConfig, role: str) -> type[Any]:
-    default = _DEFAULTS.get(role.partition(".")[0], RewardWorker)
-    if default is not ScoreWorker:
-        return default
-    about = dict(config.roles())[role].strategy_args.about
-    return EngineScoreWorker if about.is_engine_for(ability_for(role)) else ScoreWorker
+    kind = role.partition(".")[0]
+    if ROLE_ABILITY.get(kind) is Ability.SCORE_TOKENS:
+        about = dict(config.roles())[role].strategy_args.about
+        return EngineScoreWorker if about.is_engine_for(Ability.SCORE_TOKENS) else ScoreWorker
+    return _DEFAULTS.get(kind, RewardWorker)
