@@ -39,8 +39,8 @@ def join(address: str, *, or_else: str = "") -> None:
             # Ray itself would wait for minutes, with messages about its inner workings.
             socket.create_connection((host, int(port)), timeout=_CONNECT_TIMEOUT).close()
             fix = (
-                "Something listens there. If it is a cluster that asks for a token, as it says where it is started, set "
-                "RAY_AUTH_MODE=token for this run too."
+                "Something listens there. If it is a cluster that asks for a token, as it says where it is started, "
+                "set RAY_AUTH_MODE=token for this run too."
             )
         ray.init(address, logging_level=logging.WARNING)
     except (OSError, ValueError) as error:
