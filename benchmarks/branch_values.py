@@ -54,7 +54,7 @@ def moves_left(stored: Trajectory, limit: int) -> list[int | None]:
     for index, turn in enumerate(stored.turns):
         assert shown == turn.observation, "the tag of the run is not the one that comes with the package"
         level = env.state()
-        moves = puzzle.left.get((level.boxes.bit_length() - 1, level.player))
+        moves = puzzle.left.get((level.boxes, level.player))
         found.append(moves if moves is not None and moves <= limit - index else None)
         shown = env.step(turn.response)[0]
     return found

@@ -30,8 +30,10 @@ BEGIN, END = "<!-- learned: written by benchmarks/learned.py -->", "<!-- learned
 
 JOBS = {
     "sokoban": "Sokoban, 6×6",
+    "larger_sokoban": "Sokoban, 8×8, two boxes",
     "frozen_lake_slippery": "a lake where moves slip",
     "rlvr_math": "arithmetic and word problems",
+    "rlvr_choices": "multiple choice",
     "rlvr_smollm2": "small sums and stories, a real model",
 }
 """Configurations that ship, and what they learn in words; each is measured on what it validates with."""

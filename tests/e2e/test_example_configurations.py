@@ -58,6 +58,7 @@ RUNS = {
 
 KINDS: dict[str, type[RunConfig]] = {
     "sokoban": AgenticConfig,
+    "larger_sokoban": AgenticConfig,
     "sokoban_curriculum": AgenticConfig,
     "frozen_lake": AgenticConfig,
     "replay": AgenticConfig,
@@ -70,6 +71,7 @@ KINDS: dict[str, type[RunConfig]] = {
     "custom_engine": AgenticConfig,
     "sokoban_qwen2.5_0.5b": AgenticConfig,
     "rlvr_math": RLVRConfig,
+    "rlvr_choices": RLVRConfig,
     "rlvr_smollm2": RLVRConfig,
     "mix_math": RLVRConfig,
     "luffy_math": RLVRConfig,
@@ -94,6 +96,7 @@ SMALL_GAMES = {
     "max_actions_per_traj": 2,
     "max_tokens_per_step": 8,
 }
+SMALL_ANSWERS = {"rollout_batch_size": 4, "num_return_sequences_in_group": 2, "validation.data_args.max_samples": 4}
 SIZES: dict[str, dict[str, Any]] = {
     "distill_sokoban": {
         **SMALL_GAMES,
@@ -103,13 +106,14 @@ SIZES: dict[str, dict[str, Any]] = {
     },
     "math_tools": {**SMALL_GAMES, "custom_envs.MathProblem.max_tokens_per_step": 8},
     "mixed": {**SMALL_GAMES, "prompts_per_step": 2, "validation.data_args.max_samples": 4},
-    "rlvr_math": {"rollout_batch_size": 4, "num_return_sequences_in_group": 2, "validation.data_args.max_samples": 4},
+    "rlvr_math": SMALL_ANSWERS,
+    "rlvr_choices": SMALL_ANSWERS,
     "rlvr_smollm2": {
-        **{"rollout_batch_size": 4, "num_return_sequences_in_group": 2, "validation.data_args.max_samples": 4},
+        **SMALL_ANSWERS,
         "actor_train.model_args.dtype": "fp32",
     },
-    "mix_math": {"rollout_batch_size": 4, "num_return_sequences_in_group": 2, "validation.data_args.max_samples": 4},
-    "luffy_math": {"rollout_batch_size": 4, "num_return_sequences_in_group": 2, "validation.data_args.max_samples": 4},
+    "mix_math": SMALL_ANSWERS,
+    "luffy_math": SMALL_ANSWERS,
     "distill_math": {"rollout_batch_size": 4, "validation.data_args.max_samples": 4},
     "eval_math": {"validation.data_args.max_samples": 4},
     "sft_sokoban": {

@@ -33,8 +33,8 @@ def test_a_hasty_teacher_sees_the_end_of_a_level_only() -> None:
     env = make(TAG)
     env.reset(seed=5)
     puzzle = measure(env.state())
-    for (box, player), left in puzzle.left.items():
-        shares, losses = hasty(puzzle, box, player), puzzle.losses(box, player)
+    for state, left in puzzle.left.items():
+        shares, losses = hasty(puzzle, *state), puzzle.losses(*state)
         assert np.isclose(shares.sum(), 1.0)
         if left <= SIGHT:
             assert all(losses[move] == 0 for move in np.flatnonzero(shares))

@@ -15,9 +15,8 @@ from roll.envs.sokoban import SokobanEnv, solve
 from roll.envs.sokoban_levels import Level
 from roll.envs.sokoban_solver import DIRECTIONS
 from roll.models.loading import load_model, load_tokenizer
-from roll.models.toy import SOKOBAN_WEIGHTS_DIRECTORY
-from roll.models.toy.build_sokoban import Stage, build
-from roll.models.toy.sokoban import SIGHT, Puzzle, Teacher, demonstrations, measure, near_sighted, perfect
+from roll.models.toy.build_sokoban import RECIPES, Stage, build
+from roll.models.toy.sokoban import SIGHT, Teacher, demonstrations, hasty, measure, near_sighted, perfect
 from roll.rendering import ChatRenderer
 
 TOKENIZER = load_tokenizer("toy_sokoban")
@@ -36,16 +35,12 @@ def level(seed: int) -> Level:
     return env.state()
 
 
-def start(puzzle: Puzzle) -> tuple[int, int]:
-    return puzzle.level.boxes.bit_length() - 1, puzzle.level.player
-
-
 @pytest.mark.parametrize("seed", range(100))
 def test_positions_are_as_far_from_the_solution_as_the_solver_says(seed: int) -> None:
     puzzle = measure(level(seed))
     solution = solve(puzzle.level)
-    assert solution is not None and puzzle.left[start(puzzle)] == len(solution)
-    state = start(puzzle)
+    assert solution is not None and puzzle.left[puzzle.start] == len(solution)
+    state = puzzle.start
     for action in solution[:-1]:
         assert puzzle.losses(*state)[DIRECTIONS.index(action)] == 0
         state = puzzle.after(*state, DIRECTIONS.index(action))
@@ -61,13 +56,52 @@ def test_a_move_loses_what_the_solver_needs_more_afterwards() -> None:
             env.load(puzzle.level)
             env.act(name)
             after = solve(env.state())
-            loss = puzzle.losses(*start(puzzle))[move]
+            loss = puzzle.losses(*puzzle.start)[move]
             if after is None:
                 assert loss == float("inf")
                 lost += 1
             else:
-                assert loss == len(after) + 1 - puzzle.left[start(puzzle)]
+                assert loss == len(after) + 1 - puzzle.left[puzzle.start]
     assert lost > 10
+
+
+def fewest_moves(env: SokobanEnv, start: Level) -> int:
+    """Search forwards, by playing."""
+    seen, frontier, moves = {(start.boxes, start.player)}, [start], 0
+    while frontier:
+        moves += 1
+        following = []
+        for each in frontier:
+            for name in DIRECTIONS:
+                env.load(each)
+                if env.act(name).success:
+                    return moves
+                after = env.state()
+                if (after.boxes, after.player) not in seen:
+                    seen.add((after.boxes, after.player))
+                    following.append(after)
+        frontier = following
+    raise AssertionError("every level has a solution")
+
+
+@pytest.mark.parametrize("seed", range(30))
+def test_positions_with_two_boxes_are_as_far_from_the_solution_as_playing_says(seed: int) -> None:
+    env = RECIPES["toy_larger_sokoban"].levels()
+    env.reset(seed=seed)
+    puzzle = measure(env.state())
+    assert puzzle.level.boxes.bit_count() == 2
+    assert puzzle.left[puzzle.start] == fewest_moves(env, puzzle.level)
+    state = puzzle.start
+    for left in range(puzzle.left[state], 1, -1):
+        assert puzzle.left[state] == left
+        state = puzzle.after(*state, puzzle.losses(*state).index(0))
+    assert puzzle.is_solved(puzzle.after(*state, puzzle.losses(*state).index(0))[0])
+
+
+def test_a_hasty_teacher_walks_at_a_box_that_is_not_on_a_target() -> None:
+    rows = ["#######", "#_____#", "#P√_XO#", "#_____#", "#######"]
+    puzzle = measure(Level.from_codes([["#_O√XPS".index(cell) for cell in row] for row in rows]))
+    assert hasty(puzzle, *puzzle.start).tolist() == [0, 0, 0, 1]
 
 
 def success(teacher: Teacher, levels: int = 150) -> float:
@@ -75,12 +109,12 @@ def success(teacher: Teacher, levels: int = 150) -> float:
     wins = 0
     for seed in range(levels):
         puzzle = measure(level(seed))
-        state = start(puzzle)
+        state = puzzle.start
         for _ in range(10):
             if state not in puzzle.left:
                 break
             state = puzzle.after(*state, int(np.argmax(teacher(puzzle, *state))))
-            if state[0] == puzzle.target:
+            if puzzle.is_solved(state[0]):
                 wins += 1
                 break
     return wins / levels
@@ -114,14 +148,16 @@ def test_a_lesson_says_where_the_moves_are() -> None:
             assert answer in {f"<answer>{name}</answer><|im_end|>" for name in DIRECTIONS}
 
 
-def test_every_cell_of_a_board_is_at_the_same_place_in_all_boards() -> None:
-    env = roll.envs.make("SimpleSokoban")
-    inner = [7 * row + column for row in range(1, 5) for column in range(1, 5)]
-    places = set()
+@pytest.mark.parametrize("policy", RECIPES)
+def test_every_cell_of_a_board_is_at_the_same_place_in_all_boards(policy: str) -> None:
+    recipe, tokenizer = RECIPES[policy], load_tokenizer(policy)
+    env, places = recipe.levels(), set()
+    inner = range(1, recipe.side - 1)
+    cells = [(recipe.side + 1) * row + column for row in inner for column in inner]
     for seed in range(100):
         board, _ = env.reset(seed=seed)
-        spans = TOKENIZER(board, add_special_tokens=False, return_offsets_mapping=True)["offset_mapping"]
-        places.add(tuple(spans.index((cell, cell + 1)) for cell in inner))
+        spans = tokenizer(board, add_special_tokens=False, return_offsets_mapping=True)["offset_mapping"]
+        places.add(tuple(spans.index((cell, cell + 1)) for cell in cells))
     assert len(places) == 1
 
 
@@ -131,21 +167,23 @@ def digests(directory: Path) -> dict[str, str]:
 
 @pytest.mark.exhaustive
 @pytest.mark.long
-def test_the_build_is_reproducible_on_any_number_of_threads(tmp_path: Path) -> None:
+@pytest.mark.parametrize("policy", RECIPES)
+def test_the_build_is_reproducible_on_any_number_of_threads(policy: str, tmp_path: Path) -> None:
     threads = torch.get_num_threads()
     try:
         for name, count in (("first", 1), ("second", 2)):
             torch.set_num_threads(count)
-            build(tmp_path / name, stages=STAGES, batch_size=2)
+            build(tmp_path / name, policy, stages=STAGES, batch_size=2)
     finally:
         torch.set_num_threads(threads)
     assert digests(tmp_path / "first") == digests(tmp_path / "second")
-    shipped = digests(SOKOBAN_WEIGHTS_DIRECTORY)
+    shipped = digests(RECIPES[policy].weights)
     assert digests(tmp_path / "first")["tokenizer.json"] == shipped["tokenizer.json"]
 
 
-def test_the_shipped_policy_fits_its_tokenizer_and_its_budget() -> None:
-    model = load_model("toy_sokoban")
-    assert model.config.vocab_size == len(TOKENIZER)
+@pytest.mark.parametrize("policy", RECIPES)
+def test_the_shipped_policy_fits_its_tokenizer_and_its_budget(policy: str) -> None:
+    model = load_model(policy)
+    assert model.config.vocab_size == len(load_tokenizer(policy))
     assert {parameter.dtype for parameter in model.parameters()} == {torch.float32}
-    assert sum(path.stat().st_size for path in SOKOBAN_WEIGHTS_DIRECTORY.iterdir()) < 4 * 2**20
+    assert sum(path.stat().st_size for path in RECIPES[policy].weights.iterdir()) < 4 * 2**20

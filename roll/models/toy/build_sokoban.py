@@ -1,5 +1,7 @@
 """Make ``toy_sokoban`` from nothing: ``python -m roll.models.toy.build_sokoban --out DIR``.
 
+``toy_larger_sokoban`` takes the first two from ``toy_sokoban``.
+
 1. A byte-level BPE tokenizer is trained on the project's own prompts; every cell of a board is at a fixed place.
 2. A 4-layer, 128-wide Qwen3 model is drawn at random.
 3. It learns the odds that a perfect teacher gives each move, at every turn of games that the teacher plays.
@@ -12,8 +14,7 @@ from __future__ import annotations
 import argparse
 import itertools
 import logging
-import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -21,13 +22,15 @@ from pathlib import Path
 import numpy as np
 import torch
 from torch import Tensor
-from transformers import Qwen3ForCausalLM
+from transformers import PreTrainedTokenizerFast, Qwen3ForCausalLM
 
+from roll.envs.sokoban import SokobanEnv
 from roll.envs.sokoban_solver import DIRECTIONS
-from roll.models.toy import SOKOBAN_WEIGHTS_DIRECTORY, games
+from roll.models.toy import LARGER_SOKOBAN_WEIGHTS_DIRECTORY, SOKOBAN_WEIGHTS_DIRECTORY, games
 from roll.models.toy.build import build_model, save
-from roll.models.toy.sokoban import NOISE, Demonstration, Teacher, demonstrations, near_sighted, perfect
-from roll.models.toy.tokenizer import GRID_PATTERN, build_tokenizer
+from roll.models.toy.muon import Muon
+from roll.models.toy.sokoban import NOISE, Demonstration, Teacher, demonstrations, near_sighted, perfect, sokoban
+from roll.models.toy.tokenizer import build_tokenizer, grid_pattern, split_by
 from roll.rendering.chat import ChatRenderer
 
 logger = logging.getLogger(__name__)
@@ -50,43 +53,62 @@ class Stage:
     learning_rate: float
 
 
-STAGES = (Stage(perfect, NOISE, 3000, 2.5e-3), Stage(near_sighted, 0.0, 60, 1e-3))
+@dataclass(frozen=True, slots=True)
+class Recipe:
+    """What makes one policy.
+
+    Attributes:
+        weights: Where the shipped one is.
+        levels: Returns the game whose levels it learns on.
+        stages: What is taught, one after the other.
+        side: Rows and columns of a board.
+        start: The policy to go on from, with its tokens; ``None`` to begin from nothing.
+    """
+
+    weights: Path
+    levels: Callable[[], SokobanEnv]
+    stages: tuple[Stage, ...]
+    side: int
+    start: Path | None = None
+
+
+RECIPES = {
+    "toy_sokoban": Recipe(
+        SOKOBAN_WEIGHTS_DIRECTORY,
+        sokoban,
+        (Stage(perfect, NOISE, 3000, 2.5e-3), Stage(near_sighted, 0.0, 60, 1e-3)),
+        side=6,
+    ),
+    "toy_larger_sokoban": Recipe(
+        LARGER_SOKOBAN_WEIGHTS_DIRECTORY,
+        partial(sokoban, "LargerSokoban", search_depth=10, max_steps=15),
+        (Stage(perfect, NOISE, 700, 2.5e-3), Stage(near_sighted, 0.0, 40, 1e-3)),
+        side=8,
+        start=SOKOBAN_WEIGHTS_DIRECTORY,
+    ),
+}
 BATCH_SIZE = 16
 """Games per optimiser step."""
 MICRO_BATCH_TOKENS = 8192
 
 
 class Schooling:
-    """Minimises the cross-entropy to the teacher's odds, with Muon on matrices and AdamW on the rest."""
+    """Minimises the cross-entropy to the teacher's odds."""
 
     def __init__(self, model: Qwen3ForCausalLM, moves: Sequence[int], stage: Stage) -> None:
-        self.model, self.moves, self.stage = model, list(moves), stage
-        matrices = [weight for name, weight in model.named_parameters() if weight.ndim == 2 and "embed" not in name]
-        others = [weight for name, weight in model.named_parameters() if weight.ndim != 2 or "embed" in name]
-        self.optimizers: list[torch.optim.Optimizer] = [
-            torch.optim.Muon(matrices, lr=1.0, weight_decay=0.01, adjust_lr_fn="match_rms_adamw"),
-            torch.optim.AdamW(others, lr=1.0, betas=(0.9, 0.95), weight_decay=0.0),
-        ]
+        self.model, self.moves = model, list(moves)
+        self.optimizer = Muon(model, stage.steps, stage.learning_rate)
 
     def step(self, number: int, batch: Sequence[Demonstration]) -> float:
         """Take step ``number`` of the stage (from 0) and return the loss per answer."""
-        progress = number / self.stage.steps
-        rate = (
-            self.stage.learning_rate * min(1.0, progress / 0.05 + 0.01) * (0.51 + 0.49 * math.cos(math.pi * progress))
-        )
-        for optimizer in self.optimizers:
-            for group in optimizer.param_groups:
-                group["lr"] = rate
-            optimizer.zero_grad(set_to_none=True)
+        self.optimizer.begin(number)
         answers = sum(len(game.answers) for game in batch)
         total = 0.0
         for rows in _micro_batches(batch):
             loss = self._loss(rows) / answers
             loss.backward()
             total += float(loss.detach())
-        torch.nn.utils.clip_grad_norm_(self.model.parameters(), 1.0)
-        for optimizer in self.optimizers:
-            optimizer.step()
+        self.optimizer.step()
         return total
 
     def _loss(self, rows: Sequence[Demonstration]) -> Tensor:
@@ -121,26 +143,32 @@ def _micro_batches(batch: Sequence[Demonstration]) -> list[list[Demonstration]]:
     return groups
 
 
-def build(directory: Path, *, stages: Sequence[Stage] = STAGES, batch_size: int = BATCH_SIZE, seed: int = 0) -> None:
+def build(
+    directory: Path,
+    policy: str = "toy_sokoban",
+    *,
+    stages: Sequence[Stage] | None = None,
+    batch_size: int = BATCH_SIZE,
+    seed: int = 0,
+) -> None:
     """Build tokenizer and model and save both in Hugging Face format.
 
     Args:
         directory: Where to write.
-        stages: What is taught, one after the other.
+        policy: A key of :data:`RECIPES`.
+        stages: What is taught, one after the other; ``None`` for the recipe's.
         batch_size: Games per optimiser step.
         seed: Fixes weights and games.
     """
     torch.set_num_threads(1)  # the same sums in the same order on any number of cores
-    tokenizer = build_tokenizer(games.corpus(), pattern=GRID_PATTERN)
-    # Games are a few hundred tokens long: the longest wave is of that size, not of a book's.
-    waves = {"rope_type": "default", "rope_theta": 100.0}
-    model = build_model(tokenizer, seed, layers=4, rope_parameters=waves)
+    recipe = RECIPES[policy]
+    model, tokenizer = _start(recipe, seed)
     encode = partial(tokenizer.encode, add_special_tokens=False)
     renderer = ChatRenderer(tokenizer)
     moves = [token for name in DIRECTIONS for token in encode(name)]
-    for number, stage in enumerate(stages):
+    for number, stage in enumerate(recipe.stages if stages is None else stages):
         random = np.random.default_rng([seed, number])
-        played = demonstrations(renderer, encode, stage.teacher, noise=stage.noise, random=random)
+        played = demonstrations(renderer, encode, stage.teacher, noise=stage.noise, random=random, env=recipe.levels())
         schooling = Schooling(model, moves, stage)
         for step in range(stage.steps):
             loss = schooling.step(step, list(itertools.islice(played, batch_size)))
@@ -149,16 +177,26 @@ def build(directory: Path, *, stages: Sequence[Stage] = STAGES, batch_size: int 
     save(directory, model, tokenizer)
 
 
+def _start(recipe: Recipe, seed: int) -> tuple[Qwen3ForCausalLM, PreTrainedTokenizerFast]:
+    if recipe.start is not None:
+        tokenizer = PreTrainedTokenizerFast.from_pretrained(recipe.start)
+        split_by(tokenizer.backend_tokenizer, grid_pattern(recipe.side))
+        return Qwen3ForCausalLM.from_pretrained(recipe.start), tokenizer
+    tokenizer = build_tokenizer(games.corpus(), pattern=grid_pattern(recipe.side))
+    # Games are a few hundred tokens long: the longest wave is of that size, not of a book's.
+    waves = {"rope_type": "default", "rope_theta": 100.0}
+    return build_model(tokenizer, seed, layers=4, rope_parameters=waves), tokenizer
+
+
 def main() -> None:
     """Parse the command line and build."""
-    parser = argparse.ArgumentParser(description="Make the policy toy_sokoban.")
-    parser.add_argument(
-        "--out", type=Path, default=SOKOBAN_WEIGHTS_DIRECTORY, help="where to write (default: the package)"
-    )
+    parser = argparse.ArgumentParser(description="Make a policy that plays Sokoban.")
+    parser.add_argument("--policy", choices=sorted(RECIPES), default="toy_sokoban", help="which one")
+    parser.add_argument("--out", type=Path, help="where to write (default: the package)")
     parser.add_argument("--seed", type=int, default=0)
     arguments = parser.parse_args()
     logging.basicConfig(level=logging.INFO, format="%(message)s")
-    build(arguments.out, seed=arguments.seed)
+    build(arguments.out or RECIPES[arguments.policy].weights, arguments.policy, seed=arguments.seed)
 
 
 if __name__ == "__main__":

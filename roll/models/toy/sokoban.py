@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 
@@ -39,94 +40,126 @@ DEAD = float("inf")
 
 @dataclass(frozen=True, slots=True)
 class Puzzle:
-    """A level with one box, and how far each of its positions is from the solution.
+    """A level, and how far each of its positions is from the solution.
 
     Attributes:
-        level: The level as it begins.
-        target: The target's cell.
-        left: Fewest moves to the solution by ``(box, player)``; a position that is missing has no solution.
+        level: The level as it begins; it has as many boxes as targets.
+        left: Fewest moves to the solution by ``(boxes, player)``, a bit set of cells and a cell; a position that is
+            missing has no solution, or only one that is longer than what was measured.
     """
 
     level: Level
-    target: int
     left: dict[tuple[int, int], int]
 
-    def after(self, box: int, player: int, move: int) -> tuple[int, int]:
-        """Return box and player after a move, which changes nothing where something is in the way."""
+    @property
+    def start(self) -> tuple[int, int]:
+        """The position in which the level begins."""
+        return self.level.boxes, self.level.player
+
+    def is_solved(self, boxes: int) -> bool:
+        """Whether every box is on a target."""
+        return boxes == self.level.targets
+
+    def after(self, boxes: int, player: int, move: int) -> tuple[int, int]:
+        """Return boxes and player after a move, which changes nothing where something is in the way."""
         delta = self.level.deltas[move]
         there = player + delta
-        if there == box:
-            return (box + delta, there) if self.level.floor >> box + delta & 1 else (box, player)
-        return (box, there if self.level.floor >> there & 1 else player)
+        free = self.level.floor & ~boxes
+        if not boxes >> there & 1:
+            return boxes, there if free >> there & 1 else player
+        beyond = there + delta
+        return (boxes ^ (1 << there | 1 << beyond), there) if free >> beyond & 1 else (boxes, player)
 
-    def losses(self, box: int, player: int) -> Moves:
+    def losses(self, boxes: int, player: int) -> Moves:
         """Return how many moves each move loses: 0 for the best ones, infinity where the level is lost."""
-        here = self.left[box, player]
-        after = [self.after(box, player, move) for move in range(4)]
-        lost = [0 if state[0] == self.target else self.left.get(state, DEAD) + 1 - here for state in after]
+        here = self.left[boxes, player]
+        after = [self.after(boxes, player, move) for move in range(4)]
+        lost = [0 if self.is_solved(state[0]) else self.left.get(state, DEAD) + 1 - here for state in after]
         return (lost[0], lost[1], lost[2], lost[3])
 
 
-def measure(level: Level) -> Puzzle:
-    """Walk backwards from the solved positions of a level with one box."""
-    target = level.targets.bit_length() - 1
-    floor = set(cells_of(level.floor))
+def measure(level: Level, within: int | None = None) -> Puzzle:
+    """Walk backwards from the solved positions of a level.
+
+    Args:
+        level: With as many boxes as targets.
+        within: Positions that need more moves than this are left out; ``None`` for all positions.
+    """
+    targets, floor, deltas = level.targets, level.floor, level.deltas
     left: dict[tuple[int, int], int] = {}
-    frontier = [(target - delta, target - 2 * delta) for delta in level.deltas]
-    frontier = [state for state in frontier if floor.issuperset(state)]
+    frontier = list(dict.fromkeys(_before_the_last_push(level)))
     moves = 1
-    while frontier:
+    while frontier and (within is None or moves <= within):
         left.update(dict.fromkeys(frontier, moves))
         moves += 1
         following: dict[tuple[int, int], None] = {}
-        for box, player in frontier:
-            for delta in level.deltas:
+        for boxes, player in frontier:
+            free = floor & ~boxes
+            for delta in deltas:
                 came_from = player - delta
-                if came_from not in floor:
+                if not free >> came_from & 1:
                     continue
-                if came_from != box and (box, came_from) not in left:
-                    following[box, came_from] = None
-                # Or this move pushed the box, from where the player is now; a box on the target ends the game.
-                if player + delta == box and player != target and (player, came_from) not in left:
-                    following[player, came_from] = None
+                if (boxes, came_from) not in left:
+                    following[boxes, came_from] = None
+                # Or this move pushed a box, from where the player is now; the last box on a target ends the game.
+                if boxes >> player + delta & 1:
+                    before = boxes ^ (1 << player + delta | 1 << player)
+                    if before != targets and (before, came_from) not in left:
+                        following[before, came_from] = None
         frontier = list(following)
-    return Puzzle(level, target, left)
+    return Puzzle(level, left)
+
+
+def _before_the_last_push(level: Level) -> Iterator[tuple[int, int]]:
+    """Yield the positions from which one push solves a level."""
+    free = level.floor & ~level.targets
+    for target in cells_of(level.targets):
+        for delta in level.deltas:
+            box, player = target - delta, target - 2 * delta
+            if free >> box & 1 and free >> player & 1:
+                yield level.targets ^ (1 << target | 1 << box), player
 
 
 Teacher = Callable[[Puzzle, int, int], np.ndarray]
-"""Returns the odds of the four moves, ``[4]``, where box and player are on these cells."""
+"""Returns the odds of the four moves, ``[4]``, where boxes and player are on these cells."""
 
 
-def perfect(puzzle: Puzzle, box: int, player: int) -> np.ndarray:
+def perfect(puzzle: Puzzle, boxes: int, player: int) -> np.ndarray:
     """Prefer the moves that lose least."""
-    odds = np.exp(-FAULT_COST * np.array(puzzle.losses(box, player)))
+    odds = np.exp(-FAULT_COST * np.array(puzzle.losses(boxes, player)))
     return odds / odds.sum()
 
 
-def near_sighted(puzzle: Puzzle, box: int, player: int) -> np.ndarray:
+def near_sighted(puzzle: Puzzle, boxes: int, player: int) -> np.ndarray:
     """Play well near the solution, walk at the box elsewhere, and often move at random."""
-    best = _even(np.array(puzzle.losses(box, player)) == 0)
-    return RANDOM / 4 + (1 - RANDOM) * (NEAR_SIGHTED * hasty(puzzle, box, player) + (1 - NEAR_SIGHTED) * best)
+    best = _even(np.array(puzzle.losses(boxes, player)) == 0)
+    return RANDOM / 4 + (1 - RANDOM) * (NEAR_SIGHTED * hasty(puzzle, boxes, player) + (1 - NEAR_SIGHTED) * best)
 
 
-def hasty(puzzle: Puzzle, box: int, player: int) -> np.ndarray:
+def hasty(puzzle: Puzzle, boxes: int, player: int) -> np.ndarray:
     """Play well near the solution, and walk at the box elsewhere."""
-    if puzzle.left[box, player] <= SIGHT:
-        return _even(np.array(puzzle.losses(box, player)) == 0)
-    return _even(_nearest_to_box(puzzle.level, box, player))
+    if puzzle.left[boxes, player] <= SIGHT:
+        return _even(np.array(puzzle.losses(boxes, player)) == 0)
+    return _even(_nearest_to_box(puzzle.level, boxes, player))
 
 
-def _nearest_to_box(level: Level, box: int, player: int) -> np.ndarray:
-    row, column = divmod(box, level.stride)
-    distances = [
-        abs((player + delta) // level.stride - row) + abs((player + delta) % level.stride - column)
-        for delta in level.deltas
-    ]
+def _nearest_to_box(level: Level, boxes: int, player: int) -> np.ndarray:
+    """Tell the moves that bring the player, as the crow flies, nearest to a box that is not on a target, ``[4]``."""
+    places = [divmod(box, level.stride) for box in cells_of(boxes & ~level.targets)]
+    after = [divmod(player + delta, level.stride) for delta in level.deltas]
+    distances = [min(abs(row - down) + abs(column - right) for down, right in places) for row, column in after]
     return np.array(distances) == min(distances)
 
 
 def _even(chosen: np.ndarray) -> np.ndarray:
     return chosen / chosen.sum()
+
+
+def sokoban(tag: str = TAG, **options: Any) -> SokobanEnv:
+    """Return a game of Sokoban, with options in place of the tag's."""
+    env = make(tag, **options)
+    assert isinstance(env, SokobanEnv)
+    return env
 
 
 @dataclass(frozen=True, slots=True)
@@ -145,7 +178,13 @@ class Demonstration:
 
 
 def demonstrations(
-    renderer: ChatRenderer, encode: Encode, teacher: Teacher, *, noise: float, random: np.random.Generator
+    renderer: ChatRenderer,
+    encode: Encode,
+    teacher: Teacher,
+    *,
+    noise: float,
+    random: np.random.Generator,
+    env: SokobanEnv | None = None,
 ) -> Iterator[Demonstration]:
     """Yield games without end, each played by the teacher until it is solved, lost, or out of turns.
 
@@ -155,14 +194,14 @@ def demonstrations(
         teacher: Who is imitated, and who plays.
         noise: Probability that a move is played at random all the same.
         random: Draws levels and moves.
+        env: Whose levels are played; ``None`` for those of :data:`TAG`.
     """
-    env = make(TAG)
-    assert isinstance(env, SokobanEnv)
+    env = env or sokoban()
     answers = [encode(f"<answer>{name}</answer>") + [renderer.stop_token_ids[0]] for name in DIRECTIONS]
     while True:
         board, _ = env.reset(seed=int(random.integers(2**62)))
         puzzle = measure(env.state())
-        state = (puzzle.level.boxes.bit_length() - 1, puzzle.level.player)
+        state = puzzle.start
         tokens = renderer.initial_ids([{"role": "system", "content": SYSTEM}, {"role": "user", "content": board}])
         places, odds = [], []
         while True:

@@ -104,7 +104,7 @@ def _game(
     """Return the turns of a game: the board, the move, and the shares of all moves of one who knows the way."""
     board, _ = env.reset(seed=int(random.integers(2**62)))
     puzzle = measure(env.state())
-    state = (puzzle.level.boxes.bit_length() - 1, puzzle.level.player)
+    state = puzzle.start
     turns = []
     while True:
         mood, shares = random.random(), np.asarray(perfect(puzzle, *state))

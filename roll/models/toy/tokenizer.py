@@ -28,9 +28,19 @@ MARKUP_TOKENS = (
 # In order: wall-newline-wall, a run of outer wall, a word (with its leading space), any single character.
 SPLIT_PATTERN = r"#\n#|#{4,}(?=#\n#)|#{4,}(?![#\n])| ?[A-Z]?[a-z]+|[\s\S]"
 
-# The same, but a row of inner walls stays a token per cell, so that a cell of a 6x6 board is always the same number of
-# tokens away from the one below it, and from itself a turn later: only the frame is merged.
-GRID_PATTERN = r"#\n#|#{5}(?=#\n#)|#{5}(?![#\n])| ?[A-Z]?[a-z]+|[\s\S]"
+
+def grid_pattern(side: int) -> str:
+    """Return the same for boards of one side, where a row of inner walls stays a token per cell.
+
+    Only the frame is merged. So a cell is always the same number of tokens away from the one below it, and from itself
+    a turn later.
+    """
+    edge = f"#{{{side - 1}}}"
+    return rf"#\n#|{edge}(?=#\n#)|{edge}(?![#\n])| ?[A-Z]?[a-z]+|[\s\S]"
+
+
+GRID_PATTERN = grid_pattern(6)
+"""Of the boards of SimpleSokoban."""
 
 CHAT_TEMPLATE = (
     "{%- for message in messages -%}"
@@ -54,12 +64,7 @@ def build_tokenizer(
         A tokenizer that ``transformers`` saves and loads, with ``<|im_end|>`` as end-of-sequence token.
     """
     tokenizer = Tokenizer(models.BPE())
-    tokenizer.pre_tokenizer = pre_tokenizers.Sequence(
-        [
-            pre_tokenizers.Split(Regex(pattern), behavior="isolated"),
-            pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False),
-        ]
-    )
+    split_by(tokenizer, pattern)
     tokenizer.decoder = decoders.ByteLevel()
     trainer = trainers.BpeTrainer(
         vocab_size=vocabulary_size - len(MARKUP_TOKENS),
@@ -77,3 +82,13 @@ def build_tokenizer(
     )
     fast.chat_template = CHAT_TEMPLATE
     return fast
+
+
+def split_by(tokenizer: Tokenizer, pattern: str) -> None:
+    """Let no token reach beyond what matches ``pattern``, in a tokenizer that may already have its tokens."""
+    tokenizer.pre_tokenizer = pre_tokenizers.Sequence(
+        [
+            pre_tokenizers.Split(Regex(pattern), behavior="isolated"),
+            pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False),
+        ]
+    )
