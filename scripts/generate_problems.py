@@ -13,7 +13,7 @@ DIRECTORY = Path(__file__).resolve().parent.parent / "roll" / "presets" / "data"
 SIZES = {
     "arithmetic": (2048, 256),
     "word_problems": (2048, 128),
-    "multiple_choice": (512, 128),
+    "multiple_choice": (2048, 128),
     "sums": (512, 128),
     "small_sums": (320, 48),
     "small_stories": (512, 64),
