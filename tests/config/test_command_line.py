@@ -170,7 +170,10 @@ def test_what_libraries_log_is_not_shown_as_hydras(folder: Path) -> None:
 
 @pytest.mark.parametrize(
     ("program", "names"),
-    [("start_rlvr_pipeline.py", "luffy_math, mix_math, rlvr_math, rlvr_smollm2"), ("start_evaluation.py", "eval_math")],
+    [
+        ("start_rlvr_pipeline.py", "luffy_math, mix_math, rlvr_choices, rlvr_math, rlvr_smollm2"),
+        ("start_evaluation.py", "eval_math"),
+    ],
 )
 def test_the_other_programs_offer_their_own_configurations(program: str, names: str) -> None:
     words = [sys.executable, str(EXAMPLES.parent / program), "--help"]

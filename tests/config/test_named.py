@@ -29,6 +29,7 @@ from roll.config.staged import StagedConfig
 ROOT = Path(__file__).resolve().parents[2]
 KINDS = {
     "rlvr_math": RLVRConfig,
+    "rlvr_choices": RLVRConfig,
     "rlvr_smollm2": RLVRConfig,
     "mix_math": RLVRConfig,
     "luffy_math": RLVRConfig,
