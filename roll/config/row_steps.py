@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
-from typing import Any, Final, Self
+from typing import Annotated, Any, Final, Self
 
 from pydantic import Field
 
@@ -20,6 +21,9 @@ _UNREAD: Final = {
     "domain_interleave_probs": "rows belong to no domain",
     "history": "answers that the template rewrites make sequences of their own",
 }
+
+_EVERY: Final = {"save_epochs": "save_steps", "eval_epochs": "eval_steps"}
+"""Keys in passes over the rows, and what they stand for."""
 
 
 class HeldOutConfig(ConfigModel):
@@ -59,6 +63,12 @@ class RowSteps(PolicyEvaluationKeys):
         2048, description="Most tokens of a sequence. What is longer is an error, or as `data_args` says."
     )
     validation: HeldOutConfig | None = Field(None, description="Held-out rows. null: none.")
+    save_epochs: Annotated[float, Field(gt=0)] | None = Field(
+        None, description="Passes over the rows between checkpoints, in whole steps, in place of `save_steps`."
+    )
+    eval_epochs: Annotated[float, Field(gt=0)] | None = Field(
+        None, description="Passes over the rows between evaluations, in whole steps, in place of `eval_steps`."
+    )
 
     @property
     def rows_per_step(self) -> int:
@@ -79,9 +89,14 @@ class RowSteps(PolicyEvaluationKeys):
         return None if self.epochs is None else max(1, round(self.epochs * rows))
 
     def for_rows(self, rows: int) -> Self:
-        """Return the configuration of a run over so many rows: with the steps that its epochs take."""
+        """Return the configuration of a run over so many rows: with steps in the place of passes over them."""
         total = self.rows_to_train(rows)
-        return self if total is None else self.model_copy(update={"max_steps": -(-total // self.rows_per_step)})
+        steps = {} if total is None else {"max_steps": -(-total // self.rows_per_step)}
+        for every, key in _EVERY.items():
+            epochs = getattr(self, every)
+            if epochs is not None:
+                steps[key] = max(1, math.ceil(epochs * rows / self.rows_per_step))
+        return self.model_copy(update=steps)
 
     def plan(self) -> RowPlan:
         """Return how many rows a step has, and how long the run is."""
@@ -97,6 +112,9 @@ class RowSteps(PolicyEvaluationKeys):
         yield from super().problems()
         for role, worker in self.roles():
             yield from role_problems(self, role, worker)
+        for every, key in _EVERY.items():
+            if getattr(self, every) is not None and key in self.model_fields_set:
+                yield Problem(every, f"{key} says it too.", "leave one of them out.", getattr(self, every))
         for path, data in self.data_sections():
             if not data.file_name and data.custom_cls is None:
                 fix = "name one or several files (.jsonl, .json, .csv, .parquet)."

@@ -161,10 +161,11 @@ def test_the_section_of_another_strategy_with_the_same_name_stays() -> None:
 
 def test_rows_of_demonstrations_keep_the_name_of_their_role() -> None:
     role = {"strategy_args": {"strategy_name": "fsdp2_train"}, "data_args": {"preprocessing_num_workers": 4}}
+    role["training_args"] = {"save_strategy": "epoch"}
 
     found = translate({"sft_train": role}, SFTConfig)
 
-    assert found.problems == []
+    assert found.problems == [] and found.data["save_epochs"] == 1
     assert found.data["sft_train"]["strategy_args"] == {"strategy_name": "fsdp_train"}
 
 

@@ -117,11 +117,13 @@ def test_a_trainer_of_demonstrations_becomes_supervised_fine_tuning() -> None:
         "trainer": {"total_epochs": 3, "n_gpus_per_node": 8, "project_name": "p", "experiment_name": "e"},
         "use_remove_padding": True,
     }
+    written["trainer"] |= {"save_freq": "after_each_epoch", "test_freq": "after_each_epoch"}
     loaded = load(written, kind=SFTConfig)
     training = loaded.actor_train.training_args
     assert (loaded.pretrain, loaded.prompt_key, loaded.response_key) == ("M", "extra_info.question", "answer")
     assert loaded.rows_per_step == 64 and training.per_device_train_batch_size == 2
     assert (loaded.epochs, loaded.sequence_length, loaded.max_grad_norm) == (3, 4096, 0.5)
+    assert (loaded.save_epochs, loaded.eval_epochs) == (1, 1)
     assert (training.learning_rate, training.adam_beta2, training.warmup_ratio) == (1e-4, 0.95, 0.1)
     assert loaded.actor_train.strategy_args.strategy_config == {"ulysses_size": 2}
     assert loaded.actor_train.device_mapping == list(range(8)) and loaded.cluster == "ray"

@@ -28,6 +28,8 @@ def rows(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def config(rows: Path, folder: Path, **changes) -> SFTConfig:
+    in_passes = {"save_epochs", "eval_epochs"} & changes.keys()
+    every = {} if in_passes else {"save_steps": 2, "eval_steps": 2}
     return row_config(
         "sft",
         rows,
@@ -36,8 +38,7 @@ def config(rows: Path, folder: Path, **changes) -> SFTConfig:
         batch={"per_device_train_batch_size": 4, "gradient_accumulation_steps": 2},
         held_out=6,
         sequence_length=64,
-        save_steps=2,
-        eval_steps=2,
+        **every,
     )
 
 
@@ -59,6 +60,19 @@ def test_the_last_step_of_an_epoch_has_the_rows_that_are_left(rows: Path, tmp_pa
     SFTPipeline.start(config(rows, tmp_path, eval_steps=0))
 
     assert [row["train/rows"] for row in metrics(tmp_path)] == [8, 8, 4]
+
+
+def test_checkpoints_and_evaluations_come_after_passes_over_the_rows(rows: Path, tmp_path: Path) -> None:
+    """20 rows are two and a half steps of 8: one pass ends in the third step, two in the fifth."""
+    passes = {"save_epochs": 1, "eval_epochs": 2, "max_steps": 7}
+    SFTPipeline.start(config(rows, tmp_path / "run", checkpoint_config__keep=9, **passes))
+
+    saved = [folder.name for folder in sorted((tmp_path / "run" / "checkpoints").iterdir())]
+    assert saved == ["step=000003", "step=000006", "step=000007"]
+    measured = [row["step"] for row in metrics(tmp_path / "run") if "val/loss" in row]
+    assert measured == [0, 5, 7]
+    with pytest.raises(ConfigError, match=r"save_epochs = 1.0.*\s+save_steps says it too"):
+        config(rows, tmp_path / "twice", save_steps=2, **passes)
 
 
 def test_a_run_that_is_resumed_goes_on_exactly(rows: Path, tmp_path: Path) -> None:

@@ -200,8 +200,9 @@ def _training_rows(role: str, native: str) -> tuple[Row, ...]:
             return Unused("save_steps says how many")
         if value in ("no", False):
             return Sets({"save_steps": 0}, note="after the last step there is a checkpoint all the same")
-        # How many rows a step imitates follows from devices; prompts of a step are a key.
-        batch = None if look.demonstrates else look.native("rollout_batch_size")
+        if look.kind_has("save_epochs"):
+            return Sets({"save_epochs": 1})
+        batch = look.native("rollout_batch_size")
         return steps_of(1, look.native(f"{native}.data_args.file_name"), batch, "save_steps", "save_steps")
 
     return (

@@ -90,11 +90,13 @@ def _epochs(value: Any, look: Look) -> Any:
     return steps_of(value, files, batch, "trainer.total_training_steps")
 
 
-def _every(key: str, sets: str) -> Convert:
-    """Return what reads steps between checkpoints or evaluations, which may be those of an epoch."""
+def _every(key: str, sets: str, passes: str) -> Convert:
+    """Return what reads steps between checkpoints or evaluations, which may be those of a pass over the rows."""
 
     def convert(value: Any, look: Look) -> Any:
         if value == "after_each_epoch":
+            if look.kind_has(passes):
+                return Sets({passes: 1})
             return steps_of(1, look("data.train_files"), look("data.train_batch_size"), key, sets)
         return off_below_one(value, look)
 
@@ -109,6 +111,9 @@ def _only_measures(value: Any, look: Look) -> Any:
     return Unused() if value is False else Impossible("a training run trains", "start the pipeline evaluation")
 
 
+_SAVED: Final = _every("trainer.save_freq", "save_steps", "save_epochs")
+_MEASURED: Final = _every("trainer.test_freq", "eval_steps", "eval_epochs")
+
 TRAINER_ROWS: Final = (
     *plain(
         "trainer",
@@ -122,8 +127,8 @@ TRAINER_ROWS: Final = (
     Row("trainer.nnodes", "num_nodes", "", _nodes),
     Row("trainer.n_gpus_per_node", "num_gpus_per_node", "also `device_mapping` of the roles that set none", _devices),
     Row("trainer.default_local_dir", "checkpoint_config.output_dir", "", _folder),
-    Row("trainer.save_freq", "save_steps", "-1 saves at the end only", _every("trainer.save_freq", "save_steps")),
-    Row("trainer.test_freq", "eval_steps", "-1 is never", _every("trainer.test_freq", "eval_steps")),
+    Row("trainer.save_freq", "save_steps", "-1 saves at the end only", _SAVED),
+    Row("trainer.test_freq", "eval_steps", "-1 is never", _MEASURED),
     Row("trainer.logger", "track_with", "`console` is `stdout`", _trackers),
     Row("trainer.resume_mode", "resume_from_checkpoint", "`disable` or `resume_path`", _resume),
     Row("trainer.resume_from_path", "resume_from_checkpoint", "where `resume_mode` is `resume_path`", _resume_path),
