@@ -158,7 +158,10 @@ async def bare(engine: VllmStrategy, recorder: Recorder, at_a_time: int) -> Roun
     """Ask vLLM itself for the same."""
     adapter, llm = engine._adapter, engine._engine
     sessions = [
-        [(adapter.engine_prompt(one), adapter.engine_sampling(one), one.request_id, one.priority) for one in turns]
+        [
+            (adapter.engine_prompt(one.prompt_ids), adapter.engine_sampling(one), one.request_id, one.priority)
+            for one in turns
+        ]
         for turns in recorder.requests.values()
     ]
     tokens = 0

@@ -32,20 +32,16 @@ def cluster() -> Iterator[dict[str, str]]:
     words = [str(Path(sys.executable).with_name("ray")), "start", "--head", f"--port={port}", "--block"]
     words += ["--num-cpus=4", "--include-dashboard=false", "--disable-usage-stats"]
     token = {"RAY_AUTH_MODE": "token", "RAY_AUTH_TOKEN": secrets.token_hex(32)}
-    # Not `ray stop` at the end, which ends every cluster of this machine.
     with subprocess.Popen(words, env=environment(**token), stdout=subprocess.DEVNULL, start_new_session=True) as head:
-        until = time.monotonic() + 60
-        while not _answers(port):
-            assert head.poll() is None and time.monotonic() < until, "the cluster does not start"
-            time.sleep(0.1)
-        yield {"RAY_ADDRESS": f"127.0.0.1:{port}", **token}
-        head.terminate()
         try:
-            head.wait(30)
+            until = time.monotonic() + 60
+            while not _answers(port):
+                assert head.poll() is None and time.monotonic() < until, "the cluster does not start"
+                time.sleep(0.1)
+            yield {"RAY_ADDRESS": f"127.0.0.1:{port}", **token}
         finally:
-            with_its_children = os.getpgid(head.pid) if head.poll() is None else None
-            if with_its_children is not None:
-                os.killpg(with_its_children, signal.SIGKILL)
+            # Asked to end, it would wait half a minute for the stores; and `ray stop` ends every cluster of a machine.
+            os.killpg(head.pid, signal.SIGKILL)
 
 
 def _answers(port: int) -> bool:
