@@ -58,7 +58,7 @@ class Stage:
         return [1.0] * self.drilled + [0.25] * self.mixed + [0.0] * self.answered
 
 
-STAGES = (Stage(PERFECT, 160, 600, 0, 3e-3), Stage(CARELESS, 0, 0, 60, 1e-3))
+STAGES = (Stage(PERFECT, 160, 1400, 0, 3e-3), Stage(CARELESS, 0, 0, 60, 1e-3))
 BATCH_SIZE = 64
 DRILL_TOKENS, ANSWER_TOKENS = 2, 4
 """By what the summed losses are divided, so that letters of drills count for more than tokens of answers."""
