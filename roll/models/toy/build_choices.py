@@ -65,7 +65,7 @@ DRILL_TOKENS, ANSWER_TOKENS = 2, 4
 
 
 def loss_of(model: Qwen3ForCausalLM, batch: Sequence[Sample]) -> Tensor:
-    """Return the summed cross-entropy of what is imitated."""
+    """Return the summed cross-entropy of what is imitated, a scalar."""
     if not batch:
         return torch.zeros(())
     longest = max(map(len, batch))
