@@ -18,11 +18,13 @@ SCRIPT = Path(__file__).with_name("script_of_a_user.py")
 @pytest.mark.exhaustive
 @pytest.mark.processes
 def test_environments_losses_estimators_and_verifiers_of_a_script_are_known_in_its_workers(tmp_path: Path) -> None:
+    # The hook is beside these tests, which this program does not find.
+    variables = {name: value for name, value in os.environ.items() if name != "RAY_RUNTIME_ENV_HOOK"}
     # Elsewhere than the script, so that the worker cannot import what it is to be sent.
     ran = subprocess.run(
         [sys.executable, str(SCRIPT)],
         cwd=tmp_path,
-        env=os.environ | {"PYTHONSAFEPATH": "1"},
+        env=variables | {"PYTHONSAFEPATH": "1"},
         capture_output=True,
         text=True,
         timeout=120,
