@@ -11,6 +11,7 @@ import sys
 import time
 from collections.abc import Iterator
 from pathlib import Path
+from tempfile import TemporaryDirectory
 
 import pytest
 
@@ -32,7 +33,13 @@ def cluster() -> Iterator[dict[str, str]]:
     words = [str(Path(sys.executable).with_name("ray")), "start", "--head", f"--port={port}", "--block"]
     words += ["--num-cpus=4", "--include-dashboard=false", "--disable-usage-stats"]
     token = {"RAY_AUTH_MODE": "token", "RAY_AUTH_TOKEN": secrets.token_hex(32)}
-    with subprocess.Popen(words, env=environment(**token), stdout=subprocess.DEVNULL, start_new_session=True) as head:
+    with (
+        # In its usual folder it would leave its address, and whoever starts Ray next would look for it there.
+        TemporaryDirectory(prefix="ray", ignore_cleanup_errors=True) as folder,
+        subprocess.Popen(
+            words, env=environment(RAY_TMPDIR=folder, **token), stdout=subprocess.DEVNULL, start_new_session=True
+        ) as head,
+    ):
         try:
             until = time.monotonic() + 60
             while not _answers(port):

@@ -26,7 +26,9 @@ def session() -> Iterator[None]:
         patch.setenv("RAY_USAGE_STATS_ENABLED", "0")
         patch.setenv("PYTHONPATH", os.pathsep.join([str(HERE), os.environ.get("PYTHONPATH", "")]))
         patch.syspath_prepend(str(HERE))
-        ray.init(num_cpus=16, num_gpus=1, include_dashboard=False, logging_level=logging.ERROR, log_to_driver=False)
+        ray.init(
+            "local", num_cpus=16, num_gpus=1, include_dashboard=False, logging_level=logging.ERROR, log_to_driver=False
+        )
         yield
         ray.shutdown()
 
