@@ -96,6 +96,7 @@ def _start(kind: str, address: Path, at_import: Mapping[str, str]) -> None:
         cwd=ROOT,
         env=variables,
         stdin=subprocess.DEVNULL,
+        stdout=2,  # what imports say is not the output of the first program
         pass_fds=[writable],
         start_new_session=True,
         check=True,
@@ -106,7 +107,9 @@ def _start(kind: str, address: Path, at_import: Mapping[str, str]) -> None:
 
 
 def offer_warm_processes() -> None:
-    """Make a place for warm processes, which end with this one."""
+    """Make a place for warm processes, which end with this one; processes that share tests share it."""
+    if "PYTEST_XDIST_WORKER" in os.environ and FOLDER_VARIABLE in os.environ:
+        return
     os.environ[OWNER_VARIABLE] = str(os.getpid())
     os.environ[FOLDER_VARIABLE] = folder = tempfile.mkdtemp(prefix="roll-warm-")
     atexit.register(shutil.rmtree, folder, ignore_errors=True)

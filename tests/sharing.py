@@ -6,10 +6,14 @@ are given as one: what the first of them starts, the others find.
 
 from __future__ import annotations
 
+import importlib.util
+from collections.abc import Sequence
 from fnmatch import fnmatch
 from typing import Any
 
 import pytest
+
+from tests.warm_pytest import PYTHON
 
 GROUPS: dict[str, tuple[str, ...]] = {
     "engines": ("tests/integration/test_engine*", "tests/integration/test_vllm*"),
@@ -44,6 +48,14 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     if hasattr(config, "workerinput"):
         places = {name: place for place, name in enumerate(GROUPS)}
         items.sort(key=lambda item: places.get(group_of(_file(item.nodeid)), len(places)))
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_xdist_setupnodes(specs: Sequence[Any]) -> None:
+    """Fork the processes from one that has imported most of what they import; ``make light`` has none of that."""
+    if importlib.util.find_spec("torch") is not None:
+        for spec in specs:
+            spec.python = PYTHON
 
 
 @pytest.hookimpl(optionalhook=True)

@@ -62,8 +62,19 @@ WORKER = (
     "megatron.core.models.gpt",
     "megatron.core.optimizer",
 )
+# Not hypothesis: pytest would look into it before anybody imports it.
+TESTS = (
+    "matplotlib.pyplot",
+    "roll.cli.app",
+    "roll.pipelines.dpo",
+    "roll.pipelines.staged",
+    "roll.viewer.server",
+    "roll.workers.classes",
+    "transformers.generation.utils",
+)
 IMPORTS: Mapping[str, tuple[tuple[str, ...], tuple[str, ...]]] = {
     "program": (PROGRAM, MORE),
+    "tests": (PROGRAM, (*MORE, *TESTS, "anthropic", "openai", "mcp", "peft", "nltk", "textworld")),
     "ray worker": (PROGRAM, (*MORE, *WORKER)),
 }
 """What each kind of warm process imports, and what of it only where it is installed."""
@@ -162,22 +173,27 @@ def become(request: Request, path: list[str]) -> tuple[types.CodeType, dict[str,
     os.environ.clear()
     os.environ.update(request.environment)
     sys.modules["numpy.random"].seed()  # as a new process: from the system's entropy
-    is_module = request.words[0] == "-m"
-    first = request.cwd if is_module else str(Path(request.words[0]).absolute().parent)
+    how = request.words[0] if request.words[0] in ("-m", "-c") else ""
+    first = request.cwd if how else str(Path(request.words[0]).absolute().parent)
     more = [entry for entry in request.environment.get("PYTHONPATH", "").split(os.pathsep) if entry]
     sys.path[:] = [first, *more, *path]
     importlib.invalidate_caches()
     sys.orig_argv[:] = [sys.executable, *request.words]
     main = types.ModuleType("__main__")
     sys.modules["__main__"], sys.modules["warm_server"] = main, sys.modules["__main__"]
-    sys.argv[:] = request.words[1:] if is_module else request.words
-    code = _module(main, sys.argv[0]) if is_module else _script(main, sys.argv[0])
-    return code, vars(main)
+    sys.argv[:] = request.words[1:] if how else request.words
+    return {"-m": _module, "-c": _command, "": _script}[how](main, sys.argv[0]), vars(main)
 
 
 def _script(main: types.ModuleType, file: str) -> types.CodeType:
     vars(main).update(__file__=file, __builtins__=__builtins__, __spec__=None)
     return compile(Path(file).read_bytes(), file, "exec")
+
+
+def _command(main: types.ModuleType, command: str) -> types.CodeType:
+    vars(main).update(__builtins__=__builtins__, __spec__=None)
+    sys.argv[0] = "-c"
+    return compile(command, "<string>", "exec")
 
 
 def _module(main: types.ModuleType, name: str) -> types.CodeType:
