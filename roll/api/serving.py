@@ -17,7 +17,6 @@ from roll.gateway.app import Gateway, how_to_ask
 from roll.gateway.served import ServedPolicy
 from roll.gateway.server import HOST, listen, server_config
 from roll.gateway.unrecorded import Unrecorded
-from roll.generation import SamplingParams
 from roll.models.adapted import with_adapter
 from roll.models.finding import resolve_pretrain
 from roll.service.clients import Base
@@ -126,12 +125,6 @@ async def _serving(policy: Policy, model: PreTrainedModel, longest: int) -> Asyn
     job = EngineJob(folder=lambda: policy.source, load=lambda: model, max_length=longest, decode=policy.text.written)
     engine = build_engine(_ENGINE, job)
     try:
-        yield ServedPolicy(
-            renderer=policy.text.renderer,
-            generate=engine.generate,
-            sampling=SamplingParams(longest),
-            sequence_length=longest,
-            overrules=False,
-        )
+        yield ServedPolicy.in_use(policy.text.renderer, engine.generate, longest)
     finally:
         await engine.close()

@@ -33,6 +33,14 @@ class ServedPolicy:
     most_calls: int | None = None
     activity: Activity = field(default_factory=NoActivity)
 
+    @classmethod
+    def in_use(cls, renderer: Renderer, generate: Generate, sequence_length: int) -> ServedPolicy:
+        """Return a policy that is used and not learned from: calls say how tokens are drawn."""
+        sampling = SamplingParams(sequence_length)
+        return cls(
+            renderer=renderer, generate=generate, sampling=sampling, sequence_length=sequence_length, overrules=False
+        )
+
 
 @dataclass(frozen=True, slots=True)
 class Name:

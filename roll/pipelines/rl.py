@@ -15,7 +15,6 @@ from roll.data.supervised import load_demonstrations
 from roll.experience.errors import StoreError
 from roll.gateway.policy_endpoint import PolicyEndpoint
 from roll.gateway.served import ServedPolicy
-from roll.generation import SamplingParams
 from roll.pipelines.experience.exploring import Explorer
 from roll.pipelines.experience.following import FollowedRun, ListedCheckpoints, newer_than
 from roll.pipelines.experience.opening import open_replay, open_store
@@ -116,14 +115,8 @@ class RLPipeline(SampledRun[Config]):
         return super().make_stream(sources)
 
     def _endpoint(self) -> PolicyEndpoint:
-        longest = self.config.sequence_length
-        policy = ServedPolicy(
-            renderer=self.core.renderer,
-            generate=self.core.generation.generate,
-            sampling=SamplingParams(longest),
-            sequence_length=longest,
-            overrules=False,
-        )
+        core = self.core
+        policy = ServedPolicy.in_use(core.renderer, core.generation.generate, self.config.sequence_length)
         serve = self.config.serve
         name = serve.name or self.config.exp_name
         return PolicyEndpoint(policy, name=name, host=serve.host, port=serve.port, key=serve.key)

@@ -12,7 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from recorded_calls import BookEngine, recorder, say, trained, trajectory_of, user
 
-from roll.gateway import ApiError, ChatMessage, Recorder, recorded_metrics
+from roll.gateway import ApiError, ChatMessage, Name, Recorder, ServedPolicy, recorded_metrics
 from roll.generation import GenerationRequest
 from roll.models.loading import load_tokenizer
 from roll.rendering import ChatRenderer, with_template
@@ -201,6 +201,20 @@ def test_a_call_that_does_not_fit_is_refused_and_one_that_fits_is_cut() -> None:
     assert refused.value.code == "context_length_exceeded" and refused.value.status == 400
     assert [request.sampling.max_new_tokens for request in engine.requests] == [3]
     assert episode.refused == {"context_length_exceeded": 1}
+
+
+def test_a_call_says_how_it_is_drawn_where_nothing_is_learned_from_it() -> None:
+    engine = BookEngine(lambda request: words("ok"))
+    in_use = Recorder(ServedPolicy.in_use(renderer(), engine.generate, 200), Name(7, "group"))
+
+    async def work() -> None:
+        await say(in_use, [user("Hello")], temperature=0.25)
+        await say(recorder(engine, renderer()), [user("Hello")], temperature=0.25)
+
+    asyncio.run(work())
+    prompt = len(renderer().render_ids([{"role": "user", "content": "Hello"}]))
+    assert [request.sampling.temperature for request in engine.requests] == [0.25, 1.0]
+    assert engine.requests[0].sampling.max_new_tokens == 200 - prompt
 
 
 def test_an_episode_makes_as_many_calls_as_it_may() -> None:
