@@ -1,0 +1,1 @@
+"""What runs with a ``mode`` do instead of sampling and learning from that, a page each."""
