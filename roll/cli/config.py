@@ -11,7 +11,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from roll.cli.completion import complete_configuration, complete_key, complete_override
+from roll.cli.arguments import AsJson, Overrides
+from roll.cli.completion import complete_configuration, complete_key
 from roll.cli.config_form import form
 from roll.cli.examples import examples
 
@@ -26,10 +27,6 @@ Name = Annotated[
         autocompletion=complete_configuration,
     ),
 ]
-Overrides = Annotated[
-    list[str] | None, typer.Argument(metavar="[KEY=VALUE]...", help="Keys to set.", autocompletion=complete_override)
-]
-AsJson = Annotated[bool, typer.Option("--json", help="Print one JSON document.")]
 
 app = typer.Typer(
     no_args_is_help=True,

@@ -8,6 +8,7 @@ from typing import Annotated
 
 import typer
 
+from roll.cli.arguments import AsJson
 from roll.cli.examples import examples
 
 app = typer.Typer()
@@ -35,7 +36,7 @@ def convert(
     out: Annotated[
         Path | None, typer.Option("--out", help="Write the configuration there, not to the terminal.")
     ] = None,
-    as_json: Annotated[bool, typer.Option("--json", help="Print one JSON document.")] = False,
+    as_json: AsJson = False,
 ) -> None:
     """Turn a configuration of another system into a native one, and say what became of every key.
 

@@ -7,6 +7,7 @@ from typing import Annotated
 
 import typer
 
+from roll.cli.arguments import AsJson
 from roll.cli.completion import complete_configuration
 from roll.cli.examples import examples
 
@@ -29,7 +30,7 @@ def diff_run(
     ],
     second: Annotated[str, typer.Argument(metavar="B", help="Another one.", autocompletion=complete_configuration)],
     only_first: Annotated[bool, typer.Option("--first", help="Stop behind the first difference.")] = False,
-    as_json: Annotated[bool, typer.Option("--json", help="Print one JSON document.")] = False,
+    as_json: AsJson = False,
 ) -> None:
     """Run two algorithms on the same toy, data and seed, and name the keys that make a difference.
 

@@ -10,10 +10,11 @@ import shutil
 from importlib.metadata import PackageNotFoundError, requires, version
 from importlib.util import find_spec
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Any
 
 import typer
 
+from roll.cli.arguments import AsJson
 from roll.cli.examples import examples
 from roll.cli.exits import ExitCode
 
@@ -24,7 +25,7 @@ _LEAST_FREE_GB = 1.0
 
 
 @app.command(epilog=examples("roll doctor", "roll doctor --json"))
-def doctor(as_json: Annotated[bool, typer.Option("--json", help="Print one JSON document.")] = False) -> None:
+def doctor(as_json: AsJson = False) -> None:
     """Look at packages, devices, Ray, disk and the sandbox, and say what is missing for what.
 
     Code 0: a toy policy can be trained here. Code 3: it cannot; the last lines say why. Starts and writes nothing.

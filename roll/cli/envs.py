@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from roll.cli.arguments import AsJson
 from roll.cli.completion import complete_tag
 from roll.cli.examples import examples
 from roll.cli.exits import ExitCode
@@ -30,7 +31,6 @@ Name = Annotated[
     str,
     typer.Argument(metavar="TAG", help="A tag, or module:factory (a class or function).", autocompletion=complete_tag),
 ]
-AsJson = Annotated[bool, typer.Option("--json", help="Print one JSON document.")]
 
 
 @app.command("list", epilog=examples("roll envs list", "roll envs list --module my_envs --json"))

@@ -5,19 +5,62 @@ from __future__ import annotations
 import json
 import shlex
 import warnings
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from roll.cli.completion import complete_configuration, complete_override, complete_tag
+from roll.cli.arguments import AsJson, Overrides
+from roll.cli.completion import complete_configuration, complete_tag
 from roll.cli.examples import examples
 
 if TYPE_CHECKING:
     from roll.api.endpoint import Endpoint
+    from roll.api.results import Evaluation
+    from roll.config.origins import Origins
 
 app = typer.Typer()
+
+Policy = Annotated[
+    str | None,
+    typer.Argument(
+        metavar="[NAME|POLICY]",
+        help="A configuration; or a run, a checkpoint or a model.",
+        autocompletion=complete_configuration,
+        show_default=False,
+    ),
+]
+Envs = Annotated[
+    list[str] | None,
+    typer.Option("--env", metavar="TAG", help="Play this; may be repeated.", autocompletion=complete_tag),
+]
+Files = Annotated[
+    list[Path] | None, typer.Option("--data", metavar="FILE", help="Answer these problems; may be repeated.")
+]
+Agent = Annotated[
+    str | None,
+    typer.Option(metavar="PROGRAM", help="This agent works instead: module:function, or a command in quotes."),
+]
+Tasks = Annotated[
+    list[Path] | None, typer.Option(metavar="FILE", help="With --agent: its tasks, as JSON lines; may be repeated.")
+]
+Calls = Annotated[int, typer.Option(min=1, help="With --agent: most calls of an episode.")]
+EndpointUrl = Annotated[
+    str | None, typer.Option(metavar="URL", help="The policy is behind this OpenAI-compatible address, up to /v1.")
+]
+Model = Annotated[str | None, typer.Option(metavar="NAME", help="Its name there.")]
+ApiKeyEnv = Annotated[
+    str | None,
+    typer.Option(metavar="VARIABLE", help="Environment variable with the key. OPENAI_API_KEY, where it is set."),
+]
+Concurrency = Annotated[int, typer.Option(min=1, help="With --endpoint: requests at a time.")]
+Timeout = Annotated[float, typer.Option(help="With --endpoint: seconds for one attempt at a response.")]
+Episodes = Annotated[
+    int | None, typer.Option(min=1, help="Levels (128 with --env) or problems (all).", show_default=False)
+]
+Attempts = Annotated[int | None, typer.Option(min=1, help="Attempts at each level or problem.", show_default=False)]
+Greedy = Annotated[bool, typer.Option("--greedy", help="Also play everything greedily.")]
 
 
 @app.command(
@@ -34,52 +77,22 @@ app = typer.Typer()
     ),
 )
 def evaluate(
-    policy: Annotated[
-        str | None,
-        typer.Argument(
-            metavar="[NAME|POLICY]",
-            help="A configuration; or a run, a checkpoint or a model.",
-            autocompletion=complete_configuration,
-            show_default=False,
-        ),
-    ] = None,
-    overrides: Annotated[
-        list[str] | None,
-        typer.Argument(metavar="[KEY=VALUE]...", help="Keys to set.", autocompletion=complete_override),
-    ] = None,
-    env: Annotated[
-        list[str] | None,
-        typer.Option("--env", metavar="TAG", help="Play this; may be repeated.", autocompletion=complete_tag),
-    ] = None,
-    data: Annotated[
-        list[Path] | None, typer.Option("--data", metavar="FILE", help="Answer these problems; may be repeated.")
-    ] = None,
-    agent: Annotated[
-        str | None,
-        typer.Option(metavar="PROGRAM", help="This agent works instead: module:function, or a command in quotes."),
-    ] = None,
-    tasks: Annotated[
-        list[Path] | None, typer.Option(metavar="FILE", help="With --agent: its tasks, as JSON lines; may be repeated.")
-    ] = None,
-    calls: Annotated[int, typer.Option(min=1, help="With --agent: most calls of an episode.")] = 50,
-    endpoint: Annotated[
-        str | None, typer.Option(metavar="URL", help="The policy is behind this OpenAI-compatible address, up to /v1.")
-    ] = None,
-    model: Annotated[str | None, typer.Option(metavar="NAME", help="Its name there.")] = None,
-    api_key_env: Annotated[
-        str | None,
-        typer.Option(metavar="VARIABLE", help="Environment variable with the key. OPENAI_API_KEY, where it is set."),
-    ] = None,
-    concurrency: Annotated[int, typer.Option(min=1, help="With --endpoint: requests at a time.")] = 16,
-    timeout: Annotated[float, typer.Option(help="With --endpoint: seconds for one attempt at a response.")] = 120.0,
-    episodes: Annotated[
-        int | None, typer.Option(min=1, help="Levels (128 with --env) or problems (all).", show_default=False)
-    ] = None,
-    attempts: Annotated[
-        int | None, typer.Option(min=1, help="Attempts at each level or problem.", show_default=False)
-    ] = None,
-    greedy: Annotated[bool, typer.Option("--greedy", help="Also play everything greedily.")] = False,
-    as_json: Annotated[bool, typer.Option("--json", help="Print one JSON document.")] = False,
+    policy: Policy = None,
+    overrides: Overrides = None,
+    env: Envs = None,
+    data: Files = None,
+    agent: Agent = None,
+    tasks: Tasks = None,
+    calls: Calls = 50,
+    endpoint: EndpointUrl = None,
+    model: Model = None,
+    api_key_env: ApiKeyEnv = None,
+    concurrency: Concurrency = 16,
+    timeout: Timeout = 120.0,
+    episodes: Episodes = None,
+    attempts: Attempts = None,
+    greedy: Greedy = False,
+    as_json: AsJson = False,
 ) -> None:
     """Measure a policy on an environment or on problems, and write figures, episodes and a review.
 
@@ -91,11 +104,6 @@ def evaluate(
     Raises:
         BadParameter: Both an agent and something else to do are named.
     """
-    from roll.cli.own_words import own_words
-    from roll.config import ConfigWarning
-    from roll.config.origins import Origins
-    from roll.config.process import prepare_process
-
     words: list[str] = list(overrides or ())
     if policy is not None and "=" in policy and not Path(policy).exists():
         words.insert(0, policy)
@@ -111,32 +119,48 @@ def evaluate(
         from roll.api.endpoint import endpoint as behind
 
         who = behind(endpoint, model, api_key_env=api_key_env, timeout=timeout, concurrency=concurrency)
-    # Before torch is imported.
-    prepare_process()
-    from roll.api.evaluation import evaluate as measure
-
     options = {"env": env, "data": data, "endpoint": [endpoint], "model": [model], "episodes": [episodes]}
+    found = _measured(
+        who,
+        _started(policy, options, words),
+        env=env or None,
+        data=data or None,
+        config=config,
+        episodes=episodes,
+        attempts=attempts,
+        greedy=greedy,
+        output_dir=f"output/eval_{_task(policy, env, data)}",
+        overrides=[f"progress={'none' if as_json else 'auto'}", *words],
+    )
+    if as_json:
+        typer.echo(json.dumps(found.to_json(), indent=2))
+
+
+def _started(policy: str | None, options: Mapping[str, Sequence[object] | None], words: Sequence[str]) -> Origins:
+    """Return by which command an evaluation was started."""
+    from roll.cli.own_words import own_words
+    from roll.config.origins import Origins
+
     said = [word for name, values in options.items() for v in values or () if v for word in (f"--{name}", str(v))]
     program = [*own_words(), "eval", *([policy] if policy else []), *said]
+    return Origins(command=[*program, *words], program=[*own_words(), "eval", ""])
+
+
+def _measured(who: str | Endpoint | None, started: Origins, **options: Any) -> Evaluation:
+    """Call :func:`roll.evaluate`, and say what it warns of."""
+    from roll.config import ConfigWarning
+    from roll.config.process import prepare_process
+
+    prepare_process()  # before torch is imported
+    from roll.api.evaluation import evaluate as measure
+
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")
-        found = measure(
-            who,
-            env or None,
-            data=data or None,
-            config=config,
-            episodes=episodes,
-            attempts=attempts,
-            greedy=greedy,
-            output_dir=f"output/eval_{_task(policy, env, data)}",
-            overrides=[f"progress={'none' if as_json else 'auto'}", *words],
-            started=Origins(command=[*program, *words], program=[*own_words(), "eval", ""]),
-        )
+        found = measure(who, started=started, **options)
     for item in caught:
         if issubclass(item.category, ConfigWarning):
             typer.echo(f"Warning: {item.message}", err=True)
-    if as_json:
-        typer.echo(json.dumps(found.to_json(), indent=2))
+    return found
 
 
 def _who(policy: str | None, has_task: bool, endpoint: str | None, model: str | None) -> tuple[str | None, str | None]:

@@ -8,7 +8,7 @@ from typing import Annotated
 
 import typer
 
-from roll.cli.arguments import AnyConfiguration, Overrides
+from roll.cli.arguments import AnyConfiguration, AsJson, Overrides
 from roll.cli.examples import examples
 
 app = typer.Typer()
@@ -32,7 +32,7 @@ def plan(
         Path | None,
         typer.Option("--model-config", help="config.json of the policy, where its sizes are not known by name."),
     ] = None,
-    as_json: Annotated[bool, typer.Option("--json", help="Print one JSON document.")] = False,
+    as_json: AsJson = False,
 ) -> None:
     """Reckon what every role of a job needs on its devices, how long a step takes, and what the run costs.
 

@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from roll.cli.arguments import AnyConfiguration, Overrides
+from roll.cli.arguments import AnyConfiguration, AsJson, Overrides
 from roll.cli.examples import examples
 
 app = typer.Typer()
@@ -24,7 +24,7 @@ def rehearse(
     name: AnyConfiguration,
     overrides: Overrides = None,
     one_process: Annotated[bool, typer.Option("--one-process", help="Start no processes of Ray.")] = False,
-    as_json: Annotated[bool, typer.Option("--json", help="Print one JSON document.")] = False,
+    as_json: AsJson = False,
 ) -> None:
     """Rehearse a job on this machine: its roles, strategies, engines and code, with a small random model and two steps.
 

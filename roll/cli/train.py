@@ -6,7 +6,8 @@ from typing import Annotated
 
 import typer
 
-from roll.cli.completion import complete_configuration, complete_override
+from roll.cli.arguments import Configuration
+from roll.cli.completion import complete_override
 from roll.cli.examples import examples
 
 app = typer.Typer()
@@ -22,14 +23,7 @@ app = typer.Typer()
     )
 )
 def train(
-    configuration: Annotated[
-        str,
-        typer.Argument(
-            metavar="NAME|FILE",
-            help="A preset, a name in this folder or its folder config, or a YAML file.",
-            autocompletion=complete_configuration,
-        ),
-    ],
+    configuration: Configuration,
     overrides: Annotated[
         list[str] | None,
         typer.Argument(

@@ -11,18 +11,49 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from roll.cli.completion import complete_configuration, complete_override
+from roll.cli.arguments import AsJson, Configuration
+from roll.cli.completion import complete_override
 from roll.cli.examples import examples
 from roll.cli.exits import ExitCode
 
 if TYPE_CHECKING:
     from rich.table import Table
 
+    from roll.tuning.plan import Plan
     from roll.tuning.study import Results
 
 app = typer.Typer()
 
 _DEFAULT_BUDGET = "30m"
+
+Words = Annotated[
+    list[str] | None,
+    typer.Argument(
+        metavar="[KEY=RANGE|KEY=VALUE]...",
+        help="Ranges: loguniform(a,b), uniform(a,b), a,b,c, range(a,b), choice(a,b) and others of Hydra. "
+        "Other keys are set in every trial.",
+        autocompletion=complete_override,
+    ),
+]
+Budget = Annotated[
+    str | None,
+    typer.Option(help=f"Time for all trials: 90s, 30m, 2h.  [default: {_DEFAULT_BUDGET}, without --trials]"),
+]
+Trials = Annotated[int | None, typer.Option(min=1, help="How many trials to make.")]
+Metric = Annotated[
+    str | None, typer.Option(help="What decides.  [default: val/success, else val/reward]", show_default=False)
+]
+Minimize = Annotated[
+    bool | None,
+    typer.Option("--minimize/--maximize", help="Which is better.  [default: less of a loss, else more]"),
+]
+Seed = Annotated[int, typer.Option(min=0, help="Decides which values are tried.")]
+MinResource = Annotated[
+    int | None, typer.Option(min=1, help="Steps before a trial can be stopped.  [default: a ninth of max_steps]")
+]
+ReductionFactor = Annotated[int, typer.Option(min=2, help="Of so many trials one goes on, to so many times the steps.")]
+Hyperband = Annotated[bool, typer.Option("--hyperband", help="Give some trials more steps at first.")]
+
 _COLOURS = {"finished": "green", "stopped": "dim", "open": "yellow", "failed": "red"}
 
 
@@ -36,44 +67,17 @@ _COLOURS = {"finished": "green", "stopped": "dim", "open": "yellow", "failed": "
     )
 )
 def tune(
-    configuration: Annotated[
-        str,
-        typer.Argument(
-            metavar="NAME|FILE",
-            help="A preset, a name in this folder or its folder config, or a YAML file.",
-            autocompletion=complete_configuration,
-        ),
-    ],
-    words: Annotated[
-        list[str] | None,
-        typer.Argument(
-            metavar="[KEY=RANGE|KEY=VALUE]...",
-            help="Ranges: loguniform(a,b), uniform(a,b), a,b,c, range(a,b), choice(a,b) and others of Hydra. "
-            "Other keys are set in every trial.",
-            autocompletion=complete_override,
-        ),
-    ] = None,
-    budget: Annotated[
-        str | None,
-        typer.Option(help=f"Time for all trials: 90s, 30m, 2h.  [default: {_DEFAULT_BUDGET}, without --trials]"),
-    ] = None,
-    trials: Annotated[int | None, typer.Option(min=1, help="How many trials to make.")] = None,
-    metric: Annotated[
-        str | None, typer.Option(help="What decides.  [default: val/success, else val/reward]", show_default=False)
-    ] = None,
-    minimize: Annotated[
-        bool | None,
-        typer.Option("--minimize/--maximize", help="Which is better.  [default: less of a loss, else more]"),
-    ] = None,
-    seed: Annotated[int, typer.Option(min=0, help="Decides which values are tried.")] = 0,
-    min_resource: Annotated[
-        int | None, typer.Option(min=1, help="Steps before a trial can be stopped.  [default: a ninth of max_steps]")
-    ] = None,
-    reduction_factor: Annotated[
-        int, typer.Option(min=2, help="Of so many trials one goes on, to so many times the steps.")
-    ] = 3,
-    hyperband: Annotated[bool, typer.Option("--hyperband", help="Give some trials more steps at first.")] = False,
-    as_json: Annotated[bool, typer.Option("--json", help="Print one JSON document.")] = False,
+    configuration: Configuration,
+    words: Words = None,
+    budget: Budget = None,
+    trials: Trials = None,
+    metric: Metric = None,
+    minimize: Minimize = None,
+    seed: Seed = 0,
+    min_resource: MinResource = None,
+    reduction_factor: ReductionFactor = 3,
+    hyperband: Hyperband = False,
+    as_json: AsJson = False,
 ) -> None:
     """Search for good values of keys by successive halving, with Optuna.
 
@@ -87,15 +91,9 @@ def tune(
         ConfigError: The configuration, a key, a range or the budget cannot be used.
         Exit: After Ctrl-C, with the command that goes on.
     """
-    from roll.cli.own_words import own_words
-    from roll.config.errors import ConfigError, FixableError, Problem
-    from roll.tuning.plan import make_plan, seconds_in
+    from roll.tuning.plan import make_plan
 
-    text = budget or (None if trials is not None else _DEFAULT_BUDGET)
-    try:
-        seconds = None if text is None else seconds_in(text)
-    except FixableError as error:
-        raise ConfigError([Problem("--budget", error.message, error.fix)]) from error
+    seconds = _seconds(budget, trials)
     plan = make_plan(
         configuration,
         words or (),
@@ -106,11 +104,43 @@ def tune(
         reduction_factor=reduction_factor,
         hyperband=hyperband,
     )
-    from roll.tuning.report import CURVES, best_words, draw_curves, write_best
+    results, best, curves = _searched(plan, seconds, trials, to_errors=as_json)
+    if as_json:
+        typer.echo(json.dumps(_document(results, best), indent=2))
+    else:
+        _show(plan, results, best, curves)
+
+
+def _seconds(budget: str | None, trials: int | None) -> float | None:
+    """Return the time for all trials; ``None`` for any, where only their number is said.
+
+    Raises:
+        ConfigError: It is no time.
+    """
+    from roll.config.errors import ConfigError, FixableError, Problem
+    from roll.tuning.plan import seconds_in
+
+    text = budget or (None if trials is not None else _DEFAULT_BUDGET)
+    try:
+        return None if text is None else seconds_in(text)
+    except FixableError as error:
+        raise ConfigError([Problem("--budget", error.message, error.fix)]) from error
+
+
+def _searched(
+    plan: Plan, seconds: float | None, trials: int | None, *, to_errors: bool
+) -> tuple[Results, Path | None, Path | None]:
+    """Run the trials; return what they found, the configuration of the best one, and a picture of their curves.
+
+    Raises:
+        Exit: After Ctrl-C, with the command that goes on.
+    """
+    from roll.cli.own_words import own_words
+    from roll.tuning.report import draw_curves, write_best
     from roll.tuning.study import open_study
 
     def say(line: str) -> None:
-        typer.echo(line, err=as_json)
+        typer.echo(line, err=to_errors)
 
     signal.signal(signal.SIGTERM, signal.default_int_handler)
     with open_study(plan, say) as study:
@@ -122,20 +152,7 @@ def tune(
             write_best(plan, study.results())
             typer.echo(f"Stopped. Go on with: {shlex.join([*own_words(), *sys.argv[1:]])}", err=True)
             raise typer.Exit(ExitCode.INTERRUPTED) from None
-        best, curves = write_best(plan, results), draw_curves(plan, results)
-    if as_json:
-        typer.echo(json.dumps(_document(results, best), indent=2))
-        return
-    _show(results, plan.folder)
-    typer.echo(f"Ended: {results.ended}. The same command with a larger --budget or --trials goes on.")
-    if results.best is not None:
-        typer.echo(f"Best: trial {results.best.number}, {' '.join(best_words(plan, results.best))}")
-        typer.echo(f"Train with it: roll train {shlex.quote(str(best))}")
-        typer.echo(f"Look at it:    roll view {shlex.quote(str(results.best.folder))}")
-    if curves is not None:
-        typer.echo(f"Curves:        {curves}")
-    elif results.best is not None:
-        typer.echo(f"matplotlib would draw {CURVES}: pip install 'roll-rl[tune]'.")
+        return results, write_best(plan, results), draw_curves(plan, results)
 
 
 def _document(results: Results, best: Path | None) -> dict[str, Any]:
@@ -162,13 +179,25 @@ def _document(results: Results, best: Path | None) -> dict[str, Any]:
     }
 
 
-def _show(results: Results, folder: Path) -> None:
+def _show(plan: Plan, results: Results, best: Path | None, curves: Path | None) -> None:
+    """Show the trials, why some failed, and what to do with the best one."""
     from rich.console import Console
+
+    from roll.tuning.report import CURVES, best_words
 
     Console(markup=False).print(_table(results))
     for one in results.trials:
         if one.why:
             typer.echo(f"Trial {one.number} failed: {one.why}")
+    typer.echo(f"Ended: {results.ended}. The same command with a larger --budget or --trials goes on.")
+    if results.best is not None:
+        typer.echo(f"Best: trial {results.best.number}, {' '.join(best_words(plan, results.best))}")
+        typer.echo(f"Train with it: roll train {shlex.quote(str(best))}")
+        typer.echo(f"Look at it:    roll view {shlex.quote(str(results.best.folder))}")
+    if curves is not None:
+        typer.echo(f"Curves:        {curves}")
+    elif results.best is not None:
+        typer.echo(f"matplotlib would draw {CURVES}: pip install 'roll-rl[tune]'.")
 
 
 def _table(results: Results) -> Table:
