@@ -151,6 +151,29 @@ def test_rec_in_the_form_of_gspo_equals_the_loop(weight: str, batch: Batch) -> N
         assert leaf.grad is not None and float(leaf.grad[i, t]) == pytest.approx(slope, rel=1e-9, abs=1e-9)
 
 
+IN_RANGE: dict[str, Callable[[float, float], bool]] = {
+    "none": lambda a, r: True,
+    "one-side": lambda a, r: (a >= 0 and r <= 1.1) or (a <= 0 and r >= 0.9),
+    "two-side": lambda a, r: 0.9 <= r <= 1.1,
+}
+
+
+@pytest.mark.parametrize("clip_mode", IN_RANGE)
+@settings(max_examples=20, deadline=None)
+@given(batch=batches)
+def test_rec_counts_the_tokens_whose_ratio_is_in_its_range(clip_mode: str, batch: Batch) -> None:
+    leaf = batch.log_probs.clone().requires_grad_()
+    options = {"clip_mode": clip_mode, **RING}
+    loss, _ = losses.compute("rec", leaf, batch.old_log_probs, batch.advantages, batch.mask, options)
+    loss.sum().backward()
+    assert leaf.grad is not None
+    for i, t in batch.mask.nonzero().tolist():
+        a, r = (float(x[i, t]) for x in (batch.advantages, (batch.log_probs - batch.old_log_probs).exp()))
+        slope = -a if IN_RANGE[clip_mode](a, r) else 0.0
+        assert float(loss.detach()[i, t]) == pytest.approx(slope * float(batch.log_probs[i, t]), rel=1e-9, abs=1e-9)
+        assert float(leaf.grad[i, t]) == pytest.approx(slope, rel=1e-9, abs=1e-9)
+
+
 @settings(max_examples=20, deadline=None)
 @given(batch=batches)
 def test_gmpo_equals_the_loop(batch: Batch) -> None:

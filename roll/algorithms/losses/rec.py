@@ -66,9 +66,7 @@ def rec(
 
     Source: Yao et al. 2025, Group-Relative REINFORCE Is Secretly an Off-Policy Algorithm; Trinity-RFT.
     """
-    for name, chosen in (("clip_mode", clip_mode), ("weight", weight), ("regularizer", regularizer)):
-        if chosen not in _CHOICES[name]:
-            raise ValueError(f"rec: {name} must be one of {', '.join(_CHOICES[name])}, got {chosen!r}.")
+    _require_known(clip_mode=clip_mode, weight=weight, regularizer=regularizer)
     lows, highs = (epsilon_low, epsilon_low_prime), (epsilon_high, epsilon_high_prime)
     if not all(0 < low <= 1 for low in lows) or min(*highs, temp) <= 0 or regularizer_coef < 0:
         raise ValueError("rec: lower epsilons lie in (0, 1], upper ones and temp above 0, regularizer_coef from 0 on.")
@@ -76,19 +74,11 @@ def rec(
     difference = log_ratio(log_probs, old_log_probs, mask)
     ratio = to_ratio(difference.detach())
     of_sequence = to_ratio(segment_mean(difference.detach(), mask))
-    compared = of_sequence if clip_mode == "gspo-one-side" else ratio
-    below, above = compared <= 1 + epsilon_high, compared >= 1 - epsilon_low
-    inside = torch.ones_like(below)
-    if clip_mode in ("one-side", "gspo-one-side"):
-        inside = (below & (spread >= 0)) | (above & (spread <= 0))
-    elif clip_mode != "none":
-        inside = below & above
-    if clip_mode == "ring":
-        inside = inside | ((spread >= 0) & (ratio <= 1 - epsilon_low_prime))
-        inside = inside | ((spread <= 0) & (ratio >= 1 + epsilon_high_prime))
+    ranges = ((1 - epsilon_low, 1 + epsilon_high), (1 - epsilon_low_prime, 1 + epsilon_high_prime))
+    inside = _in_range(clip_mode, of_sequence if clip_mode == "gspo-one-side" else ratio, spread, *ranges)
     weights = {
         "importance_sampling": ratio,
-        "truncated_importance_sampling": ratio.clamp(1 - epsilon_low_prime, 1 + epsilon_high_prime),
+        "truncated_importance_sampling": ratio.clamp(*ranges[1]),
         "gspo_importance_sampling": of_sequence,
         "advantage": (spread / temp).exp(),
     }.get(weight, torch.ones_like(ratio))
@@ -98,3 +88,23 @@ def rec(
     elif regularizer == "forward-kl":
         loss = loss - regularizer_coef * known
     return blank(loss, mask), ratio_metrics(difference, mask, ~inside)
+
+
+def _require_known(**options: str) -> None:
+    for name, chosen in options.items():
+        if chosen not in _CHOICES[name]:
+            raise ValueError(f"rec: {name} must be one of {', '.join(_CHOICES[name])}, got {chosen!r}.")
+
+
+def _in_range(
+    mode: ClipMode, ratio: Tensor, advantages: Tensor, near: tuple[float, float], far: tuple[float, float]
+) -> Tensor:
+    """Return which tokens count, by the ratio that a mode compares; ``far`` is what ``ring`` lies beyond."""
+    above, below = ratio >= near[0], ratio <= near[1]
+    rises, falls = advantages >= 0, advantages <= 0
+    if mode == "none":
+        return torch.ones_like(below)
+    if mode in ("one-side", "gspo-one-side"):
+        return (below & rises) | (above & falls)
+    inside = below & above
+    return inside if mode == "two-side" else inside | (rises & (ratio <= far[0])) | (falls & (ratio >= far[1]))

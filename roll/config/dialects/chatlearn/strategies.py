@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import Any, Final
 
 from roll.config.dialects.chatlearn.sections import REFERENCE, RUN, TRAINER, has_reference, trains_with_megatron
@@ -52,106 +53,143 @@ _SIZES: Final = (
 
 _ARCHITECTURE: Final = "the architecture is that of the model's own config.json"
 
+_RESUMED: Final = (
+    "no_load_optim",
+    "no_load_rng",
+    "no_load_scheduler",
+    "finetune",
+    "use_checkpoint_opt_param_scheduler",
+)
+"""What of a checkpoint a run goes on with."""
 
-def _rows(section: str, role: str) -> tuple[Row, ...]:
-    """Return the rows of how the model of a role is spread."""
-    strategy = f"{role}.strategy_args"
-    purpose = "train" if role == "actor_train" else "infer"
 
-    def of(engine: str, convert: Convert) -> Convert:
+@dataclass(frozen=True, slots=True)
+class _Role:
+    """A role that holds a model.
+
+    Attributes:
+        section: The guide's section of it.
+        name: The native role.
+    """
+
+    section: str
+    name: str
+
+    @property
+    def config(self) -> str:
+        """The native section of the options of its strategy."""
+        return f"{self.name}.strategy_args.strategy_config"
+
+    def is_used(self, look: Look) -> bool:
+        """Whether the run has such a model."""
+        return self.name != "reference" or has_reference(look)
+
+    def where_used(self, convert: Convert) -> Convert:
+        """Return a conversion that counts where the run has such a model."""
+
         def converted(value: Any, look: Look) -> Any:
-            if role == "reference" and not has_reference(look):
-                return Unused("there is no reference")
+            return convert(value, look) if self.is_used(look) else Unused("there is no reference")
+
+        return converted
+
+    def held_by(self, engine: str, convert: Convert) -> Convert:
+        """Return a conversion that counts where an engine holds the model."""
+
+        def converted(value: Any, look: Look) -> Any:
             if trains_with_megatron(look) != (engine == "megatron"):
                 return Unused("another strategy holds the model")
             return convert(value, look)
 
-        return converted
+        return self.where_used(converted)
 
-    def of_role(convert: Convert) -> Convert:
-        def converted(value: Any, look: Look) -> Any:
-            used = role != "reference" or has_reference(look)
-            return convert(value, look) if used else Unused("there is no reference")
+    def option(self, engine: str, name: str) -> Convert:
+        """Return the conversion of an option of an engine, which names the engine too."""
+        purpose = "train" if self.name == "actor_train" else "infer"
 
-        return converted
-
-    def option(engine: str, name: str) -> Convert:
         def convert(value: Any, look: Look) -> Sets:
-            named = {f"{strategy}.strategy_name": f"{engine}_{purpose}"}
-            return Sets({f"{strategy}.strategy_config.{name}": value}, named)
+            named = {f"{self.name}.strategy_args.strategy_name": f"{engine}_{purpose}"}
+            return Sets({f"{self.config}.{name}": value}, named)
 
-        return of(engine, convert)
+        return self.held_by(engine, convert)
+
+
+def _rows(section: str, name: str) -> tuple[Row, ...]:
+    """Return the rows of how the model of a role is spread."""
+    role = _Role(section, name)
+    return (*_megatron(role), *_fsdp(role), *_of_either(role))
+
+
+def _megatron(role: _Role) -> tuple[Row, ...]:
+    section, config = role.section, role.config
 
     def sequence(value: Any, look: Look) -> Any:
         if value is True and look(f"{section}.tensor_model_parallel_size", 1) == 1:
             return Unused("one rank holds every matrix whole")
-        return Sets({f"{strategy}.strategy_config.sequence_parallel": value})
+        return Sets({f"{config}.sequence_parallel": value})
 
     def interleaved(value: Any, look: Look) -> Any:
         if look(f"{section}.pipeline_model_parallel_size", 1) == 1:
             return Unused("there is no pipeline")
-        return Sets({f"{strategy}.strategy_config.virtual_pipeline_model_parallel_size": value})
-
-    def fsdp_size(value: Any, look: Look) -> Any:
-        # On all devices of a role it is what is so without it.
-        return Unused() if value == look(f"{section}.num_gpu") else option("fsdp", "fsdp_size")(value, look)
+        return Sets({f"{config}.virtual_pipeline_model_parallel_size": value})
 
     def modules(value: Any, look: Look) -> Any:
         if look(f"{section}.recompute_granularity") != "selective":
             return Unused("recompute_granularity is not selective")
-        return option("megatron", "recompute_modules")(value, look)
+        return role.option("megatron", "recompute_modules")(value, look)
 
-    config = f"{strategy}.strategy_config"
-    trained = Row(f"{section}.recompute_modules", f"{config}.recompute_modules", "with `selective`", modules)
+    def row(key: str, note: str, convert: Convert) -> Row:
+        return Row(f"{section}.{key}", f"{config}.{_OF_MEGATRON.get(key, key)}", note, convert)
+
+    is_trained = role.name == "actor_train"
     return (
-        *([trained] if role == "actor_train" else []),
+        *([row("recompute_modules", "with `selective`", modules)] if is_trained else []),
         *(
-            Row(f"{section}.{key}", f"{config}.{name}", "where Megatron holds it", option("megatron", name))
+            row(key, "where Megatron holds it", role.option("megatron", name))
             for key, name in _OF_MEGATRON.items()
-            if role == "actor_train" or key not in _OF_TRAINING
+            if is_trained or key not in _OF_TRAINING
         ),
-        Row(f"{section}.sequence_parallel", f"{config}.sequence_parallel", "above one rank", of("megatron", sequence)),
-        Row(
-            f"{section}.virtual_pipeline_model_parallel_size",
-            f"{config}.virtual_pipeline_model_parallel_size",
-            "of a pipeline",
-            of("megatron", interleaved),
-        ),
-        Row(f"{section}.fsdp_size", f"{config}.fsdp_size", "where FSDP holds it", of("fsdp", fsdp_size)),
-        Row(
-            f"{section}.ulysses_sequence_parallel_size",
-            f"{config}.ulysses_size",
-            "where FSDP holds it",
-            option("fsdp", "ulysses_size"),
-        ),
+        row("sequence_parallel", "above one rank", role.held_by("megatron", sequence)),
+        row("virtual_pipeline_model_parallel_size", "of a pipeline", role.held_by("megatron", interleaved)),
+    )
+
+
+def _fsdp(role: _Role) -> tuple[Row, ...]:
+    section, ulysses = role.section, role.option("fsdp", "ulysses_size")
+
+    def fsdp_size(value: Any, look: Look) -> Any:
+        # On all devices of a role it is what is so without it.
+        return Unused() if value == look(f"{section}.num_gpu") else role.option("fsdp", "fsdp_size")(value, look)
+
+    def row(key: str, name: str, convert: Convert) -> Row:
+        return Row(f"{section}.{key}", f"{role.config}.{name}", "where FSDP holds it", convert)
+
+    return (
+        row("fsdp_size", "fsdp_size", role.held_by("fsdp", fsdp_size)),
+        row("ulysses_sequence_parallel_size", "ulysses_size", ulysses),
+    )
+
+
+def _of_either(role: _Role) -> tuple[Row, ...]:
+    """Return the rows of what is the same whoever holds the model."""
+    section, name = role.section, role.name
+    segments = role.where_used(lambda value, look: _segments(value, name))
+    return (
         *impossible(
             "stages are of equal numbers of layers, but for the first and the last",
             f"{section}.pipeline_model_parallel_layout",
             instead="set decoder_first_pipeline_num_layers and decoder_last_pipeline_num_layers",
         ),
-        *memory_rows(section, role),
+        *memory_rows(section, name),
         *no_effect("weights are read once, by the rank that has them", f"{section}.meta_init"),
         *no_effect("how experts are computed is the model's own, and changes no number", f"{section}.groupgemm"),
-        Row(
-            f"{section}.use_expandable_segments",
-            f"{role}.system_envs",
-            "`PYTORCH_CUDA_ALLOC_CONF`",
-            of_role(lambda value, look: _segments(value, role)),
-        ),
-        *no_effect(_ARCHITECTURE, f"{section}.megatron_model_cfg", f"{section}.model_provider_module"),
-        *no_effect(_ARCHITECTURE, *under(section, *_SIZES)),
+        Row(f"{section}.use_expandable_segments", f"{name}.system_envs", "`PYTORCH_CUDA_ALLOC_CONF`", segments),
+        *no_effect(_ARCHITECTURE, *under(section, "megatron_model_cfg", "model_provider_module", *_SIZES)),
         *no_effect(
             "micro-batches of any length are sent between stages",
-            f"{section}.variable_seq_lengths",
-            f"{section}.empty_unused_memory_level",
-            f"{section}.rerun_mode",
+            *under(section, "variable_seq_lengths", "empty_unused_memory_level", "rerun_mode"),
         ),
         own_code_row(f"{section}.trust_remote_code"),
-        *no_effect(
-            "a run that is resumed takes all of a checkpoint",
-            *(f"{section}.{name}" for name in ("no_load_optim", "no_load_rng", "no_load_scheduler", "finetune")),
-            f"{section}.use_checkpoint_opt_param_scheduler",
-        ),
+        *no_effect("a run that is resumed takes all of a checkpoint", *under(section, *_RESUMED)),
         *no_effect("rpc_timeout is that of all calls", f"{section}.distributed_timeout_minutes"),
     )
 

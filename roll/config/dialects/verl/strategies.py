@@ -6,7 +6,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import Any, Final
 
-from roll.config.dialects.rows import Impossible, Look, Row, Sets, Unused, no_effect
+from roll.config.dialects.rows import Impossible, Look, Row, Sets, Unused, no_effect, under
 from roll.config.dialects.verl.sections import (
     ACTOR,
     CRITIC,
@@ -172,27 +172,78 @@ _AS_THEY_ARE: Final = {
 """Options of Megatron that are ours under the same name, by section."""
 
 
-def _megatron(role: _Role) -> tuple[Row, ...]:
-    section = role.megatron
-    transformer, parallel = f"{section}.override_transformer_config", f"{section}.override_ddp_config"
+_ARCHITECTURE: Final = (
+    "moe_aux_loss_coeff",
+    "moe_z_loss_coeff",
+    "moe_router_load_balancing_type",
+    "moe_router_bias_update_rate",
+    "moe_router_enable_expert_bias",
+    "moe_router_score_function",
+    "moe_router_topk",
+    "use_flash_attn",
+    "add_qkv_bias",
+    "qk_layernorm",
+    "rotary_base",
+)
+"""Options of the transformer that say what a model computes."""
 
-    def option(key: str, name: str, convert: _Option | None = None, note: str = "") -> Row:
-        return _row(role, "megatron", f"{section}.{key}", name, convert, note)
+_KERNELS: Final = (
+    "persist_layer_norm",
+    "masked_softmax_fusion",
+    "deallocate_pipeline_outputs",
+    "account_for_embedding_in_pipeline_split",
+    "account_for_loss_in_pipeline_split",
+    "moe_enable_deepep",
+    "moe_flex_dispatcher_backend",
+    "cross_entropy_loss_fusion",
+    "cross_entropy_fusion_impl",
+    "memory_efficient_layer_norm",
+    "use_fused_rmsnorm",
+    "use_fused_swiglu",
+    "use_fused_rotary_pos_emb",
+    "use_distributed_optimizer",
+    "swap_optimizer",
+    "overlap_p2p_comm",
+    "batch_p2p_comm",
+    "variable_seq_lengths",
+    "sequence_parallel",
+    "tp_comm_overlap",
+)
+"""Options of the transformer that say how it is computed."""
 
-    def size(name: str) -> _Option:
-        def convert(value: Any, look: Look) -> Outcome:
-            own = role.sets("megatron", name, value)
-            if role.name != "actor_train" or not has_reference(look):
-                return own
-            # The reference is spread as the policy is, unless its own section says otherwise.
-            reference = _ROLES[1].sets("megatron", name, value)
-            return replace(own, fills={**own.fills, **reference.values, **reference.fills})
+_FILES: Final = (
+    "use_mbridge",
+    "vanilla_mbridge",
+    "use_megatron_fsdp",
+    "use_dist_checkpointing",
+    "dist_checkpointing_path",
+    "dist_checkpointing_prefix",
+    "load_weight",
+    "override_mcore_model_config",
+)
+"""Options that say how weights are read and written."""
 
-        return convert
 
-    def tensor(value: Any, look: Look) -> Outcome:
-        sets = size("tensor_model_parallel_size")(value, look)
-        several = isinstance(value, int) and value > 1 and look(f"{section}.sequence_parallel", True) is True
+def _size(role: _Role, name: str) -> _Option:
+    """Convert over how many ranks a model is spread."""
+
+    def convert(value: Any, look: Look) -> Outcome:
+        own = role.sets("megatron", name, value)
+        if role.name != "actor_train" or not has_reference(look):
+            return own
+        # The reference is spread as the policy is, unless its own section says otherwise.
+        reference = _ROLES[1].sets("megatron", name, value)
+        return replace(own, fills={**own.fills, **reference.values, **reference.fills})
+
+    return convert
+
+
+def _tensor(role: _Role) -> _Option:
+    """Convert over how many ranks a matrix is spread: above one, sequences are spread with it if nothing says not."""
+
+    def convert(value: Any, look: Look) -> Outcome:
+        sets = _size(role, "tensor_model_parallel_size")(value, look)
+        several = isinstance(value, int) and value > 1 and look(f"{role.megatron}.sequence_parallel", True) is True
         if not several:
             return sets
         config = "strategy_args.strategy_config.sequence_parallel"
@@ -201,6 +252,16 @@ def _megatron(role: _Role) -> tuple[Row, ...]:
         ]
         return replace(sets, fills={**sets.fills, **{f"{name}.{config}": True for name in roles}})
 
+    return convert
+
+
+def _megatron(role: _Role) -> tuple[Row, ...]:
+    section = role.megatron
+    granularity = f"{section}.override_transformer_config.recompute_granularity"
+
+    def option(key: str, name: str, convert: _Option | None = None, note: str = "") -> Row:
+        return _row(role, "megatron", f"{section}.{key}", name, convert, note)
+
     def sequence(value: Any, look: Look) -> Outcome:
         alone = look(f"{section}.tensor_model_parallel_size", 1) == 1
         return Unused("one rank holds every matrix whole") if value is True and alone else value
@@ -208,44 +269,41 @@ def _megatron(role: _Role) -> tuple[Row, ...]:
     def interleaved(value: Any, look: Look) -> Outcome:
         return Unused() if look(f"{section}.pipeline_model_parallel_size", 1) == 1 else value
 
-    def of_full(value: Any, look: Look) -> Outcome:
-        asked = look(f"{transformer}.recompute_granularity")
-        return value if asked == "full" else Unused("recompute_granularity is not full")
-
-    def of_selective(value: Any, look: Look) -> Outcome:
-        asked = look(f"{transformer}.recompute_granularity")
-        return value if asked == "selective" else Unused("recompute_granularity is not selective")
+    def with_(wanted: str) -> _Option:
+        return lambda value, look: (
+            value if look(granularity) == wanted else Unused(f"recompute_granularity is not {wanted}")
+        )
 
     return (
-        option("tensor_model_parallel_size", "tensor_model_parallel_size", tensor, "with `sequence_parallel` above 1"),
-        *(option(name, name, size(name)) for name in _SIZES),
+        option(
+            "tensor_model_parallel_size",
+            "tensor_model_parallel_size",
+            _tensor(role),
+            "with `sequence_parallel` above 1",
+        ),
+        *(option(name, name, _size(role, name)) for name in _SIZES),
         option("virtual_pipeline_model_parallel_size", "virtual_pipeline_model_parallel_size", interleaved),
         option("sequence_parallel", "sequence_parallel", sequence, "above one tensor-parallel rank"),
         option("use_distributed_optimizer", "use_distributed_optimizer"),
         *(option(f"{inner}.{name}", name) for inner, names in _AS_THEY_ARE.items() for name in names),
-        option("override_transformer_config.recompute_method", "recompute_method", of_full),
-        option("override_transformer_config.recompute_num_layers", "recompute_num_layers", of_full),
-        option("override_transformer_config.recompute_modules", "recompute_modules", of_selective),
+        option("override_transformer_config.recompute_method", "recompute_method", with_("full")),
+        option("override_transformer_config.recompute_num_layers", "recompute_num_layers", with_("full")),
+        option("override_transformer_config.recompute_modules", "recompute_modules", with_("selective")),
         option("override_ddp_config.bucket_size", "ddp_bucket_size"),
         Row(f"{section}.dtype", f"{role.name}.model_args.dtype", "of the weights", _if_used(role)),
         Row(f"{section}.use_remove_padding", f"{role.name}.use_sequence_packing", "", _if_used(role)),
+    )
+
+
+def _megatron_without_effect(role: _Role) -> tuple[Row, ...]:
+    section = role.megatron
+    transformer, parallel = f"{section}.override_transformer_config", f"{section}.override_ddp_config"
+    return (
         *no_effect(
             "models that share devices hand their memory over to each other",
-            f"{section}.param_offload",
-            f"{section}.grad_offload",
-            f"{section}.optimizer_offload",
+            *under(section, "param_offload", "grad_offload", "optimizer_offload"),
         ),
-        *no_effect(
-            "weights are read from and written to the files of the model hub",
-            f"{section}.use_mbridge",
-            f"{section}.vanilla_mbridge",
-            f"{section}.use_megatron_fsdp",
-            f"{section}.use_dist_checkpointing",
-            f"{section}.dist_checkpointing_path",
-            f"{section}.dist_checkpointing_prefix",
-            f"{section}.load_weight",
-            f"{section}.override_mcore_model_config",
-        ),
+        *no_effect("weights are read from and written to the files of the model hub", *under(section, *_FILES)),
         *no_effect("`seed` and `deterministic` hold for the whole run", f"{section}.seed"),
         *no_effect("what a role does follows from its name", f"{section}.forward_only"),
         *no_effect("no profile is written of single steps", f"{section}.extra", f"{section}.profile"),
@@ -254,53 +312,16 @@ def _megatron(role: _Role) -> tuple[Row, ...]:
         ),
         *no_effect(
             "the architecture and its losses are those of the model's own config.json",
-            *(
-                f"{transformer}.{name}"
-                for name in (
-                    "moe_aux_loss_coeff",
-                    "moe_z_loss_coeff",
-                    "moe_router_load_balancing_type",
-                    "moe_router_bias_update_rate",
-                    "moe_router_enable_expert_bias",
-                    "moe_router_score_function",
-                    "moe_router_topk",
-                    "use_flash_attn",
-                    "add_qkv_bias",
-                    "qk_layernorm",
-                    "rotary_base",
-                )
-            ),
+            *under(transformer, *_ARCHITECTURE),
         ),
         *no_effect(
             "a kernel or a layout of memory that changes no number, which this version decides itself",
-            *(
-                f"{transformer}.{name}"
-                for name in (
-                    "persist_layer_norm",
-                    "masked_softmax_fusion",
-                    "deallocate_pipeline_outputs",
-                    "account_for_embedding_in_pipeline_split",
-                    "account_for_loss_in_pipeline_split",
-                    "moe_enable_deepep",
-                    "moe_flex_dispatcher_backend",
-                    "cross_entropy_loss_fusion",
-                    "cross_entropy_fusion_impl",
-                    "memory_efficient_layer_norm",
-                    "use_fused_rmsnorm",
-                    "use_fused_swiglu",
-                    "use_fused_rotary_pos_emb",
-                    "use_distributed_optimizer",
-                    "swap_optimizer",
-                    "overlap_p2p_comm",
-                    "batch_p2p_comm",
-                    "variable_seq_lengths",
-                    "sequence_parallel",
-                    "tp_comm_overlap",
-                )
-            ),
+            *under(transformer, *_KERNELS),
         ),
     )
 
 
-STRATEGY_ROWS: Final = tuple(row for role in _ROLES for row in (*_fsdp(role), *_megatron(role)))
+STRATEGY_ROWS: Final = tuple(
+    row for role in _ROLES for row in (*_fsdp(role), *_megatron(role), *_megatron_without_effect(role))
+)
 """The options of FSDP and Megatron of every role."""
