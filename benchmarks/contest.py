@@ -1,4 +1,7 @@
-"""A trainer of ours and one of TRL's in turn: the model, the clock, rounds in processes of their own, the table."""
+"""A trainer of ours and one of TRL's in turn: model, tokens, the clock, rounds in processes of their own, the table.
+
+Imported before torch, so that both sides have the same OpenMP settings.
+"""
 
 from __future__ import annotations
 
@@ -16,16 +19,22 @@ from contextlib import redirect_stdout
 from dataclasses import astuple, dataclass
 from multiprocessing.connection import Connection
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
-import numpy as np
-import torch
-from ratios import leave
-from transformers import Qwen3Config, Qwen3ForCausalLM, TrainerCallback
+from roll.config.process import prepare_process
+
+prepare_process()  # the same OpenMP settings for both sides, before torch is imported
+
+import numpy as np  # noqa: E402
+import torch  # noqa: E402
+from ratios import leave  # noqa: E402
+from transformers import Qwen3Config, Qwen3ForCausalLM, TrainerCallback  # noqa: E402
 
 ROWS, VOCABULARY, RATE = 32, 4096, 1e-4
 DEADLINE = 1800.0
 WANTED = {"uniform": 1.1, "mixed": 2.0}
+
+Row = TypeVar("Row")
 
 
 @dataclass(frozen=True)
@@ -66,6 +75,22 @@ def lengths_of(case: str, count: int, noise: np.random.Generator) -> np.ndarray:
     if case == "uniform":
         return np.full(count, 128)
     return np.clip(np.exp(noise.normal(4.2, 0.9, count)), 8, 512).astype(int)
+
+
+def noise() -> np.random.Generator:
+    """Return what draws the rows of a round, the same for every contestant."""
+    return np.random.default_rng(7)
+
+
+def tokens(source: np.random.Generator, length: int) -> list[int]:
+    """Return so many random tokens."""
+    drawn: list[int] = source.integers(5, VOCABULARY, length).tolist()
+    return drawn
+
+
+def of_step(rows: Sequence[Row], number: int) -> Sequence[Row]:
+    """Return those of the rows of a round that a step takes, counted from 0."""
+    return rows[number * ROWS : (number + 1) * ROWS]
 
 
 class Clock:
@@ -256,6 +281,8 @@ def compete(
     if padding_free:
         parser.add_argument("--padding-free", action="store_true", help="try TRL's padding_free too")
     arguments = parser.parse_args()
+    if arguments.steps < 2:
+        parser.error("--steps: the first step of a round is warm-up, so take 2 or more.")
     kinds = (False, True) if getattr(arguments, "padding_free", False) else (False,)
     sides: dict[Side, Work] = {Side("ours", tokens=tokens): ours for tokens in arguments.tokens}
     sides |= {Side("TRL", rows, flat=flat): theirs for rows in arguments.peer_rows for flat in kinds}

@@ -14,24 +14,22 @@ in this version. Contestants are processes that take rounds in turn, as there.
 
 from __future__ import annotations
 
+from functools import partial
 from typing import Any
 
-from roll.config.process import prepare_process
-
-prepare_process()  # the same OpenMP settings for both sides, before torch is imported
-
-import numpy as np  # noqa: E402
-import torch  # noqa: E402
-from contest import (  # noqa: E402
+import numpy as np
+from contest import (
     ROWS,
-    VOCABULARY,
     Round,
     Side,
     compete,
     lengths_of,
     model,
+    noise,
+    of_step,
     our_options,
     our_round,
+    tokens,
     trl_arguments,
     trl_round,
 )
@@ -41,14 +39,9 @@ BETA = 0.1
 
 def pairs_of(case: str, steps: int) -> list[dict[str, list[int]]]:
     """Return the pairs of all steps of a round, the same for every contestant."""
-    noise = np.random.default_rng(7)
-    count = ROWS * steps
-    one, other = lengths_of(case, count, noise), lengths_of(case, count, noise)
-
-    def drawn(length: int) -> list[int]:
-        tokens: list[int] = noise.integers(5, VOCABULARY, length).tolist()
-        return tokens
-
+    source = noise()
+    one, other = (lengths_of(case, ROWS * steps, source) for _ in range(2))
+    drawn = partial(tokens, source)
     asked = np.minimum(one, other) // 4
     return [
         {"prompt_ids": drawn(prompt), "chosen_ids": drawn(a - prompt), "rejected_ids": drawn(b - prompt)}
@@ -58,6 +51,8 @@ def pairs_of(case: str, steps: int) -> list[dict[str, list[int]]]:
 
 def ours(side: Side, case: str, steps: int) -> Round:
     """Take the steps with ``fsdp_train``."""
+    import torch
+
     from roll.pipelines.sampling.demonstrations import to_batch
     from roll.strategies.training.micro_batches import PAIR
     from roll.strategies.training.preference import CHOSEN, REF_SUMS, PreferenceLoss, answer_sums
@@ -71,7 +66,7 @@ def ours(side: Side, case: str, steps: int) -> Round:
 
     def step(number: int) -> float:
         rows = []
-        for pair in pairs[number * ROWS : (number + 1) * ROWS]:
+        for pair in of_step(pairs, number):
             for answer in (pair["chosen_ids"], pair["rejected_ids"]):
                 ids = np.array(pair["prompt_ids"] + answer, np.int32)
                 rows.append((ids, np.arange(len(ids)) >= len(pair["prompt_ids"])))

@@ -19,21 +19,19 @@ before its first step.
 
 from __future__ import annotations
 
-from roll.config.process import prepare_process
-
-prepare_process()  # the same OpenMP settings for both sides, before torch is imported
-
-import numpy as np  # noqa: E402
-from contest import (  # noqa: E402
+import numpy as np
+from contest import (
     ROWS,
-    VOCABULARY,
     Round,
     Side,
     compete,
     lengths_of,
     model,
+    noise,
+    of_step,
     our_options,
     our_round,
+    tokens,
     trl_arguments,
     trl_round,
 )
@@ -41,9 +39,8 @@ from contest import (  # noqa: E402
 
 def rows_of(case: str, steps: int) -> list[list[int]]:
     """Return the rows of all steps of a round, the same for every contestant."""
-    noise = np.random.default_rng(7)
-    lengths = lengths_of(case, ROWS * steps, noise)
-    return [noise.integers(5, VOCABULARY, length).tolist() for length in lengths]
+    source = noise()
+    return [tokens(source, length) for length in lengths_of(case, ROWS * steps, source)]
 
 
 def ours(side: Side, case: str, steps: int) -> Round:
@@ -56,8 +53,7 @@ def ours(side: Side, case: str, steps: int) -> Round:
     rows = [np.array(row, np.int32) for row in rows_of(case, steps)]
 
     def step(number: int) -> float:
-        chosen = rows[number * ROWS : (number + 1) * ROWS]
-        batch = to_batch([(ids, np.arange(len(ids)) > 0) for ids in chosen], 0)
+        batch = to_batch([(ids, np.arange(len(ids)) > 0) for ids in of_step(rows, number)], 0)
         return trainer.train_step(batch, SupervisedLoss())["loss"]
 
     return our_round(steps, step)

@@ -22,8 +22,9 @@ from roll.distributed.placement import (
     plan_placement,
     startable,
 )
+from roll.distributed.ray_address import named_cluster
 from roll.distributed.ray_group import RayGroup, Site
-from roll.distributed.ray_joining import join, named_cluster
+from roll.distributed.ray_joining import join
 from roll.distributed.worker_group import WorkerGroup, WorkerSpec
 
 

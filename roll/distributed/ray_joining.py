@@ -3,23 +3,15 @@
 from __future__ import annotations
 
 import logging
-import os
 import socket
 from typing import Final
 
 import ray
 
 from roll.config import RunError
-
-ADDRESS_VARIABLE: Final = "RAY_ADDRESS"
-"""Environment variable with the address of a running cluster."""
+from roll.distributed.ray_address import ADDRESS_VARIABLE
 
 _CONNECT_TIMEOUT: Final = 10.0
-
-
-def named_cluster() -> str | None:
-    """Return the address of the cluster that the environment names; ``None`` where it names none."""
-    return os.environ.get(ADDRESS_VARIABLE) or None
 
 
 def join(address: str, *, or_else: str = "") -> None:

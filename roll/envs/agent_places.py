@@ -9,7 +9,7 @@ import signal
 import subprocess
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager
-from dataclasses import fields
+from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import IO, Any, Final, Protocol
 
@@ -24,24 +24,31 @@ _OTHERS: Final = frozenset({"ANTHROPIC_AUTH_TOKEN", "OPENAI_ORG_ID", "OPENAI_PRO
 _LIMITS: Final = frozenset(limit.name for limit in fields(CommandLimits))
 
 
+@dataclass(frozen=True, slots=True)
+class Launch:
+    """A command to run.
+
+    Attributes:
+        words: Its words.
+        folders: Where it works, and further folders that it writes to.
+        variables: What it is told beside its environment.
+        outputs: Where its output and its error output go.
+    """
+
+    words: Sequence[str]
+    folders: Sequence[Path]
+    variables: Mapping[str, str]
+    outputs: tuple[IO[bytes], IO[bytes]]
+
+
 class Place(Protocol):
     """Where a command runs."""
 
-    def running(
-        self,
-        words: Sequence[str],
-        folders: Sequence[Path],
-        variables: Mapping[str, str],
-        outputs: tuple[IO[bytes], IO[bytes]],
-        client: Any,
-    ) -> AbstractContextManager[subprocess.Popen[bytes]]:
+    def running(self, launch: Launch, client: Any) -> AbstractContextManager[subprocess.Popen[bytes]]:
         """Start a command, and end all that it started when the block ends.
 
         Args:
-            words: The command.
-            folders: Where it works, and further folders that it writes to.
-            variables: What it is told beside its environment.
-            outputs: Where its output and its error output go.
+            launch: The command, and what it is given.
             client: How it reaches the policy; ``None`` where it has no business there.
         """
         ...
@@ -51,23 +58,16 @@ class Beside:
     """A process like any other: it may do what we may."""
 
     @contextmanager
-    def running(
-        self,
-        words: Sequence[str],
-        folders: Sequence[Path],
-        variables: Mapping[str, str],
-        outputs: tuple[IO[bytes], IO[bytes]],
-        client: Any,
-    ) -> Iterator[subprocess.Popen[bytes]]:
+    def running(self, launch: Launch, client: Any) -> Iterator[subprocess.Popen[bytes]]:
         """See :class:`Place`."""
         own = {name: value for name, value in os.environ.items() if name not in _OTHERS}
         process = subprocess.Popen(
-            words,
-            cwd=folders[0],
-            env={**own, **variables},
+            launch.words,
+            cwd=launch.folders[0],
+            env={**own, **launch.variables},
             stdin=subprocess.DEVNULL,
-            stdout=outputs[0],
-            stderr=outputs[1],
+            stdout=launch.outputs[0],
+            stderr=launch.outputs[1],
             start_new_session=True,
         )
         try:
@@ -102,26 +102,19 @@ class ShutIn:
         self._user = FIRST_USER + secrets.randbelow(1 << 24)
 
     @contextmanager
-    def running(
-        self,
-        words: Sequence[str],
-        folders: Sequence[Path],
-        variables: Mapping[str, str],
-        outputs: tuple[IO[bytes], IO[bytes]],
-        client: Any,
-    ) -> Iterator[subprocess.Popen[bytes]]:
+    def running(self, launch: Launch, client: Any) -> Iterator[subprocess.Popen[bytes]]:
         """See :class:`Place`."""
         enclosure = Enclosure(
-            folder=folders[0],
-            writable=folders[1:],
-            readable=[*needed_by(words[0]), *self._readable],
+            folder=launch.folders[0],
+            writable=launch.folders[1:],
+            readable=[*needed_by(launch.words[0]), *self._readable],
             port=0 if client is None else client.port,
             user=self._user,
             limits=self._limits,
         )
         passed = {name: os.environ[name] for name in _PASSED if name in os.environ}
         home = {"HOME": "/tmp", "TMPDIR": "/tmp"}
-        process, listener = enclosure.start(words, {**passed, **home, **variables}, *outputs)
+        process, listener = enclosure.start(launch.words, {**passed, **home, **launch.variables}, *launch.outputs)
         try:
             if listener is None:
                 yield process

@@ -17,7 +17,7 @@ from pathlib import Path
 from pkgutil import resolve_name
 from typing import Any, Final, Protocol
 
-from roll.envs.agent_places import Beside, Place, end, program_of
+from roll.envs.agent_places import Beside, Launch, Place, end, program_of
 from roll.envs.errors import EnvConfigError
 
 _SHOWN: Final = 2000
@@ -155,10 +155,8 @@ class Command:
         variables = {**reaches, **told, **more, **self._environment}
         with tempfile.TemporaryFile() as said, tempfile.TemporaryFile() as complained:
             # Files and not pipes: what a program leaves running in the background must not hold us up.
-            starting = self._place.running(
-                words, [task.folder, *beside], variables, (said, complained), client if self._calls else None
-            )
-            with starting as process:
+            launch = Launch(words, [task.folder, *beside], variables, (said, complained))
+            with self._place.running(launch, client if self._calls else None) as process:
                 with self._lock:
                     self._process = process
                     if self._stopped:

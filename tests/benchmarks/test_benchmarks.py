@@ -74,6 +74,14 @@ def test_a_benchmark_runs_to_its_table(name: str, tmp_path: Path) -> None:
     assert len(done.stdout.splitlines()) > 1
 
 
+@pytest.mark.parametrize("name", ["sft_vs_trl", "dpo_vs_trl"])
+def test_a_contest_of_warm_up_alone_is_refused(name: str, tmp_path: Path) -> None:
+    words = [sys.executable, str(BENCHMARKS / f"{name}.py"), "uniform", "--steps", "1", "--rounds", "1"]
+    done = programs.run(words, tmp_path, {**os.environ, "OMP_NUM_THREADS": "1", "HF_HUB_OFFLINE": "1"}, timeout=120)
+    assert done.returncode == 2
+    assert done.stderr.endswith("--steps: the first step of a round is warm-up, so take 2 or more.\n")
+
+
 def _write_run(folder: Path) -> None:
     (folder / "logs").mkdir(parents=True)
     rows = [{"step": step, "val/success": 0.4 + step / 10, "time/elapsed": 60.0 * step} for step in (0, 1)]

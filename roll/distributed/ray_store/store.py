@@ -8,7 +8,8 @@ from typing import Final
 
 import ray
 
-from roll.distributed.ray_joining import ADDRESS_VARIABLE, join, named_cluster
+from roll.distributed.ray_address import ADDRESS_VARIABLE, named_cluster
+from roll.distributed.ray_joining import join
 from roll.distributed.ray_store.calls import StoreCalls
 from roll.distributed.ray_store.host import Standing
 from roll.distributed.ray_store.keeping import seal, unseal

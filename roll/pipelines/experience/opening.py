@@ -2,17 +2,16 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Iterator
 from dataclasses import replace
 from importlib.util import find_spec
 from pathlib import Path
-from typing import Final
 
 from roll.common.registry import UnknownNameError
 from roll.config import ConfigError, Problem
 from roll.config.errors import Absent
 from roll.config.experience import ExperienceConfig
+from roll.distributed.ray_address import ADDRESS_VARIABLE, named_cluster
 from roll.experience.adopt import adopt_run
 from roll.experience.base import ExperienceStore, Reader
 from roll.experience.folder import FolderStore
@@ -22,9 +21,6 @@ from roll.runs.layout import REPLAY, TRAJECTORIES
 
 INSIDE_A_RUN = "experience"
 """Folder of the store that refers to what a run sampled, inside that run's own."""
-
-
-_RAY_ADDRESS: Final = "RAY_ADDRESS"
 
 
 def priority_problems(config: ExperienceConfig | None) -> Iterator[Problem]:
@@ -69,9 +65,9 @@ def cluster_problems(config: ExperienceConfig | None) -> Iterator[Problem]:
     if find_spec("ray") is None:
         fix = "pip install 'roll-rl[ray]', or name a folder."
         yield Absent("experience.type", "the Python package ray is not installed.", fix, config.type)
-    elif not os.environ.get(_RAY_ADDRESS):
-        message = f"its store is in a Ray cluster that both programs join, and {_RAY_ADDRESS} names none."
-        fix = f"start one (ray start --head --port=6379), and set {_RAY_ADDRESS}=127.0.0.1:6379 for both programs."
+    elif named_cluster() is None:
+        message = f"its store is in a Ray cluster that both programs join, and {ADDRESS_VARIABLE} names none."
+        fix = f"start one (ray start --head --port=6379), and set {ADDRESS_VARIABLE}=127.0.0.1:6379 for both programs."
         yield Absent("experience.type", message, fix, config.type)
 
 
