@@ -6,7 +6,8 @@ import json
 import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import closing
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from itertools import pairwise
 from pathlib import Path
 from typing import Any, Final
 
@@ -16,7 +17,7 @@ import pyarrow.parquet as pq
 from roll.config.errors import ConfigError, Problem
 from roll.data.supervised_rows import MASKS, TOKENS
 from roll.trajectories.model import Trajectory
-from roll.trajectories.samples import Sample, is_trainable, samples_from
+from roll.trajectories.samples import is_trainable, samples_from
 from roll.trajectories.store import Phase
 from roll.viewer.episodes import Episodes, Row
 from roll.viewer.run_folder import RunFolder
@@ -125,22 +126,29 @@ def _best(rows: list[Row], most: int) -> list[Row]:
 
 def _token_rows(row: Row, trajectory: Trajectory) -> Iterator[dict[str, Any]]:
     for sample in samples_from(trajectory):
-        messages = _messages(trajectory, sample)
+        messages = _messages(trajectory, sample.first_turn, sample.last_turn)
         yield {MESSAGES: messages, TOKENS: sample.token_ids, MASKS[0]: sample.response_mask, **_origin(row)}
 
 
 def _message_rows(row: Row, trajectory: Trajectory) -> Iterator[dict[str, Any]]:
-    yield {MESSAGES: _messages(trajectory), **_origin(row)}
+    begins = [number for number, turn in enumerate(trajectory.turns) if turn.begins_anew or not number]
+    for first, end in pairwise([*begins, len(trajectory.turns)]):
+        yield {MESSAGES: _messages(trajectory, first, end - 1), **_origin(row)}
 
 
-def _messages(trajectory: Trajectory, sample: Sample | None = None) -> list[dict[str, Any]]:
-    """Return a conversation up to the last response of a sample; those before its first one are not imitated."""
-    first, last = (0, len(trajectory.turns) - 1) if sample is None else (sample.first_turn, sample.last_turn)
-    before = len(trajectory.messages)
-    said: list[dict[str, Any]] = list(trajectory.conversation[: before + 2 * last + 1])
-    for number, message in enumerate(said):
+def _messages(trajectory: Trajectory, first: int, last: int) -> list[dict[str, Any]]:
+    """Return the conversation up to the response of turn ``last``; what was said before turn ``first`` is not imitated.
+
+    The turns go on from one another: none but the first may begin anew.
+    """
+    said: list[dict[str, Any]] = list(replace(trajectory, turns=trajectory.turns[: last + 1]).conversation)
+    for message in said:
         if message["role"] == "assistant":
-            message["train"] = number >= before + 2 * first
+            message["train"] = False
+    place = len(said) - 1
+    for turn in reversed(trajectory.turns[first : last + 1]):
+        said[place]["train"] = True
+        place -= 1 + (len(turn.messages) or 1)  # its response, and what it was told
     return said
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 from functools import partial
 from pathlib import Path
@@ -13,12 +14,15 @@ from roll.config import load
 from roll.data.errors import DataError
 from roll.data.from_run import write_demonstrations
 from roll.data.supervised import DemonstrationTable, load_demonstrations
+from roll.gateway import ChatMessage, turns_of
 from roll.models.loading import load_tokenizer
 from roll.pipelines.sampling.demonstrations import encode
+from roll.rendering import ChatRenderer
 from roll.trajectories.model import Status, Trajectory, Turn
 from roll.trajectories.samples import samples_from
 from roll.trajectories.store import trajectory_path, write_trajectories
 from roll.workers.loading import load_text
+from tests.gateway.recorded_calls import BookEngine, recorder, say, user
 
 TOKENIZER = load_tokenizer("toy")
 ASKED = [{"role": "system", "content": "Solve it."}, {"role": "user", "content": "#PX#"}]
@@ -89,6 +93,50 @@ def test_the_same_conversations_can_be_learnt_as_messages(run: Path, tmp_path: P
     text = load_text(load({"pipeline": "agentic", "pretrain": "toy"}))
     said = [[text.tokenizer.decode(ids[trained]) for ids, trained in table.sequences(row)] for row in range(len(table))]
     assert [[one.replace("<|im_end|>", "") for one in row] for row in said] == [["Up 2Down"], ["Left"]]
+
+
+def test_messages_of_an_agent_that_compacts_its_history_are_those_of_each_branch(tmp_path: Path) -> None:
+    said = iter(["one", "two", "three", "four"])
+    engine = BookEngine(lambda request: turn([], next(said)).completion_ids)
+    agent = recorder(engine, ChatRenderer(TOKENIZER))
+    first = [user("Plan it.")]
+    anew = [
+        ChatMessage("system", "Be short."),
+        user("So far: a plan."),
+        ChatMessage("assistant", "I see."),
+        user("On."),
+    ]
+    later = [user("It works."), user("Is that all?")]
+
+    async def work() -> None:
+        await say(agent, first)
+        await say(agent, [*first, ChatMessage("assistant", "one"), user("Go on.")])
+        await say(agent, anew)
+        await say(agent, [*anew, ChatMessage("assistant", "three"), *later])
+
+    asyncio.run(work())
+    made = Trajectory("Agent", "train-0", 0, 7, turns=turns_of(agent), status=Status.COMPLETED, score=1.0)
+    made.messages = [{"role": message.role, "content": message.text} for message in first]
+    stored = trajectory_path(tmp_path, 1, "train")
+    write_trajectories(stored, [made], step=1, phase="train", run="r")
+
+    write_demonstrations(stored, "true", path := tmp_path / "sft.jsonl")
+
+    rows = [json.loads(line)["messages"] for line in path.open()]
+    assert [[(each["content"], each.get("train")) for each in row] for row in rows] == [
+        [("Plan it.", None), ("one", True), ("Go on.", None), ("two", True)],
+        [
+            *(("Be short.", None), ("So far: a plan.", None), ("I see.", False), ("On.", None), ("three", True)),
+            *(("It works.", None), ("Is that all?", None), ("four", True)),
+        ],
+    ]
+    assert len(learnt(path, sequence_length=512)) == 2  # else: its tokens say something else than its messages
+
+    for one in made.turns:
+        one.prompt_ids, one.completion_ids, one.logprobs = [], [], []
+    write_trajectories(stored, [made], step=1, phase="train", run="r")
+    write_demonstrations(stored, "true", path)
+    assert [json.loads(line)["messages"] for line in path.open()] == rows
 
 
 def test_tokens_of_another_model_are_refused(run: Path, tmp_path: Path) -> None:
