@@ -76,6 +76,7 @@ IMPORTS: Mapping[str, tuple[tuple[str, ...], tuple[str, ...]]] = {
     "program": (PROGRAM, MORE),
     "tests": (PROGRAM, (*MORE, *TESTS, "anthropic", "openai", "mcp", "peft", "nltk", "textworld")),
     "ray worker": (PROGRAM, (*MORE, *WORKER)),
+    "bare": (("numpy.random",), ()),  # what every fork needs, for the tests of these processes
 }
 """What each kind of warm process imports, and what of it only where it is installed."""
 # The allocator of pyarrow: it takes its locks before a fork and gives them back in both processes.
@@ -126,6 +127,8 @@ def serve(listener: socket.socket, owner: int) -> Request:
                 os.close(end_of_owner)
                 return request
             elif ready == end_of_owner:
+                for child in running:
+                    _end(child)
                 sys.exit(0)
             else:
                 _end_what_nobody_waits_for(running, ready)
@@ -144,14 +147,26 @@ def _end_what_nobody_waits_for(running: dict[int, socket.socket], connection: so
     """End the program of a connection that was closed at the other end, as one that its shell was killed of."""
     for child in [child for child, one in running.items() if one is connection]:
         running.pop(child).close()
+        _end(child)
+
+
+def _end(child: int) -> None:
+    """End a program and what it started in its process group, as the workers of multiprocessing are."""
+    try:
+        os.killpg(child, signal.SIGKILL)
+    except ProcessLookupError:  # it has none of its own yet
         os.kill(child, signal.SIGKILL)
 
 
 def _tell_of_ends(running: dict[int, socket.socket]) -> None:
     while running:
-        child, status = os.waitpid(-1, os.WNOHANG)
-        if not child:
+        ended = os.waitid(os.P_ALL, 0, os.WEXITED | os.WNOHANG | os.WNOWAIT)
+        if ended is None:
             return
+        child = ended.si_pid
+        if ended.si_status == signal.SIGKILL and ended.si_code == os.CLD_KILLED:
+            _end(child)  # what it started outlives it otherwise
+        status = os.waitpid(child, 0)[1]
         if child in running:
             with running.pop(child) as answer, contextlib.suppress(OSError):
                 answer.send(f"{os.waitstatus_to_exitcode(status)}\n".encode())
