@@ -6,6 +6,7 @@ Definitions are those of Tinker's documentation, "Loss functions".
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from dataclasses import dataclass
 from typing import Final
 
 import torch
@@ -14,11 +15,11 @@ from torch import Tensor
 from roll.service.records import RefusedError
 
 Loss = Callable[[Tensor, Mapping[str, Tensor], Mapping[str, float]], Tensor]
-"""Log-probs of the targets, the loss's inputs and its settings; returns the loss of each token. All ``[length]``."""
+"""Log-probs of the targets, the loss's inputs and its settings; returns the loss of each target. All ``[length]``."""
 
 
 def cross_entropy(logprobs: Tensor, inputs: Mapping[str, Tensor], config: Mapping[str, float]) -> Tensor:
-    """Return ``-w · log p`` of each token, ``[length]``."""
+    """Return ``-w · log p`` of each target, ``[length]``, or ``[length, targets]`` where a position has several."""
     weights = inputs.get("weights")
     return -logprobs if weights is None else -logprobs * weights
 
@@ -42,30 +43,64 @@ def cispo(logprobs: Tensor, inputs: Mapping[str, Tensor], config: Mapping[str, f
     return -clipped * inputs["advantages"] * logprobs
 
 
-LOSSES: Final[Mapping[str, tuple[Loss, frozenset[str]]]] = {
-    "cross_entropy": (cross_entropy, frozenset()),
-    "importance_sampling": (importance_sampling, frozenset({"logprobs", "advantages"})),
-    "ppo": (ppo, frozenset({"logprobs", "advantages"})),
-    "cispo": (cispo, frozenset({"logprobs", "advantages"})),
+def dro(logprobs: Tensor, inputs: Mapping[str, Tensor], config: Mapping[str, float]) -> Tensor:
+    """Return ``-(A · log p - beta/2 · (log p/q)²)`` of each token, ``[length]`` (Richemond et al. 2024)."""
+    squared = (logprobs - inputs["logprobs"]) ** 2
+    return -(inputs["advantages"] * logprobs - config["beta"] / 2 * squared)
+
+
+@dataclass(frozen=True, slots=True)
+class LossKind:
+    """A loss, and what it is given.
+
+    Attributes:
+        function: Computes it.
+        inputs: What it needs beside the targets.
+        optional: Settings that it has.
+        needed: Settings without a value of their own.
+        several: Whether a position may have several targets, ``[length, targets]``.
+    """
+
+    function: Loss
+    inputs: frozenset[str] = frozenset({"logprobs", "advantages"})
+    optional: frozenset[str] = frozenset()
+    needed: frozenset[str] = frozenset()
+    several: bool = False
+
+
+_CLIP: Final = frozenset({"clip_low_threshold", "clip_high_threshold"})
+
+LOSSES: Final[Mapping[str, LossKind]] = {
+    "cross_entropy": LossKind(cross_entropy, inputs=frozenset(), several=True),
+    "importance_sampling": LossKind(importance_sampling),
+    "ppo": LossKind(ppo, optional=_CLIP),
+    "cispo": LossKind(cispo, optional=_CLIP),
+    "dro": LossKind(dro, needed=frozenset({"beta"})),
 }
-"""By name, with the inputs that each needs beside the targets."""
+"""By name."""
 
 
-def loss_named(name: str, given: frozenset[str]) -> Loss:
+def loss_named(name: str, given: frozenset[str], config: Mapping[str, float]) -> LossKind:
     """Return a loss.
 
     Args:
         name: As the client says it.
         given: Inputs that its examples have.
+        config: Its settings.
 
     Raises:
-        RefusedError: There is none of this name, or its inputs are not there.
+        RefusedError: There is none of this name, or its inputs or settings are not those.
     """
     if name not in LOSSES:
         raise RefusedError(f"there is no loss {name!r}: there are {', '.join(LOSSES)}")
-    loss, needed = LOSSES[name]
-    if missing := sorted((needed | {"target_tokens"}) - given):
+    loss = LOSSES[name]
+    if missing := sorted((loss.inputs | {"target_tokens"}) - given):
         raise RefusedError(f"{name} needs loss_fn_inputs[{missing[0]!r}] of every datum")
+    if unset := sorted(loss.needed - set(config)):
+        raise RefusedError(f"{name} needs loss_fn_config[{unset[0]!r}]")
+    if unknown := sorted(set(config) - loss.optional - loss.needed):
+        known = ", ".join(sorted(loss.optional | loss.needed)) or "none"
+        raise RefusedError(f"{name} has no setting loss_fn_config[{unknown[0]!r}]: it has {known}")
     return loss
 
 

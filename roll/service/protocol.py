@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from itertools import groupby
 from typing import Any
 
 import numpy as np
@@ -54,16 +55,22 @@ def write_learned(learned: Learned) -> bytes:
     message = messages.ForwardBackwardOutput(loss_fn_output_type="scalar")
     for name, value in learned.metrics.items():
         message.metrics[name] = value
-    record = message.loss_fn_outputs.add()
-    record.num_datums = len(learned.outputs)
-    for name in learned.outputs[0]:
-        arrays = [each[name].to(torch.float32).numpy() for each in learned.outputs]
-        ends = np.cumsum([0, *(array.nbytes for array in arrays)], dtype=np.int64)
-        record.fields[name].CopyFrom(
-            messages.BatchedTensor(
-                data=np.concatenate(arrays).tobytes(), offsets=ends.tobytes(), dtype=messages.DTYPE_FLOAT32
+    # The protocol wants outputs of one width together: neighbours that have it share a record.
+    for _, group in groupby(learned.outputs, key=lambda each: each["logprobs"].shape[1:]):
+        alike = list(group)
+        record = message.loss_fn_outputs.add()
+        record.num_datums = len(alike)
+        for name in alike[0]:
+            arrays = [each[name].to(torch.float32).numpy() for each in alike]
+            ends = np.cumsum([0, *(array.nbytes for array in arrays)], dtype=np.int64)
+            record.fields[name].CopyFrom(
+                messages.BatchedTensor(
+                    data=b"".join(array.tobytes() for array in arrays),
+                    offsets=ends.tobytes(),
+                    dtype=messages.DTYPE_FLOAT32,
+                    trailing_shape=arrays[0].shape[1:],
+                )
             )
-        )
     return bytes(message.SerializeToString())
 
 
@@ -175,7 +182,24 @@ def _tokens(chunks: Sequence[Any]) -> list[int]:
 
 
 def _tensor(name: str, message: Any) -> Tensor:
-    if message.dtype not in _NUMBERS or message.HasField("sparse_csr"):
-        raise RefusedError(f"loss_fn_inputs[{name!r}] is no plain tensor of numbers")
-    values = np.frombuffer(message.dense, _NUMBERS[message.dtype]).copy()
-    return torch.from_numpy(values).reshape(list(message.shape) or [len(values)])
+    if message.dtype not in _NUMBERS:
+        raise RefusedError(f"loss_fn_inputs[{name!r}] is no tensor of numbers that this protocol has")
+    kind, shape = _NUMBERS[message.dtype], list(message.shape)
+    if message.HasField("sparse_csr"):
+        return _sparse(name, message.sparse_csr, kind, shape)
+    values = np.frombuffer(message.dense, kind).copy()
+    try:
+        return torch.from_numpy(values).reshape(shape or [len(values)])
+    except RuntimeError as error:
+        raise RefusedError(f"loss_fn_inputs[{name!r}]: {error}") from error
+
+
+def _sparse(name: str, given: Any, kind: type[Any], shape: Sequence[int]) -> Tensor:
+    """Return the whole of a matrix that a client sent in compressed sparse rows, since much of it is 0."""
+    starts, columns = (np.frombuffer(each, np.int64) for each in (given.crow_indices, given.col_indices))
+    try:
+        whole = np.zeros(shape, kind)
+        whole[np.repeat(np.arange(len(whole)), np.diff(starts)), columns] = np.frombuffer(given.values, kind)
+    except (ValueError, IndexError, TypeError) as error:
+        raise RefusedError(f"loss_fn_inputs[{name!r}] is no sparse matrix: {error}") from error
+    return torch.from_numpy(whole)

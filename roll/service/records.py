@@ -27,7 +27,8 @@ class Example:
     Attributes:
         token_ids: What the model reads.
         inputs: What the loss reads, by name: ``target_tokens``, ``weights``, ``logprobs``, ``advantages``, each
-            ``[length]`` and aligned with the tokens: a target is what comes after its token.
+            ``[length]`` and aligned with the tokens: a target is what comes after its token. Where a position has
+            several targets, each is ``[length, targets]``.
     """
 
     token_ids: Sequence[int]
@@ -39,7 +40,7 @@ class Learned:
     """What a forward pass, and perhaps a backward pass, came to.
 
     Attributes:
-        outputs: For each example, by name, ``[length]``: ``logprobs`` of the targets, ``elementwise_loss``.
+        outputs: For each example, by name, in the shape of its targets: their ``logprobs``, ``elementwise_loss``.
         metrics: ``loss:sum``, and what the loss counts beside it.
     """
 

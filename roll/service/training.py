@@ -67,15 +67,15 @@ class ClientModel:
         """
         if not examples:
             raise RefusedError("there is no data to learn from")
-        self._check(examples)
-        function = loss_named(loss, frozenset.intersection(*(frozenset(each.inputs) for each in examples)))
+        kind = loss_named(loss, frozenset.intersection(*(frozenset(each.inputs) for each in examples)), config)
+        self._check(examples, several=kind.several)
         outputs: list[dict[str, Tensor]] = []
         total = 0.0
         for rows in _passes(examples):
             with torch.set_grad_enabled(backward):
                 summed: Tensor | None = None
                 for example, logprobs in zip(rows, self._logprobs(rows), strict=True):
-                    losses = function(logprobs, example.inputs, config)
+                    losses = kind.function(logprobs, example.inputs, config)
                     outputs.append({"logprobs": logprobs.detach(), "elementwise_loss": losses.detach()})
                     summed = losses.sum() if summed is None else summed + losses.sum()
                 assert summed is not None
@@ -136,32 +136,41 @@ class ClientModel:
             self._optimizer.load_state_dict(torch.load(folder / _STATE, weights_only=True))
 
     def _logprobs(self, rows: Sequence[Example]) -> list[Tensor]:
-        """Return the log-probs of the targets of each example, ``[length]``."""
+        """Return the log-probs of the targets of each example, ``[length]`` or ``[length, targets]`` as these are."""
+        wanted = [row.inputs["target_tokens"] for row in rows]
+        apart = [each.reshape(len(each), -1) for each in wanted]
         longest = max(len(row.token_ids) for row in rows)
         ids = torch.zeros(len(rows), longest, dtype=torch.long)
         mask = torch.zeros_like(ids)
-        targets = torch.zeros_like(ids)
-        for number, row in enumerate(rows):
+        targets = torch.zeros(len(rows), longest, max(each.shape[1] for each in apart), dtype=torch.long)
+        for number, (row, each) in enumerate(zip(rows, apart, strict=True)):
             length = len(row.token_ids)
             ids[number, :length] = torch.tensor(row.token_ids)
-            targets[number, :length] = row.inputs["target_tokens"]
+            targets[number, :length, : each.shape[1]] = each
             mask[number, :length] = 1
         logits = self.model(input_ids=ids, attention_mask=mask, use_cache=False).logits.float()
-        found = torch.log_softmax(logits, -1).gather(-1, targets[..., None])[..., 0]
-        return [found[number, : len(row.token_ids)] for number, row in enumerate(rows)]
+        found = torch.log_softmax(logits, -1).gather(-1, targets)
+        return [
+            found[number, : len(each), : each.shape[1]].reshape(wanted[number].shape)
+            for number, each in enumerate(apart)
+        ]
 
-    def _check(self, examples: Sequence[Example]) -> None:
+    def _check(self, examples: Sequence[Example], *, several: bool) -> None:
         words = int(self.model.config.vocab_size)
         for number, example in enumerate(examples):
-            length, targets = len(example.token_ids), example.inputs.get("target_tokens")
+            length, targets = len(example.token_ids), example.inputs["target_tokens"]
             if not length or min(example.token_ids) < 0 or max(example.token_ids) >= words:
                 raise RefusedError(f"datum {number} has no tokens, or some that the model does not have ({words})")
-            if targets is not None and len(targets) and (int(targets.min()) < 0 or int(targets.max()) >= words):
+            shape = tuple(targets.shape)
+            if shape != (length,) and not (several and len(shape) == 2 and shape[0] == length and shape[1]):
+                most = f"[{length}] or [{length}, targets]" if several else f"[{length}]"
+                raise RefusedError(f"datum {number}: target_tokens has shape {list(shape)}, and is to have {most}")
+            if int(targets.min()) < 0 or int(targets.max()) >= words:
                 raise RefusedError(f"datum {number} has targets that the model does not have ({words})")
             for name, values in example.inputs.items():
-                if tuple(values.shape) != (length,):
-                    shape = list(values.shape)
-                    raise RefusedError(f"datum {number}: {name} has shape {shape}, and the input {length} tokens")
+                if tuple(values.shape) != shape:
+                    given = list(values.shape)
+                    raise RefusedError(f"datum {number}: {name} has shape {given}, and target_tokens {list(shape)}")
 
 
 def stored_kind(folder: Path) -> Adapters:

@@ -87,21 +87,69 @@ def test_gradients_add_up_until_a_step(service: tinker.ServiceClient) -> None:
     assert norms[0] == pytest.approx(norms[1], rel=1e-4)
 
 
-@pytest.mark.parametrize("loss", ["importance_sampling", "ppo", "cispo"])
+@pytest.mark.parametrize("loss", ["importance_sampling", "ppo", "cispo", "dro"])
 def test_losses_of_reinforcement_learning(service: tinker.ServiceClient, loss: str) -> None:
     training = service.create_lora_training_client(base_model="toy_math", rank=2).result()
     before = logprobs_of(load_model("toy_math"))
     sampled = (before - 0.5).tolist()  # so the ratio is e^0.5, above the clip of 1.2
     advantages = [1.0 if number % 2 else -1.0 for number in range(len(sampled))]
-    learned = training.forward_backward([datum(logprobs=sampled, advantages=advantages)], loss).result()
+    config = {"beta": 0.05} if loss == "dro" else None
+    learned = training.forward_backward([datum(logprobs=sampled, advantages=advantages)], loss, config).result()
     ratio, signs = torch.full_like(before, 0.5).exp(), torch.tensor(advantages)
     expected = {
         "importance_sampling": -(ratio * signs),
         "ppo": -torch.minimum(ratio * signs, ratio.clamp(0.8, 1.2) * signs),
         "cispo": -(ratio.clamp(0.8, 1.2) * signs * before),
+        "dro": -(signs * before - 0.05 / 2 * 0.5**2),
     }[loss]
     assert learned.metrics["loss:sum"] == pytest.approx(float(expected.sum()), rel=1e-3, abs=1e-3)
     torch.testing.assert_close(learned.loss_fn_outputs[0]["logprobs"].to_torch(), before, rtol=1e-4, atol=1e-4)
+
+
+def soft(targets: torch.Tensor, weights: torch.Tensor, *, sparse: bool = False) -> types.Datum:
+    """The text with several targets at each position: as the client sends tensors with many zeros, or lists."""
+    given = {"target_tokens": targets, "weights": weights}
+    inputs = given if sparse else {name: each.tolist() for name, each in given.items()}
+    return types.Datum(datum().model_input, inputs)
+
+
+def test_several_targets_at_a_position_are_learned_as_so_many_examples(service: tinker.ServiceClient) -> None:
+    ids = torch.tensor(load_tokenizer("toy_math")(TEXT)["input_ids"])
+    with torch.no_grad():
+        logits = load_model("toy_math")(input_ids=ids[None, :-1]).logits[0].double()
+    length = len(ids) - 1
+    targets = torch.stack([ids[1:], (ids[1:] + 5) % 50, ids[:-1]], 1)
+    weights = torch.rand(length, 3, generator=torch.Generator().manual_seed(1))
+    few = weights * (torch.arange(length) >= length - 1)[:, None]  # so few that the client sends them sparse
+    assert soft(targets, few, sparse=True).loss_fn_inputs["weights"].sparse_crow_indices is not None
+    expected = 0.0
+    for position in range(length):
+        whole = float(logits[position].exp().sum().log())
+        for target, weight in zip(targets[position].tolist(), (weights + few)[position].tolist(), strict=True):
+            expected -= weight * (float(logits[position, target]) - whole)
+
+    together, apart = (
+        service.create_lora_training_client(base_model="toy_math", rank=2, seed=3).result() for _ in range(2)
+    )
+    rows = [soft(targets, weights), soft(targets, few, sparse=True), soft(targets[:, :1], torch.zeros(length, 1))]
+    learned = together.forward_backward([*rows, datum(weights=[0.0] * length)], "cross_entropy").result()
+    assert learned.metrics["loss:sum"] == pytest.approx(expected, rel=1e-4)
+    logprobs = [each["logprobs"].to_torch() for each in learned.loss_fn_outputs]
+    assert [tuple(each.shape) for each in logprobs] == [(length, 3), (length, 3), (length, 1), (length,)]
+    true = torch.log_softmax(logits, -1).gather(-1, targets).float()
+    for found in (logprobs[0], logprobs[1], torch.cat([logprobs[2], true[:, 1:]], 1)):
+        torch.testing.assert_close(found, true, rtol=1e-4, atol=1e-4)
+    torch.testing.assert_close(logprobs[3], true[:, 0], rtol=1e-4, atol=1e-4)
+
+    singly = [
+        types.Datum(
+            datum().model_input, {"target_tokens": targets[:, k].tolist(), "weights": (weights + few)[:, k].tolist()}
+        )
+        for k in range(3)
+    ]
+    apart.forward_backward(singly, "cross_entropy").result()
+    norms = [each.optim_step(types.AdamParams()).result().metrics["grad_norm"] for each in (together, apart)]
+    assert norms[0] == pytest.approx(norms[1], rel=1e-4)
 
 
 def test_a_loss_of_the_clients_own(service: tinker.ServiceClient) -> None:
@@ -199,8 +247,15 @@ def test_what_cannot_be_is_said(service: tinker.ServiceClient, address: str) -> 
     with pytest.raises(Exception, match="no base model 'gpt'"):
         service.create_lora_training_client(base_model="gpt").result()
     training = service.create_lora_training_client(base_model="toy_math", rank=2).result()
-    with pytest.raises(Exception, match="there is no loss 'dro'"):
-        training.forward_backward([datum()], "dro").result()
+    with pytest.raises(Exception, match="there is no loss 'gspo'"):
+        training.forward_backward([datum()], "gspo").result()
+    flat = datum().loss_fn_inputs["target_tokens"].to_torch()
+    twice, ones = torch.stack([flat] * 2, 1), torch.ones(len(flat), 2)
+    two = types.Datum(datum().model_input, {"target_tokens": twice, "logprobs": ones, "advantages": ones})
+    with pytest.raises(Exception, match=r"target_tokens has shape .*, and is to have \[\d+\]"):
+        training.forward_backward([two], "ppo").result()
+    with pytest.raises(Exception, match="weights has shape"):
+        training.forward_backward([soft(twice, ones[:, :1])], "cross_entropy").result()
     with pytest.raises(Exception, match="advantages"):
         training.forward_backward([datum()], "ppo").result()
     with pytest.raises(Exception, match="not of the form"):
