@@ -268,7 +268,7 @@ def _of_policies(trajectories: list[Trajectory], game: _Game) -> Trajectory:
         # Somebody lost before it was this one's turn: it has nothing to learn from, and did nothing wrong.
         trajectory = trajectories[seats.index(seat)]
         trajectory.status, trajectory.error, trajectory.score = Status.COMPLETED, None, played.earned(seat)
-    broken = next((each for each in trajectories if each.status.is_error), None)
+    broken = next((number for number, each in enumerate(trajectories) if each.status.is_error), None)
     policies = []
     for seat, trajectory in zip(seats, trajectories, strict=True):
         if env.players[seat] != POLICY:
@@ -278,9 +278,15 @@ def _of_policies(trajectories: list[Trajectory], game: _Game) -> Trajectory:
         opening = f"{seat}\0{game.opening}".encode()
         trajectory.initial_hash = "" if game.opening is None else hashlib.blake2b(opening, digest_size=8).hexdigest()
         if broken is not None and not trajectory.status.is_error:
-            trajectory.status, trajectory.error, trajectory.score = broken.status, broken.error, None
+            trajectory.status, trajectory.score = trajectories[broken].status, None
+            trajectory.error = _why(trajectories[broken].error, seats[broken], game)
         elif played.turn is not None and trajectory.status is Status.COMPLETED:
             trajectory.status = Status.TRUNCATED_TURNS  # another seat left the game
         policies.append(trajectory)
     policies[0].beside = policies[1:]
     return policies[0]
+
+
+def _why(error: str | None, seat: int, game: _Game) -> str | None:
+    """Return what broke a game, with the seat in which it happened; a move that failed says itself whose it was."""
+    return error if game.failure is not None else f"seat {game.table.game.seats[seat]}, {game.env.players[seat]}: {error}"

@@ -80,7 +80,7 @@ class Table:
         """Make a move, and let programs answer; return whether the game took it.
 
         Raises:
-            RuntimeError: A program cannot play this game.
+            RuntimeError: A program cannot play this game, or failed; it comes from the program's own error.
         """
         taken = self.game.move(seat, action)
         self._programs_move()
@@ -99,5 +99,15 @@ class Table:
             if seat is None or seat not in self._programs:
                 return
             # It may take its time, while other games go on.
-            self.game.move(seat, self._programs[seat](self.game.told(seat), self._luck))
+            self.game.move(seat, self._moved(seat))
         raise RuntimeError(f"the programs at the table made {MOST_MOVES} moves in a row: they cannot play this game")
+
+    def _moved(self, seat: int) -> str:
+        """Return the move of a program."""
+        told = self.game.told(seat)
+        try:
+            return self._programs[seat](told, self._luck)
+        except (Exception, SystemExit) as error:
+            # With the program's own lines, which are what its author looks for.
+            message = f"the program of seat {self.game.seats[seat]}: {type(error).__name__}: {error}"
+            raise RuntimeError(message).with_traceback(error.__traceback__) from error

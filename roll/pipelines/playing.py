@@ -11,7 +11,7 @@ from roll.distributed import Cluster
 from roll.pipelines.reporting.domain_metrics import domain_metrics, evaluation_metrics
 from roll.pipelines.reporting.metrics import generation_metrics, prefixed
 from roll.pipelines.roles.core import build_core
-from roll.pipelines.roles.opponents import leagues
+from roll.pipelines.roles.opponents import League
 from roll.pipelines.roles.pool import WorkerPool
 from roll.pipelines.sampled import Learns, SampledRun
 from roll.pipelines.sampling.evaluation import sample_all
@@ -75,14 +75,14 @@ class PlayingRun(SampledRun[Config]):
 
     async def updated(self, step: int) -> None:
         """Let the policy join the leagues whose time it is."""
-        for league in leagues(self.config, self.core.cluster.groups):
+        for league in self._leagues():
             await league.grow(step, self.core.trainer)
 
     async def ready(self, first: int, resumed: bool) -> None:
         """Give engines their weights, and leagues their members."""
         await super().ready(first, resumed)
         if resumed:
-            for league in leagues(self.config, self.core.cluster.groups):
+            for league in self._leagues():
                 await league.restore(first)
 
     async def measure(self) -> dict[str, float]:
@@ -135,6 +135,9 @@ class PlayingRun(SampledRun[Config]):
             require_some(groups)
             groups += await self.prompts.evaluate(self.progress) if self.prompts else []
         self.report_evaluation(groups, step, {**evaluation_metrics(groups), **domain_metrics(groups)})
+
+    def _leagues(self) -> list[League]:
+        return [opponent.league for opponent in self.core.opponents.values() if opponent.league is not None]
 
     def _play(self, environments: WorkerPool) -> Play[Level]:
         play = LevelPlay(partial(environments.call, "play"), self.config.seed)

@@ -74,7 +74,7 @@ class EnvironmentWorker:
         )
         self._managers = {False: build(generating), True: build(greedy)}
         self._endpoint = AgentEndpoint(config.pretrain)
-        seats = {
+        self._seats = {
             name: OpponentSeats(
                 config, name, given, sampling_params(config.opponents[name].sampling(generating)), prefix
             )
@@ -84,7 +84,7 @@ class EnvironmentWorker:
             if isinstance(playing, AgentEnvManager):
                 playing.endpoint = self._endpoint
             if isinstance(playing, SeatsEnvManager):
-                playing.opponents, playing.release = seats, self._generation.release
+                playing.opponents, playing.release = self._seats, self._generation.release
         self._make_env = {name: environment(name, manager) for name in manager.tags}
         self._retries = Retries(manager.max_retries, manager.retry_wait)
 
@@ -101,6 +101,10 @@ class EnvironmentWorker:
     async def engine_restarted(self, rank: int) -> None:
         """Take note that an engine that was dead lives again."""
         self._generation.replace(rank, self._engines.client(rank))
+
+    async def opponent_restarted(self, name: str, rank: int) -> None:
+        """Take note that an engine of an opponent that was dead lives again."""
+        self._seats[name].restarted(rank)
 
     async def generation_metrics(self) -> dict[str, float]:
         """Return what the scheduler of this worker's requests counts."""

@@ -1,7 +1,7 @@
 """Named in ``env_modules`` or ``algorithm_modules``: kills the worker process that it is told to, once in a run.
 
 ``ROLL_TEST_FAULTS`` names who and when: ``env:9`` (a worker that begins its ninth episode), ``engine:40`` (an engine
-at its fortieth request), ``train:3`` (rank 1 at its third optimiser step). ``ROLL_TEST_FOLDER`` is where it is noted
+at its fortieth request), ``opponent:40`` (one of an opponent), ``train:3`` (rank 1 at its third optimiser step). ``ROLL_TEST_FOLDER`` is where it is noted
 that it happened, so that the successor lives. Does nothing in the driver.
 """
 
@@ -44,12 +44,14 @@ def before(cls: type[Any], method: str, who: str, counts: Callable[[], bool] = l
         return original(self, *arguments)
 
     async def wrapped_coroutine(self: Any, *arguments: Any) -> Any:
-        reached(who)
+        if counts():
+            reached(who)
         return await original(self, *arguments)
 
     setattr(cls, method, wrapped if cls is TrainWorker else wrapped_coroutine)
 
 
 before(EnvironmentWorker, "play", "env")
-before(EngineWorker, "generate", "engine")
+before(EngineWorker, "generate", "engine", lambda: worker_context().role == "actor_infer")
+before(EngineWorker, "generate", "opponent", lambda: worker_context().role.startswith("opponents."))
 before(TrainWorker, "train_step", "train", lambda: worker_context().rank == 1)

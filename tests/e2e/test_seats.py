@@ -2,17 +2,21 @@
 
 from __future__ import annotations
 
+import json
+import threading
 from collections import Counter
+from collections.abc import Iterator
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from roll.config import ConfigError
+from roll.config import ConfigError, RunError
 from roll.pipelines.agentic import run_agentic
 from roll.replay.choosing import choose
 from roll.runs.stored import StoredRun
-from roll.trajectories.model import Trajectory
+from roll.trajectories.model import Status, Trajectory
 from roll.trajectories.store import read_trajectories, trajectory_path
 from tests.e2e.support import rows, same, small_config, train_state
 
@@ -93,3 +97,70 @@ def test_games_of_several_seats_are_stored_and_learned_from_again(tmp_path: Path
     both = {**AGAINST_ITSELF, "experience": "{fresh_share: 0.5, uses: 2}"}
     recorded = played(tmp_path, 2, **both)
     assert recorded[1]["batch/samples"] == 32
+
+
+class Endpoint(ThreadingHTTPServer):
+    """A server that takes the first pile's first counter; of a few requests it says that it has no answer now.
+
+    Attributes:
+        asked: Requests so far.
+        last: The request after which it is gone.
+    """
+
+    def __init__(self, last: float) -> None:
+        super().__init__(("127.0.0.1", 0), Moves)
+        self.asked, self.last = 0, last
+
+
+class Moves(BaseHTTPRequestHandler):
+    server: Endpoint
+
+    def do_POST(self) -> None:
+        told = json.loads(self.rfile.read(int(self.headers["Content-Length"])))["messages"][-1]["content"]
+        self.server.asked += 1
+        if self.server.asked > self.server.last:
+            # As a process that is killed: nobody listens any more, and what was asked is not answered.
+            self.server.socket.close()
+            self.connection.close()
+            return
+        self.send_response(503 if self.server.asked % 9 == 0 else 200)
+        self.end_headers()
+        move = next(f"[{pile} 1]" for pile in range(3) if f"pile {pile}: 0" not in told)
+        self.wfile.write(json.dumps({"choices": [{"message": {"content": move}}]}).encode())
+
+    def log_message(self, *_: Any) -> None:
+        pass
+
+
+@pytest.fixture
+def endpoint(request: pytest.FixtureRequest) -> Iterator[Endpoint]:
+    with Endpoint(getattr(request, "param", float("inf"))) as server:
+        threading.Thread(target=server.serve_forever, daemon=True).start()
+        yield server
+        server.shutdown()
+
+
+def against(endpoint: Endpoint, **changes: Any) -> dict[str, Any]:
+    seat = f"{{url: 'http://127.0.0.1:{endpoint.server_port}/v1', model: frozen, seconds: 5}}"
+    return {"custom_envs.Duel.env_config.seats": f"[policy, {seat}]", "train_env_manager.retry_wait": 0.05, **changes}
+
+
+def test_an_endpoint_that_has_no_answer_now_is_asked_again_and_costs_no_episode(
+    tmp_path: Path, endpoint: Endpoint
+) -> None:
+    (row,) = played(tmp_path, 1, **against(endpoint, **{"train_env_manager.max_retries": 8}))
+    assert row["rollout/retries"] > 0 and row["rollout/errors"] == 0
+    assert row["batch/samples"] == 16
+
+
+@pytest.mark.parametrize("endpoint", [50], indirect=True)
+def test_an_endpoint_that_dies_costs_its_games_and_never_a_score_and_then_ends_the_run(
+    tmp_path: Path, endpoint: Endpoint
+) -> None:
+    with pytest.raises(RunError, match=f"Every one of the 16 episodes failed.*127.0.0.1:{endpoint.server_port}"):
+        played(tmp_path, 3, **against(endpoint, **{"train_env_manager.max_retries": 1}))
+    broken = [each for each in trajectories(tmp_path, 1) if each.status.is_error]
+    assert broken and {each.status for each in broken} == {Status.ERROR_UNAVAILABLE}
+    assert all(each.score is None and "the program of seat" in str(each.error) for each in broken)
+    (row,) = rows(tmp_path)
+    assert row["batch/samples"] == 16 - len(broken) > 0, "the step trained on the games that were played"

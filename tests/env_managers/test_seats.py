@@ -17,6 +17,7 @@ from roll.common.threads import CallThreads
 from roll.common.unavailable import UnavailableError
 from roll.env_managers import EnvManagerLimits, Timeouts
 from roll.env_managers.seats import Opponent, SeatsEnvManager
+from roll.env_managers.session import EnvFailure
 from roll.envs.errors import EnvConfigError
 from roll.envs.seated import SeatedEnv
 from roll.generation import Activity, Completion, GenerationRequest, SamplingParams
@@ -74,6 +75,10 @@ def one(told: str, luck: np.random.Generator) -> str:
 
 def gone(told: str, luck: np.random.Generator) -> str:
     raise UnavailableError("the server is gone")
+
+
+def quits(told: str, luck: np.random.Generator) -> str:
+    raise SystemExit("out of moves")
 
 
 def answers(choose: Callable[[GenerationRequest], str], asked: list[GenerationRequest] | None = None) -> Answer:
@@ -191,6 +196,24 @@ def test_what_is_not_there_breaks_the_game_for_all_and_may_be_tried_again(seats:
     played = play(seats_manager(answers(lambda _: "1")), *seats)
     assert {each.status for each in played} == {Status.ERROR_UNAVAILABLE}
     assert all(each.score is None and "the server is gone" in str(each.error) for each in played)
+
+
+@pytest.mark.parametrize("seats", [("policy", f"{__name__}:quits"), (f"{__name__}:quits", "policy")])
+def test_a_program_that_exits_breaks_the_game_and_is_named_with_its_line(seats: tuple[str, ...]) -> None:
+    (only,) = play(seats_manager(answers(lambda _: "1")), *seats)
+    assert only.status is Status.ERROR_ENV and only.score is None
+    seat = "ab"[seats.index(f"{__name__}:quits")]
+    assert f"the program of seat {seat}: SystemExit: out of moves" in str(only.error)
+    assert re.search(r"test_seats\.py:\d+ in quits", str(only.error))
+
+
+def test_an_opponent_whose_engine_fails_breaks_the_game_and_is_named() -> None:
+    async def fails(request: GenerationRequest) -> Completion:
+        raise EnvFailure("the engine of opponents.start failed", is_unavailable=True)
+
+    (only,) = play(seats_manager(answers(lambda _: "1"), {"start": fails}), "policy", "start")
+    assert only.status is Status.ERROR_UNAVAILABLE and only.score is None
+    assert str(only.error).startswith("seat b, start: ") and "opponents.start failed" in str(only.error)
 
 
 def test_a_seat_that_an_engine_lets_down_breaks_the_game_for_all() -> None:

@@ -18,14 +18,13 @@ from roll.generation import Activity
 from roll.pipelines.roles.device_sharing import DeviceSharing
 from roll.pipelines.roles.engines import EngineRole
 from roll.pipelines.roles.models import ScoreRole, TrainRole
-from roll.pipelines.roles.opponents import start_opponents
+from roll.pipelines.roles.opponents import OpponentRole, start_opponents
 from roll.pipelines.roles.pool import WorkerPool
 from roll.pipelines.roles.weight_check import WeightCheck, check_options
 from roll.schedulers.generation import GenerationScheduler, waits_for_quiet
 from roll.workers.classes import worker_class
 from roll.workers.engine import wire_dtype
 from roll.workers.loading import Text, require_same_tokens
-from roll.workers.opponents import OpponentEngines
 from roll.workers.setup import Registered
 
 
@@ -50,24 +49,27 @@ class Sampler(Text):
     engines: EngineRole
     generation: GenerationScheduler
     activity: Activity | None
-    opponents: Mapping[str, OpponentEngines] = field(default_factory=dict)
+    opponents: Mapping[str, OpponentRole] = field(default_factory=dict)
     pools: list[WorkerPool] = field(default_factory=list)
     judges: dict[str, EngineRole] = field(default_factory=dict)
 
     @asynccontextmanager
     async def watched(self) -> AsyncIterator[None]:
-        """Meanwhile, make engines that die again, those of judges too."""
+        """Meanwhile, make engines that die again, those of judges and opponents too."""
         async with AsyncExitStack() as watches:
-            for engines in (self.engines, *self.judges.values()):
+            for engines in self._engine_roles():
                 await watches.enter_async_context(engines.watched())
             yield
+
+    def _engine_roles(self) -> list[EngineRole]:
+        return [self.engines, *self.judges.values(), *(each.engines for each in self.opponents.values())]
 
     def cluster_metrics(self) -> dict[str, float]:
         """Return how many workers were made again since the start; nothing where all share a process."""
         if isinstance(self.engines.group, LocalGroup):
             return {}
         return {
-            "cluster/engine_restarts": float(self.engines.restarts),
+            "cluster/engine_restarts": float(sum(engines.restarts for engines in self._engine_roles())),
             "cluster/worker_restarts": float(sum(pool.restarts for pool in self.pools)),
         }
 

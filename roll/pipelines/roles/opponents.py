@@ -2,18 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from contextlib import suppress
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Final
 
 from roll.config import ConfigError, PlayingConfig, Problem
 from roll.config.opponents import OPPONENTS, LeagueConfig
-from roll.distributed import Cluster, WorkerGroup, WorkerSpec
+from roll.distributed import Cluster, WorkerDiedError, WorkerGroup, WorkerSpec
 from roll.generation import Activity
+from roll.pipelines.roles.engines import EngineRole
 from roll.pipelines.roles.models import TrainRole
 from roll.workers.classes import worker_class
-from roll.workers.engine_client import Engines
 from roll.workers.opponents import OpponentEngines
 from roll.workers.setup import Registered
 
@@ -21,9 +21,29 @@ LEAGUE: Final = "league"
 """Folder of the checkpoints that opponents play with, in that of the run."""
 
 
+@dataclass(frozen=True, slots=True)
+class OpponentRole:
+    """An opponent as the driver sees it.
+
+    Attributes:
+        engines: One, or one for each member of its league; made again when they die.
+        activities: What each waits for; empty for a run that need not be reproducible.
+        league: Who its members are, if it has some.
+    """
+
+    engines: EngineRole
+    activities: tuple[Activity, ...]
+    league: League | None
+
+    @property
+    def seats(self) -> OpponentEngines:
+        """What workers that play games are given."""
+        return OpponentEngines(self.engines.engines, self.activities)
+
+
 async def start_opponents(
     config: PlayingConfig, cluster: Cluster, registered: Registered, activity: Activity | None
-) -> dict[str, OpponentEngines]:
+) -> dict[str, OpponentRole]:
     """Start the engines of all opponents; each in turn is one that the engines before it wait for.
 
     Raises:
@@ -39,7 +59,12 @@ async def start_opponents(
                 own.append(last := last.beside())
         arguments = (config, registered, None, own or None, role)
         group = await cluster.start(role, WorkerSpec(cls=worker_class(config, role), args=arguments))
-        started[name] = OpponentEngines(Engines(group.calls()), tuple(own))
+        engines, league = EngineRole(group, None, config), None
+        if opponent.league is not None:
+            league = League(name, opponent.league, group, (config.output_dir / LEAGUE / name).absolute())
+            # Before anybody else hears of it: an engine that is made again has the weights of the role's model.
+            engines.on_restart(league.rejoin)
+        started[name] = OpponentRole(engines, tuple(own), league)
     return started
 
 
@@ -61,6 +86,7 @@ class League:
     config: LeagueConfig
     group: WorkerGroup
     folder: Path
+    _members: dict[int, int] = field(default_factory=dict)
 
     async def grow(self, step: int, policy: TrainRole) -> None:
         """Let the policy join as it is after ``step``, if it is its time."""
@@ -84,17 +110,17 @@ class League:
                 raise ConfigError([Problem(f"{OPPONENTS}.{self.name}.league", message, fix)])
             await self._join(number * every)
 
+    async def rejoin(self, rank: int) -> None:
+        """Give an engine that was made again the weights of its member; one that nobody joined has its own."""
+        if rank in self._members:
+            step = self._members[rank]
+            await self.group.one(rank, "load", self._weights(step), step)
+
     async def _join(self, step: int) -> None:
         rank = step // self.config.every % self.config.keep
-        await self.group.one(rank, "load", self._weights(step), step)
+        self._members[rank] = step
+        with suppress(WorkerDiedError):  # whoever makes it again has it rejoin
+            await self.rejoin(rank)
 
     def _weights(self, step: int) -> Path:
         return self.folder / f"step={step:06d}"
-
-
-def leagues(config: PlayingConfig, groups: Mapping[str, WorkerGroup]) -> Iterator[League]:
-    """Yield the leagues among the opponents whose engines were started."""
-    for name, opponent in config.opponents.items():
-        if opponent.league is not None:
-            folder = (config.output_dir / LEAGUE / name).absolute()
-            yield League(name, opponent.league, groups[f"{OPPONENTS}.{name}"], folder)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from contextlib import suppress
+from functools import partial
 
 from roll.config import ConfigError, PlayingConfig, Problem
 from roll.config.batch_plan import rollout_plan
@@ -45,9 +46,13 @@ def require_turns(config: TrainerKeys, text: Text) -> Text:
 async def start_environments(config: PlayingConfig, core: Sampler, section: str) -> WorkerPool:
     """Start the workers of a section (``train_env_manager``, ``val_env_manager``) that the preflight check passed."""
     text = core if config.cluster == "local" else None
-    arguments = (config, section, core.registered, core.engines.engines, text, core.activity, core.opponents)
+    seats = {name: opponent.seats for name, opponent in core.opponents.items()}
+    arguments = (config, section, core.registered, core.engines.engines, text, core.activity, seats)
     group = await core.cluster.start(section, WorkerSpec(cls=worker_class(config, section), args=arguments))
-    return core.pool(group)
+    pool = core.pool(group)
+    for name, opponent in core.opponents.items():
+        opponent.engines.on_restart(partial(pool.tell, "opponent_restarted", name))
+    return pool
 
 
 async def generation_reports(environments: WorkerPool) -> list[dict[str, float]]:
