@@ -289,4 +289,5 @@ def _of_policies(trajectories: list[Trajectory], game: _Game) -> Trajectory:
 
 def _why(error: str | None, seat: int, game: _Game) -> str | None:
     """Return what broke a game, with the seat in which it happened; a move that failed says itself whose it was."""
-    return error if game.failure is not None else f"seat {game.table.game.seats[seat]}, {game.env.players[seat]}: {error}"
+    who = f"seat {game.table.game.seats[seat]}, {game.env.players[seat]}"
+    return error if game.failure is not None else f"{who}: {error}"

@@ -1,8 +1,8 @@
 """Named in ``env_modules`` or ``algorithm_modules``: kills the worker process that it is told to, once in a run.
 
 ``ROLL_TEST_FAULTS`` names who and when: ``env:9`` (a worker that begins its ninth episode), ``engine:40`` (an engine
-at its fortieth request), ``opponent:40`` (one of an opponent), ``train:3`` (rank 1 at its third optimiser step). ``ROLL_TEST_FOLDER`` is where it is noted
-that it happened, so that the successor lives. Does nothing in the driver.
+at its fortieth request), ``opponent:40`` (one of an opponent), ``train:3`` (rank 1 at its third optimiser step).
+``ROLL_TEST_FOLDER`` is where it is noted that it happened, so that the successor lives. Does nothing in the driver.
 """
 
 from __future__ import annotations

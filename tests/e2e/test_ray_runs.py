@@ -10,11 +10,12 @@ from pathlib import Path
 
 import pytest
 
+from roll.pipelines.agentic import run_agentic
 from roll.pipelines.rlvr import run_rlvr
 from roll.trajectories.model import Status
 from tests.e2e import rlvr_support
 from tests.e2e.ray_support import RAY, assert_equal_runs, furthest, run_on_ray, tokens, trained_on
-from tests.e2e.support import HERE
+from tests.e2e.support import HERE, small_config
 
 ray = pytest.importorskip("ray")
 
@@ -54,6 +55,24 @@ def test_a_run_that_loses_an_env_worker_and_an_engine_is_the_run_that_lost_none(
     assert [row["step"] for row in metrics] == [1, 2, 3]
     assert metrics[-1]["cluster/worker_restarts"] == 1
     assert metrics[-1]["cluster/engine_restarts"] == 1
+
+
+@pytest.mark.exhaustive
+@pytest.mark.parametrize(
+    ("opponent", "request_number"), [("{}", 20), ("{league: {every: 1, keep: 2}}", 45)], ids=["frozen", "league"]
+)
+def test_a_run_that_loses_the_engine_of_an_opponent_is_the_run_that_lost_none(
+    tmp_path: Path, opponent: str, request_number: int
+) -> None:
+    duel = {"preset": "textarena_duel", "pretrain": "toy_duel", "eval_steps": 0, "max_steps": 2, "save_steps": 2}
+    duel |= {"custom_envs.Duel.env_config.seats": "[policy, other]", "opponents.other": opponent}
+    run_agentic(small_config(tmp_path / "one", **duel, trajectory_dump_steps=1))
+    alone = {"actor_train.world_size": 1, "actor_infer.world_size": 1, "train_env_manager.max_env_num_per_worker": 0}
+    metrics = run_on_ray(tmp_path / "out", faults=f"opponent:{request_number}", **duel, **alone)
+    assert (tmp_path / "killed-opponent").exists()
+    for step in (1, 2):
+        assert tokens(trained_on(tmp_path / "one", step)) == tokens(trained_on(tmp_path / "out", step)), step
+    assert metrics[-1]["cluster/engine_restarts"] == 1 and metrics[-1]["rollout/errors"] == 0
 
 
 @pytest.mark.exhaustive
