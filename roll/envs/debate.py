@@ -13,6 +13,9 @@ from roll.envs.problems import is_right, read_problems
 from roll.envs.seat_programs import Program, program_of
 from roll.envs.seated import POLICY, Player, SeatedEnv
 
+REWARDS: Final = "rewards"
+"""As a judge: the verifiers that a run's ``rewards`` name for the tag."""
+
 _ANSWER: Final = re.compile(r"<answer>(.*?)</answer>", re.DOTALL)
 _VERDICT: Final = re.compile(r"\d+")
 _INSTRUCTION: Final = (
@@ -27,14 +30,15 @@ class DebateGame:
     Args:
         problems: Questions with their right answers.
         rounds: How often each speaks.
-        judge: Makes what decides who won, of all that was said; ``None`` compares last answers with the right one.
+        judge: Makes what decides who won, of all that was said; ``None`` compares last answers with the right one, and
+            :data:`REWARDS` leaves it to others: nobody earns anything here.
         longest: Most characters of a speech that the other hears.
     """
 
     seats = ("first", "second")
 
     def __init__(
-        self, problems: Sequence[tuple[str, str]], rounds: int, judge: Callable[[], Program] | None, longest: int
+        self, problems: Sequence[tuple[str, str]], rounds: int, judge: Callable[[], Program] | str | None, longest: int
     ) -> None:
         self._problems, self._rounds, self._longest = problems, rounds, longest
         self._judge = judge
@@ -77,10 +81,14 @@ class DebateGame:
         return self._earned[seat]
 
     def ending(self, seat: int) -> str:
-        """Return how it ended, without the right answer."""
+        """Return how it ended, without the right answer; where others judge, what the seat did not hear so far."""
+        if self._judge == REWARDS:
+            return self.told(seat) or "The debate is over."
         return "The judge agrees with you." if self._earned[seat] > 0 else "The judge does not agree with you."
 
     def _verdict(self) -> list[float]:
+        if isinstance(self._judge, str):
+            return [0.0, 0.0]
         if self._judge is None:
             last = self._said[-len(self.seats) :]
             answers = [_answer_in(said) for said in last]
@@ -111,7 +119,8 @@ class DebateEnv(SeatedEnv):
         seats: Who has each seat; see :class:`roll.envs.seated.SeatedEnv`.
         rounds: How often each speaks.
         judge: ``module:function`` or an endpoint, as for seats: it reads the debate, and the last number of what it
-            says is the speaker who won, 0 or 1. ``None``: last answers are compared with the right one.
+            says is the speaker who won, 0 or 1. ``None``: last answers are compared with the right one. ``rewards``:
+            the verifiers that the run's ``rewards`` name for the tag, such as ``llm_judge``, grade each seat.
         shuffle: Whether the seed draws who has which seat.
         longest: Most characters of a speech that the other hears.
         max_steps: The episode is truncated after so many speeches of a seat.
@@ -141,9 +150,10 @@ class DebateEnv(SeatedEnv):
             raise EnvConfigError(f"rounds={rounds}, longest={longest}: both must be at least 1")
         names = (file_name,) if isinstance(file_name, str) else tuple(file_name)
         try:
-            decide = None if judge is None else program_of(judge)
+            decide = judge if judge is None or judge == REWARDS else program_of(judge)
         except EnvConfigError as error:
             raise EnvConfigError(f"judge: {error}") from error
+        self.graded_by_rewards = judge == REWARDS
         options: dict[str, Any] = {"format_penalty": format_penalty, "render_mode": render_mode}
         super().__init__(
             DebateGame(read_problems(names), int(rounds), decide, int(longest)),

@@ -37,6 +37,9 @@ class SeatedEnv(TextEnv):
 
     env_manager_cls = MANAGER
 
+    graded_by_rewards: bool = False
+    """Whether the game itself pays nobody, and verifiers of the run (``rewards``) grade each seat."""
+
     def __init__(self, game: SeatedGame, seats: Sequence[Player], shuffle: bool, **text: Any) -> None:
         super().__init__(**text)
         if len(seats) != len(game.seats):

@@ -32,7 +32,7 @@ Score: <number>"""
 
 DEFAULT_SCORE: Final = r"(?i)score\W{0,5}(-?\d+(?:\.\d+)?)"
 
-_FIELD = re.compile(r"\{(prompt|conversation|ground_truth|response|answer)\}")
+_FIELD = re.compile(r"\{(prompt|conversation|ground_truth|response|answer|final_observation)\}")
 
 
 @register_verifier("llm_judge", uses=("judge", "judges"))
@@ -46,7 +46,8 @@ class LlmJudge:
         model: Model name sent to it.
         api_key_env: Name of the environment variable with the key; ``None`` sends none.
         prompt: Template. ``{prompt}`` is the last user message, ``{conversation}`` all messages, ``{response}`` the
-            response, ``{answer}`` the response after ``</think>``, ``{ground_truth}`` the right answer or "none".
+            response, ``{answer}`` the response after ``</think>``, ``{ground_truth}`` the right answer or "none",
+            ``{final_observation}`` what an environment said last.
         score_pattern: Regular expression whose first group is the score; its last match in the reply counts.
         lowest: Score that becomes 0.
         highest: Score that becomes 1; a score outside is an error.
@@ -157,6 +158,7 @@ def filled_prompt(template: str, request: RewardRequest) -> str:
         "ground_truth": "none" if request.ground_truth is None else request.ground_truth,
         "response": request.response,
         "answer": after_thinking(request.response).strip(),
+        "final_observation": request.row.get("final_observation", ""),
     }
     return _FIELD.sub(lambda match: str(values[match[1]]), template)
 

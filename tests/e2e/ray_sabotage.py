@@ -35,6 +35,14 @@ def reached(who: str) -> None:
     os.kill(os.getpid(), signal.SIGKILL)
 
 
+def role() -> str:
+    """Return whose engine it is; in the driver, where the policy's engine is called without a detour, nobody's."""
+    try:
+        return worker_context().role
+    except RuntimeError:
+        return ""
+
+
 def before(cls: type[Any], method: str, who: str, counts: Callable[[], bool] = lambda: True) -> None:
     original = getattr(cls, method)
 
@@ -52,6 +60,6 @@ def before(cls: type[Any], method: str, who: str, counts: Callable[[], bool] = l
 
 
 before(EnvironmentWorker, "play", "env")
-before(EngineWorker, "generate", "engine", lambda: worker_context().role == "actor_infer")
-before(EngineWorker, "generate", "opponent", lambda: worker_context().role.startswith("opponents."))
+before(EngineWorker, "generate", "engine", lambda: role() == "actor_infer")
+before(EngineWorker, "generate", "opponent", lambda: role().startswith("opponents."))
 before(TrainWorker, "train_step", "train", lambda: worker_context().rank == 1)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import threading
 from collections import Counter
 from collections.abc import Iterator
@@ -12,15 +13,18 @@ from typing import Any
 
 import pytest
 
+from roll.api.policy import load_policy
 from roll.config import ConfigError, RunError
 from roll.pipelines.agentic import run_agentic
+from roll.pipelines.checks.agentic import check_agentic
 from roll.replay.choosing import choose
+from roll.rewards.answers import after_thinking
 from roll.runs.stored import StoredRun
 from roll.trajectories.model import Status, Trajectory
 from roll.trajectories.store import read_trajectories, trajectory_path
-from tests.e2e.support import rows, same, small_config, train_state
+from tests.e2e.support import ROOT, rows, same, small_config, train_state
 
-DUEL = {"preset": "textarena_duel", "pretrain": "toy_duel", "eval_steps": 0, "save_steps": 1}
+DUEL: dict[str, Any] = {"preset": "textarena_duel", "pretrain": "toy_duel", "eval_steps": 0, "save_steps": 1}
 AGAINST_ITSELF = {"custom_envs.Duel.env_config.seats": "[policy, policy]"}
 LEAGUE = {
     "custom_envs.Duel.env_config.seats": "[policy, past]",
@@ -97,6 +101,52 @@ def test_games_of_several_seats_are_stored_and_learned_from_again(tmp_path: Path
     both = {**AGAINST_ITSELF, "experience": "{fresh_share: 0.5, uses: 2}"}
     recorded = played(tmp_path, 2, **both)
     assert recorded[1]["batch/samples"] == 32
+
+
+DEBATE = {
+    "pretrain": "toy_math",
+    "custom_envs.Debate.env_type": "debate",
+    "custom_envs.Debate.env_config.file_name": ROOT / "roll/presets/data/arithmetic_train.jsonl",
+    "custom_envs.Debate.env_config.rounds": 1,
+    "custom_envs.Debate.env_config.judge": "rewards",
+    "custom_envs.Debate.max_steps": 1,
+    "custom_envs.Debate.agent_system_template": "''",
+    "custom_envs.Debate.agent_template": "'{observation}'",
+    "train_env_manager.tags": "[Debate]",
+    "val_env_manager.tags": "[Debate]",
+}
+JUDGE = "rewards.debates.verifiers.llm_judge.options"
+REFEREE = {
+    "judges.referee.model_args.model_name_or_path": "toy_math",
+    "judges.referee.generating_args": "{max_new_tokens: 40, temperature: 0.0}",
+    "rewards.debates.tag_included": "[Debate]",
+    f"{JUDGE}.engine": "referee",
+    f"{JUDGE}.prompt": "'{response}{final_observation}'",
+    f"{JUDGE}.score_pattern": "'([0-9])'",
+}
+
+
+def test_a_judge_of_the_run_grades_each_seat_of_a_debate(tmp_path: Path) -> None:
+    played(tmp_path, 1, **{**DEBATE, **REFEREE})
+    sampled = trajectories(tmp_path, 1)
+    assert len(sampled) == 32 and {each.seat for each in sampled} == {"first", "second"}
+    referee, scores = load_policy("toy_math"), set()
+    for each in sampled:
+        # Who spoke first has not heard the other within its conversation: the judge reads it nevertheless.
+        asked = each.turns[-1].response + str(each.final_observation)
+        assert ("The other speaker: " in asked) == (each.seat == "first")
+        found = re.findall(r"\d", after_thinking(referee.chat(asked, temperature=0.0, max_new_tokens=40)))
+        if found:
+            assert each.score == each.turns[-1].reward_parts["llm_judge"] == int(found[-1]) / 10
+            scores.add(each.score)
+        else:
+            assert each.status is Status.ERROR_REWARD and each.score is None
+    assert len(scores) > 1
+
+
+def test_a_debate_that_nobody_grades_is_found_before_a_model_loads(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match=r"Debate\.env_config\.judge\s+no domain of rewards grades Debate"):
+        check_agentic(small_config(tmp_path, **{**DUEL, **DEBATE}))
 
 
 class Endpoint(ThreadingHTTPServer):

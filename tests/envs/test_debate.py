@@ -85,6 +85,16 @@ def test_a_judge_reads_all_of_it_and_says_who_won(file_name: str) -> None:
     assert [env.game.earned(seat) for seat in (0, 1)] == [-1.0, -1.0], "nobody won"
 
 
+def test_a_debate_that_others_grade_pays_nobody_and_tells_each_what_it_did_not_hear(file_name: str) -> None:
+    env = seated(file_name, rounds=1, judge="rewards")
+    env.reset(seed=1)
+    told, reward, over, _, info = env.step("<answer>7</answer>")
+    assert (told, reward, over) == ("The other speaker: I am sure. <answer>7</answer>", 0.0, True)
+    assert info["metrics"]["success"] == 0.0
+    assert env.game.ending(1) == "The debate is over.", "it spoke last, and has heard all of it"
+    assert env.graded_by_rewards and not seated(file_name).graded_by_rewards
+
+
 def test_what_cannot_be_a_debate_is_told(file_name: str) -> None:
     with pytest.raises(EnvConfigError, match="judge: .*'policy': name random, a module:function"):
         seated(file_name, judge="policy")

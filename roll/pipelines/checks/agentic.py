@@ -89,6 +89,13 @@ def _environment_problems(config: PlayingConfig, name: str, manager: EnvManagerC
         return
     if key == "val_env_manager" and name in config.train_env_manager.tags:
         return  # it was said already
+    graded = {tag for domain, reward in config.rewards.items() for tag in reward.tags(domain)}
+    if getattr(env, "graded_by_rewards", False) is True and name not in graded:
+        place = f"{_section(config, name)}.{name}.env_config.judge"
+        fix = (
+            f"grade it, such as rewards: {{{name.lower()}: {{tag_included: [{name}], verifiers: …}}}}; or leave it out."
+        )
+        yield Problem(place, f"no domain of rewards grades {name}: every seat would earn 0.", fix)
     for opponent in sorted(set(getattr(env, "opponents", ())) - set(config.opponents)):
         message = f"a seat of {name} is {opponent!r}, which is no opponent of the run."
         fix = f"add it, such as opponents: {{{opponent}: {{}}}} for the policy before training; or give the seat to "
