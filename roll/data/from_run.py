@@ -15,7 +15,8 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from roll.config.errors import ConfigError, Problem
-from roll.data.supervised_rows import MASKS, TOKENS
+from roll.data.rows import TOKENS
+from roll.data.supervised_rows import MASKS
 from roll.trajectories.model import Trajectory
 from roll.trajectories.samples import is_trainable, samples_from
 from roll.trajectories.store import Phase

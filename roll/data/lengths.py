@@ -33,6 +33,7 @@ class LengthLimit:
         encode: Encode,
         encode_text: EncodeText,
         decode: Decode,
+        prompt_text: Decode | None = None,
     ) -> None:
         """Set the limit.
 
@@ -42,7 +43,10 @@ class LengthLimit:
             encode: Conversation to tokens.
             encode_text: Text to tokens.
             decode: Tokens to text.
+            prompt_text: The text of a prompt that is token ids already; raises ``FixableError`` where it may not be.
+                ``None``: as ``decode`` says.
         """
+        self.prompt_text = prompt_text or decode
         self.limit = limit
         self.truncation = truncation
         self._encode = encode
@@ -51,14 +55,17 @@ class LengthLimit:
         self._scaffolding: dict[tuple[str, ...], int] = {}
         self._uncut: dict[tuple[tuple[str, str], ...], int] = {}
 
-    def excess(self, messages: Messages) -> int:
+    def excess(self, messages: Messages, prompt_ids: Sequence[int] | None = None) -> int:
         """Return by how many tokens the prompt exceeds the limit; 0 or less if it does not.
 
-        Prompts of which the number of characters alone shows that they fit are not tokenised.
+        Prompts of which the number of characters alone shows that they fit are not tokenised; nor is one that is token
+        ids already, ``prompt_ids``.
 
         Raises:
             FixableError: If the template refuses such a conversation.
         """
+        if prompt_ids is not None:
+            return 0 if self.limit is None else len(prompt_ids) - self.limit
         self._template_share(messages)
         if self.limit is None or self._surely_fits(messages, self.limit):
             return 0
@@ -83,17 +90,17 @@ class LengthLimit:
         if length > self.limit:
             raise _cannot_cut(length - self.limit)
 
-    def fit(self, messages: Messages) -> tuple[Messages, list[int]]:
+    def fit(self, messages: Messages, prompt_ids: list[int] | None = None) -> tuple[Messages, list[int]]:
         """Return the conversation and its tokens, cut if it is too long.
 
         The content of the last user message loses as many tokens as needed at the chosen end; all other messages and
         the template's own tokens stay. The result has ``limit`` tokens, or a few less where text tokenises differently
-        once it is cut.
+        once it is cut. A prompt that is token ids already, ``prompt_ids``, keeps those of the other end.
 
         Raises:
             FixableError: If it is too long and may not or cannot be cut.
         """
-        ids = self._encode(messages)
+        ids = self._encode(messages) if prompt_ids is None else prompt_ids
         if self.limit is None or len(ids) <= self.limit:
             return messages, ids
         if self.truncation == "error":
@@ -101,6 +108,9 @@ class LengthLimit:
                 f"the prompt has {len(ids)} tokens, {len(ids) - self.limit} more than `prompt_length`.",
                 "set `truncation: left` or `right`, or `filter_overlong_prompts: true`, or raise `prompt_length`.",
             )
+        if prompt_ids is not None:
+            kept = ids[-self.limit :] if self.truncation == "left" else ids[: self.limit]
+            return _with_content(messages, self.prompt_text(kept)), kept
         return self._cut(messages, len(ids) - self.limit, self.limit)
 
     def _cut(self, messages: Messages, excess: int, limit: int) -> tuple[Messages, list[int]]:

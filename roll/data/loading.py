@@ -19,6 +19,7 @@ from roll.data.custom import CustomRows, open_custom
 from roll.data.dataset import PromptDataset
 from roll.data.errors import DataError
 from roll.data.files import DataFile, open_file
+from roll.data.indexed import IndexedRows, is_indexed, open_indexed
 from roll.data.lengths import Decode, Encode, EncodeText, LengthLimit
 from roll.data.operated import Rows, operated
 from roll.data.places import data_paths
@@ -28,7 +29,7 @@ from roll.data.sql_table import SqlTable, open_sql_table
 from roll.data.table import PromptTable, ReadSource
 from roll.operators import Operator
 
-Source = DataFile | CustomRows | SqlTable
+Source = DataFile | CustomRows | SqlTable | IndexedRows
 
 
 def load_prompts(
@@ -38,6 +39,7 @@ def load_prompts(
     encode: Encode,
     encode_text: EncodeText,
     decode: Decode,
+    prompt_text: Decode | None = None,
     prompt_length: int | None,
     seed: int,
     operators: Sequence[Operator] = (),
@@ -50,6 +52,8 @@ def load_prompts(
         encode: Conversation to tokens, generation prompt included (``ChatRenderer.initial_ids``).
         encode_text: Plain text to tokens; used to cut prompts.
         decode: Tokens to text; used to cut prompts.
+        prompt_text: The text of a prompt that a row holds as token ids; raises ``FixableError`` where it may not.
+            ``None``: as ``decode`` says.
         prompt_length: Most tokens of a prompt; ``None`` for no limit.
         seed: Seed of the order.
         operators: What is done to the rows before they are checked.
@@ -57,7 +61,14 @@ def load_prompts(
     Raises:
         DataError: If the files, a row, a tag, a length or the shares are wrong; the message names place and fix.
     """
-    limit = LengthLimit(prompt_length, args.truncation, encode=encode, encode_text=encode_text, decode=decode)
+    limit = LengthLimit(
+        prompt_length,
+        args.truncation,
+        encode=encode,
+        encode_text=encode_text,
+        decode=decode,
+        prompt_text=prompt_text,
+    )
     table = load_table(args, domains, limit, operators)
     return PromptDataset(table, seed=seed, probabilities=args.domain_interleave_probs, shuffle=args.shuffle)
 
@@ -69,6 +80,7 @@ def validation_prompts(
     encode: Encode,
     encode_text: EncodeText,
     decode: Decode,
+    prompt_text: Decode | None = None,
     prompt_length: int | None,
 ) -> PromptTable:
     """Load the prompts of an evaluation: all of them, in file order. Their tags are the sources of metrics.
@@ -76,7 +88,14 @@ def validation_prompts(
     ``domain_interleave_probs`` and ``shuffle`` have no effect on them. For the arguments and errors see
     :func:`load_prompts`.
     """
-    limit = LengthLimit(prompt_length, args.truncation, encode=encode, encode_text=encode_text, decode=decode)
+    limit = LengthLimit(
+        prompt_length,
+        args.truncation,
+        encode=encode,
+        encode_text=encode_text,
+        decode=decode,
+        prompt_text=prompt_text,
+    )
     return load_table(args, domains, limit)
 
 
@@ -97,7 +116,7 @@ def load_table(
     check = _Check(tag_domains, limit, report, filter_overlong=args.filter_overlong_prompts)
     sources: list[ReadSource] = []
     for rows in operated(open_sources(args, report), operators, report):
-        reader = RowReader(args, rows.columns, file=rows.name, only_domain=only)
+        reader = RowReader(args, rows.columns, file=rows.name, only_domain=only, text_of=limit.prompt_text)
         check.read(len(sources), rows, reader)
         sources.append(ReadSource(rows, reader))
     return check.finish(sources)
@@ -120,7 +139,10 @@ def open_sources(args: DataArgs, report: LoadReport) -> Iterable[Source]:
         raise DataError(f"`file_name` lists {again[0]} twice.", "list it once; shares are set by domain.")
     named = zip(paths, _short_names(paths), strict=True)
     return itertools.chain(
-        (open_file(path, name, report, args.max_samples) for path, name in named),
+        (
+            (open_indexed if is_indexed(path) else open_file)(path, name, report, args.max_samples)
+            for path, name in named
+        ),
         (open_sql_table(address, report, args.max_samples) for address in tables),
     )
 
@@ -185,7 +207,7 @@ class _Check:
             self._unknown[parsed.tag] += 1
             return
         counts = self._report.domains[domain]
-        excess = self._limit.excess(parsed.messages)
+        excess = self._limit.excess(parsed.messages, parsed.prompt_ids)
         if excess > 0:
             if self._filter:
                 counts.filtered += 1
@@ -195,7 +217,8 @@ class _Check:
                 self._overlong += 1
                 self._longest = max(self._longest, excess + (self._limit.limit or 0))
                 return
-            self._limit.check_cut(parsed.messages)
+            if parsed.prompt_ids is None:
+                self._limit.check_cut(parsed.messages)
             counts.truncated += 1
         counts.kept += 1
         self._members[domain].append(len(self._places))

@@ -10,6 +10,7 @@ from roll.common.hubs import takes_modelscope
 from roll.config.shipped import shipped_data
 from roll.config.worker import DataArgs
 from roll.data.errors import DataError
+from roll.data.indexed import PAIR
 
 SUFFIXES: Final = (".json", ".jsonl", ".csv", ".parquet")
 _HUB_ID: Final = re.compile(r"[\w.-]+/[\w.-]+")
@@ -27,6 +28,8 @@ def data_paths(args: DataArgs) -> list[Path]:
         if "://" in name:
             continue
         path = shipped_data(Path(name).expanduser())
+        if path.suffix in PAIR:
+            path = path.with_suffix(PAIR[0])
         if path.is_dir():
             found += _inside(path, name, args)
         elif is_hub_id(name) and not path.exists():
@@ -38,7 +41,7 @@ def data_paths(args: DataArgs) -> list[Path]:
 
 def is_hub_id(name: str) -> bool:
     """Tell whether a name is that of a data set of a hub, and not of a file or folder here."""
-    is_id = _HUB_ID.fullmatch(name) is not None and not name.endswith(SUFFIXES)
+    is_id = _HUB_ID.fullmatch(name) is not None and not name.endswith((*SUFFIXES, *PAIR))
     return is_id and not Path(name).exists() and not Path(name).parent.is_dir()
 
 
@@ -54,6 +57,10 @@ def _inside(folder: Path, name: str, args: DataArgs) -> list[Path]:
     there = ", ".join(path.name for path in files[:5]) or "no data files"
     wanted = " ".join(f"{key}: {value}" for key, value in (("subset", args.subset), ("split", args.split)) if value)
     fix = f"correct {wanted or 'file_name'}; it has {there}."
+    pairs = sorted(path.stem for path in folder.rglob(f"*{PAIR[0]}"))
+    if pairs:
+        begins = pairs[0].partition("_packed_")[0]
+        fix = f"name what the files of an indexed data set begin with: {folder / begins}."
     raise DataError(f"{name} has no such rows{f' ({wanted})' if wanted else ''}.", fix)
 
 

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Final
 
 from roll.config.errors import FixableError, choose_from
 from roll.config.worker import DataArgs
@@ -15,26 +15,43 @@ from roll.data.json_text import parse_json
 
 Messages = list[dict[str, str]]
 
+TOKENS: Final = "input_ids"
+"""The column of rows that are tokens already, as other programs call it too."""
+
+
+class TokenIds(list[int]):
+    """The cell of a data set that holds token ids in place of a text."""
+
 
 @dataclass(frozen=True, slots=True)
 class ParsedRow:
     """What a row says.
 
     Attributes:
-        messages: The conversation up to the response, system prompt included.
+        messages: The conversation up to the response, system prompt included; of token ids, their text.
         ground_truth: The right answer as text, ``None`` where there is none.
         tag: The row's label.
+        prompt_ids: The tokens of the prompt, where the row holds them itself.
     """
 
     messages: Messages
     ground_truth: str | None
     tag: str
+    prompt_ids: list[int] | None = None
 
 
 class RowReader:
     """Reads the rows of one file by the columns that the configuration names."""
 
-    def __init__(self, args: DataArgs, columns: Iterable[str], *, file: str, only_domain: str | None) -> None:
+    def __init__(
+        self,
+        args: DataArgs,
+        columns: Iterable[str],
+        *,
+        file: str,
+        only_domain: str | None,
+        text_of: Callable[[Sequence[int]], str],
+    ) -> None:
         """Decide which columns are read.
 
         Args:
@@ -42,6 +59,7 @@ class RowReader:
             columns: The columns of the file.
             file: How messages name the file.
             only_domain: The tag of all rows if the file has no tag column; ``None`` if there are several domains.
+            text_of: The text of token ids; raises ``FixableError`` where rows may not be token ids.
 
         Raises:
             DataError: If the file has no column for prompts, or it is not clear which one it is.
@@ -52,6 +70,7 @@ class RowReader:
         self._tag = args.tag
         self._only_tag = only_domain if not _has(names, args.tag) else None
         self._system = args.system_prompt
+        self._text_of = text_of
 
     def read(self, row: Mapping[str, Any]) -> ParsedRow:
         """Return what ``row`` says.
@@ -60,23 +79,32 @@ class RowReader:
             FixableError: If the row cannot be used.
         """
         content = row.get(self._column)
+        answer, tag = self._text(lookup(row, self._ground_truth)), self._tag_of(row)
+        if _is_token_ids(content):
+            if self._system is not None:
+                what = f"`system_prompt` cannot stand before {self._column!r}, which is token ids already."
+                raise FixableError(what, "remove `system_prompt`, or use rows with text.")
+            return ParsedRow([{"role": "user", "content": self._text_of(content)}], answer, tag, list(content))
         # verl keeps chat messages in its prompt column.
         chat = self._chat or isinstance(content, list)
         messages = _messages(content, self._column) if chat else _prompt(content, self._column)
         if self._system is not None and messages[0]["role"] != "system":
             messages = [{"role": "system", "content": self._system}, *messages]
-        return ParsedRow(messages, as_text(lookup(row, self._ground_truth)), self._tag_of(row))
+        return ParsedRow(messages, answer, tag)
 
     def _tag_of(self, row: Mapping[str, Any]) -> str:
         if self._only_tag is not None:
             return self._only_tag
-        tag = as_text(lookup(row, self._tag))
+        tag = self._text(lookup(row, self._tag))
         if not tag:
             raise FixableError(
                 f"the row has no {self._tag!r}, so it is not known how to grade it.",
                 "write the tag of a domain there, or name the column that has it with `tag`.",
             )
         return tag
+
+    def _text(self, value: Any) -> str | None:
+        return self._text_of(value) if isinstance(value, TokenIds) else as_text(value)
 
 
 def lookup(row: Mapping[str, Any], path: str) -> Any:
@@ -134,10 +162,16 @@ def _content_column(args: DataArgs, columns: Sequence[str], file: str) -> tuple[
     if len(found) == 2:
         fix = "say which one is meant: `prompt: prompt` or `messages: messages`."
         raise DataError("the file has both a `prompt` and a `messages` column.", fix, file=file)
+    if not found and TOKENS in columns:
+        return TOKENS, False
     if not found:
         fix = f"name the column with the problems by `prompt` or `messages`: one of {', '.join(columns) or '(none)'}."
         raise DataError("no column `prompt` or `messages`.", fix, file=file)
     return found[0], found[0] == "messages"
+
+
+def _is_token_ids(content: Any) -> bool:
+    return isinstance(content, list) and bool(content) and all(type(item) is int for item in content)
 
 
 def _prompt(content: Any, column: str) -> Messages:

@@ -10,13 +10,17 @@ from roll.config.demonstration_columns import DemonstrationColumns
 from roll.config.errors import FixableError
 from roll.data.errors import DataError
 from roll.data.json_text import parse_json
-from roll.data.rows import as_text, find_column
+from roll.data.rows import TOKENS, as_text, find_column
 
 Message = dict[str, Any]
 
-TOKENS: Final = "input_ids"
 MASKS: Final = ("assistant_masks", "completion_mask")
-"""Columns of rows that are tokens already, under the names that TRL gives them too."""
+"""Columns that say which tokens of a row are imitated, under the names that TRL gives them too."""
+
+LABELS: Final = "labels"
+"""The column of those of ``transformers``: the tokens themselves, and of those that are not imitated -100."""
+
+_IGNORED: Final = -100
 
 _CHATS: Final = ("messages", "conversations")
 _PAIRS: Final = (
@@ -113,6 +117,8 @@ class Columns:
                 return cls(prompt=prompt, query=query, response=response, **more)
         if _TEXT in names:
             return cls(text=_TEXT)
+        if TOKENS in names:
+            return cls(tokens=TOKENS, mask=LABELS if LABELS in names else None)
         fix = "name the columns: messages_key; or prompt_key and response_key; or text_key."
         raise DataError(f"no columns with demonstrations among {', '.join(names) or '(none)'}.", fix, file=file)
 
@@ -138,7 +144,7 @@ class DemonstrationReader:
         """
         columns = self._columns
         if columns.tokens is not None:
-            return _tokens(row, columns.tokens, str(columns.mask))
+            return _tokens(row, columns.tokens, columns.mask)
         if columns.text is not None:
             return PlainText(read_text(row, columns.text))
         if columns.messages is not None:
@@ -295,11 +301,17 @@ def read_tools(row: Mapping[str, Any], column: str | None) -> list[Any] | None:
     return content
 
 
-def _tokens(row: Mapping[str, Any], ids_column: str, mask_column: str) -> Tokens:
-    ids, mask = row.get(ids_column), row.get(mask_column)
+def _tokens(row: Mapping[str, Any], ids_column: str, mask_column: str | None) -> Tokens:
+    ids = row.get(ids_column)
+    mask = row.get(mask_column) if mask_column is not None else [1] * len(ids or ())
     if not _whole_numbers(ids) or not _whole_numbers(mask) or len(ids) != len(mask):  # type: ignore[arg-type]
         what = f"{ids_column!r} and {mask_column!r} must be lists of whole numbers, as long as each other."
         raise FixableError(what, "write both, a number per token.")
+    if mask_column == LABELS:
+        mask = [label != _IGNORED for label in mask or ()]
+        if any(flag and label != token for token, label, flag in zip(ids, row[LABELS], mask, strict=True)):  # type: ignore[arg-type]
+            what = f"{LABELS!r} are not the tokens of {ids_column!r} that are imitated."
+            raise FixableError(what, f"write the token itself for each, or {_IGNORED} where it is not imitated.")
     trained = [bool(flag) for flag in mask or ()]
     return Tokens(list(ids or ()), [False, *trained[1:]], _first_answer(row.get(_CHATS[0])))
 

@@ -118,7 +118,7 @@ class PromptTable(Sequence[Prompt]):
         place = source.rows.place(row_index)
         try:
             parsed = source.reader.read(row)
-            messages, ids = self._limit.fit(parsed.messages)
+            messages, ids = self._limit.fit(parsed.messages, parsed.prompt_ids)
             domain = self._tag_domains[parsed.tag]
         except (FixableError, KeyError) as error:
             what = error.message if isinstance(error, FixableError) else f"the tag {error} belongs to no domain."

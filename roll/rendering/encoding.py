@@ -36,6 +36,19 @@ _CACHED_CHUNKS = 1024
 _CACHED_PROMPTS = 32
 
 
+def require_known(tokenizer: Any, ids: Iterable[int]) -> None:
+    """Check that token ids which came from elsewhere are tokens of ``tokenizer``.
+
+    Raises:
+        ConversationError: One is not.
+    """
+    known = len(tokenizer)
+    strange = next((token for token in ids if not 0 <= token < known), None)
+    if strange is not None:
+        message = f"token {strange} is none of the {known} of this model: the row was made for another one."
+        raise ConversationError(message, "use the model whose tokens they are, or rows with messages.")
+
+
 class PromptEncoder:
     """Encodes rendered prompts so that content cannot produce a control token.
 

@@ -16,6 +16,7 @@ from roll.data.supervised import DemonstrationTable, load_demonstrations
 from roll.data.supervised_rows import Conversation, Demonstration, PlainText
 from roll.data.supervised_rows import Tokens as Tokenized
 from roll.rendering import ChatRenderer, ConversationError
+from roll.rendering.encoding import require_known
 from roll.rendering.supervised import TokenSequence, encode_conversation, encode_text
 from roll.workers.loading import Text
 
@@ -43,11 +44,7 @@ def encode(text: Text, row: Demonstration) -> list[TokenSequence]:
         return encode_conversation(text.renderer, row.messages, row.trained, row.tools)
     if isinstance(row, PlainText):
         return [encode_text(text.tokenizer, row.text)]
-    known = len(text.tokenizer)
-    strange = next((token for token in row.token_ids if not 0 <= token < known), None)
-    if strange is not None:
-        message = f"token {strange} is none of the {known} of this model: the row was made for another one."
-        raise ConversationError(message, "use the model whose tokens they are, or rows with messages.")
+    require_known(text.tokenizer, row.token_ids)
     if row.says is not None:
         _require_own_tokens(text, row, row.says)
     return [TokenSequence(row.token_ids, row.trained)]

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 from roll.config import GeneratingArgs
+from roll.config.errors import FixableError
 from roll.config.prompt_keys import PromptKeys
 from roll.config.worker import DataArgs
 from roll.data.dataset import PromptDataset
@@ -14,6 +16,7 @@ from roll.data.loading import load_prompts, validation_prompts
 from roll.data.prompts import Prompt
 from roll.pipelines.sampling.data_sections import data_faults_at
 from roll.pipelines.sampling.operators import operators_on
+from roll.rendering.encoding import require_known
 from roll.workers.loading import Text
 
 
@@ -70,5 +73,19 @@ def tokenisation(config: PromptKeys, text: Text, generating: GeneratingArgs) -> 
         "encode": text.renderer.initial_ids,
         "encode_text": lambda content: text.tokenizer.encode(content, add_special_tokens=False),
         "decode": text.tokenizer.decode,
+        "prompt_text": partial(_prompt_text, config, text),
         "prompt_length": config.prompt_length or room,
     }
+
+
+def _prompt_text(config: PromptKeys, text: Text, ids: Sequence[int]) -> str:
+    """Return the text of a prompt that a row holds as token ids.
+
+    Raises:
+        FixableError: If they are not the policy's tokens, or it is asked for messages.
+    """
+    if text.renderer.text_only or config.tools:
+        asked = "tools are described in messages" if config.tools else "an endpoint is asked with messages"
+        raise FixableError(f"the prompt is token ids, and {asked}.", "use rows with text.")
+    require_known(text.tokenizer, ids)
+    return str(text.tokenizer.decode(ids))

@@ -220,7 +220,11 @@ _JOB = (
         "agentic: times the responses per prompt",
         _rollout_batch,
     ),
-    Row(f"{_MEGATRON}.data_path", "actor_train.data_args.file_name", "the data set itself, not its Megatron form"),
+    Row(
+        f"{_MEGATRON}.data_path",
+        "actor_train.data_args.file_name",
+        "a data set, or what the files of its Megatron form (`.bin`, `.idx`) begin with",
+    ),
     Row(f"{_MEGATRON}.dataset_additional_keys", "actor_train.data_args.ground_truth", "one column", _answer_column),
     Row(f"{_MEGATRON}.no_shuffle", "actor_train.data_args.shuffle", "turned around", negated),
     Row(f"{_MEGATRON}.seq_length", "sequence_length", "where `max_model_len` says nothing else", _length),
