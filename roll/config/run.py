@@ -59,6 +59,11 @@ class CheckpointConfig(ConfigModel):
         "none.",
     )
 
+    megatron_model: Literal["always", "last", "never"] = Field(
+        "never",
+        description="Which checkpoints have the model in Megatron's format too, in `megatron`; with `megatron_train`.",
+    )
+
     def problems(self) -> Iterator[Problem]:
         """Yield what contradicts each other."""
         if self.contents == "weights" and self.hf_model != "always":
@@ -68,6 +73,10 @@ class CheckpointConfig(ConfigModel):
     def has_hf_model(self, *, is_last: bool) -> bool:
         """Tell whether a checkpoint has the model in Hugging Face format."""
         return self.hf_model == "always" or (self.hf_model == "last" and is_last)
+
+    def has_megatron_model(self, *, is_last: bool) -> bool:
+        """Tell whether a checkpoint has the model in Megatron-Core's format."""
+        return self.megatron_model == "always" or (self.megatron_model == "last" and is_last)
 
 
 class RunConfig(ConfigModel):

@@ -54,6 +54,8 @@ class StrategyDescription:
         trains_critics: A trainer: whether it takes a model that predicts values.
         adapts: A trainer: whether it trains LoRA adapters.
         takes_optimizer_state: A trainer: whether it can begin with the optimiser of another run.
+        saves_megatron: A trainer: whether it writes models in Megatron-Core's format
+            (:class:`roll.strategies.base.SavesMegatron`).
         saves_reward_models: A trainer: whether what it saves of a model that predicts values scores elsewhere.
         distils: A trainer: whether it measures every divergence from any number of teachers.
         packs: A trainer or scorer: whether it lays sequences end to end (``use_sequence_packing``).
@@ -67,6 +69,7 @@ class StrategyDescription:
         answers_text: An engine: whether it takes messages and answers text, without token ids and log-probs. It can be
             measured, and nothing can be trained on what it says.
         random_weights: An engine: the option, and its value, that leaves it without weights until the first update.
+        own_weights: A trainer or scorer: the option that names weights to begin with in place of those of its model.
         memory: A trainer or scorer: makes of a :class:`roll.planning.training_states.Training` the ``States`` that its
             fullest rank keeps. ``None``: a whole model in one process.
         smaller: A trainer: yields options by which it keeps less, of the path of its options and a ``Training``.
@@ -92,6 +95,7 @@ class StrategyDescription:
     trains_critics: bool = False
     adapts: bool = False
     takes_optimizer_state: bool = False
+    saves_megatron: bool = False
     saves_reward_models: bool = False
     distils: bool = False
     packs: bool = False
@@ -102,6 +106,7 @@ class StrategyDescription:
     parallel_sizes: tuple[str, ...] = ()
     answers_text: bool = False
     random_weights: tuple[str, object] | None = None
+    own_weights: str = ""
     memory: Named | None = None
     smaller: Named | None = None
     has_own_layers: bool = False

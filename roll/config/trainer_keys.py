@@ -8,6 +8,7 @@ from typing import Annotated, Any, Final, Literal
 
 from pydantic import Field
 
+from roll.config.checkpoint_checks import megatron_problems
 from roll.config.errors import Problem
 from roll.config.optimizer_checks import optimizer_problems
 from roll.config.run import RunConfig
@@ -64,6 +65,8 @@ class TrainerKeys(RunConfig):
         yield from super().problems()
         if self.optimizer_from is not None:
             yield from optimizer_problems("optimizer_from", self.actor_train)
+        if (asked := self.checkpoint_config.megatron_model) != "never":
+            yield from megatron_problems("checkpoint_config.megatron_model", asked, self.actor_train)
 
     @property
     def total_optimizer_steps(self) -> int:

@@ -122,7 +122,9 @@ class DataArgs(ConfigModel):
         "does so and begins a new sample, `keep` leaves them as they were sampled.",
     )
     file_name: NameList | None = Field(
-        None, description="Data files (JSON, JSONL, CSV or parquet), folders of such, or ids of data sets of a hub."
+        None,
+        description="Data files (JSON, JSONL, CSV or parquet), folders of such, ids of data sets of a hub, or what the "
+        "names of Megatron's `.bin` and `.idx` files begin with.",
     )
     subset: str | None = Field(
         None, description="Of a folder or hub id that holds several data sets: the folder of one (`main`)."
@@ -201,6 +203,11 @@ class StrategyArgs(ConfigModel):
     def starts_with_random_weights(self) -> bool:
         """Whether the engine must be given weights before it answers anything."""
         return self.about.starts_with_random_weights(self.strategy_config)
+
+    @property
+    def begins_with_own_weights(self) -> bool:
+        """Whether its options name weights to begin with, in place of those of its model."""
+        return bool((self.strategy_config or {}).get(self.about.own_weights))
 
     def parallel_size(self, *names: str) -> int:
         """Return the product of the named sizes in ``strategy_config`` (1 where one is not set)."""

@@ -235,7 +235,12 @@ class SampledRun(Run[Config]):
         self.alarms = Alarms(self._remembered if resumed else None)
         self.episode_traces = EpisodeTraces(self.log.traces)
         self.meter.on_member = self.episode_traces.sampled
-        if resumed or self.config.actor_infer.strategy_args.starts_with_random_weights:
+        config = self.config
+        engines_have_others = (
+            config.actor_infer.strategy_args.starts_with_random_weights
+            or config.actor_train.strategy_args.begins_with_own_weights
+        )
+        if resumed or engines_have_others:
             await self.publish_first(first)
         await self.core.devices.begin_rollout()
 

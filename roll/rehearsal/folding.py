@@ -129,8 +129,12 @@ def _fold_strategy(folding: Folding, role: str, worker: WorkerConfig) -> None:
         return
     dropped = [key for key in _DEVICE_OPTIONS if key in options]
     if dropped:
-        folding.changes[f"{path}.strategy_config"] = {k: v for k, v in options.items() if k not in dropped} or None
         folding.notes.append(f"{role}: without {', '.join(dropped)}, which are about devices.")
+    if worker.strategy_args.begins_with_own_weights:
+        dropped.append(about.own_weights)
+        folding.notes.append(f"{role}: without {about.own_weights}, for the model is a random one.")
+    if dropped:
+        folding.changes[f"{path}.strategy_config"] = {k: v for k, v in options.items() if k not in dropped} or None
 
 
 def _fold_sizes(folding: Folding, config: TrainerKeys, model: StandIn) -> None:

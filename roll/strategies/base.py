@@ -305,6 +305,15 @@ class HasOptimizer(Protocol):
 
 
 @runtime_checkable
+class SavesMegatron(Protocol):
+    """A trainer that writes models in the format of Megatron-Core."""
+
+    def save_megatron(self, directory: Path, step: int) -> None:
+        """Write the weights of a training step to a folder that all ranks see."""
+        ...
+
+
+@runtime_checkable
 class HasHead(Protocol):
     """A scorer whose model does not have its output layer as one tensor, and that can put it together."""
 

@@ -26,6 +26,7 @@ from roll.strategies.base import (
     HasModel,
     HasOptimizer,
     Loss,
+    SavesMegatron,
     ScoreStrategy,
     SharesRows,
     TrainStrategy,
@@ -41,6 +42,9 @@ from roll.workers.weights import WeightLinks
 
 HF = "hf"
 """Folder of a checkpoint with the model in Hugging Face format."""
+
+MEGATRON = "megatron"
+"""Folder of a checkpoint with the model in Megatron-Core's format."""
 
 ADAPTER = "adapter"
 """Folder of a checkpoint with LoRA adapters in the format of peft."""
@@ -153,14 +157,17 @@ class TrainWorker:
     def save(self, directory: Path) -> None:
         """Write weights, optimiser, schedule and random state, and the model in Hugging Face format beside them.
 
-        ``checkpoint_config`` says which of both. LoRA adapters are written too, in the format of peft; the Hugging Face
-        model has them merged.
+        ``checkpoint_config`` says which of both, and whether the model is written in Megatron-Core's format too. LoRA
+        adapters are written in the format of peft; the Hugging Face model has them merged.
         """
         if self._checkpoints.contents == "all":
             self._strategy.save_checkpoint(directory)
         step = step_of(directory)
-        if self._checkpoints.has_hf_model(is_last=step is None or step >= self._last_step):
+        is_last = step is None or step >= self._last_step
+        if self._checkpoints.has_hf_model(is_last=is_last):
             self._strategy.save_hf(directory / HF)
+        if self._checkpoints.has_megatron_model(is_last=is_last) and isinstance(self._strategy, SavesMegatron):
+            self._strategy.save_megatron(directory / MEGATRON, step or 0)
         if self._has_adapters:
             self._strategy.save_adapters(directory / ADAPTER)
 

@@ -17,6 +17,19 @@ Fails = Callable[..., ConfigError]
 Loads = Callable[[str], AgenticConfig]
 
 CASES = {
+    "Megatron's format of another trainer": (
+        "checkpoint_config: {megatron_model: last}",
+        "checkpoint_config.megatron_model",
+        "last",
+        ["use megatron_train"],
+    ),
+    "Megatron's format of adapters": (
+        "checkpoint_config: {megatron_model: always}\n"
+        "actor_train: {model_args: {lora_rank: 4}, strategy_args: {strategy_name: megatron_train}}",
+        "checkpoint_config.megatron_model",
+        "always",
+        ["without lora_rank"],
+    ),
     "group of one, group estimator": (
         "train_env_manager: {group_size: 1}\nadv_estimator: grpo",
         "train_env_manager.group_size",

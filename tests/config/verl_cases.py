@@ -107,6 +107,11 @@ def _strategy(role: str) -> dict[str, Case]:
             {**beside, **pipeline},
             on_megatron("virtual_pipeline_model_parallel_size", 2),
         ),
+        f"{megatron}.dist_checkpointing_path": (
+            "C",
+            {**beside, f"{megatron}.use_dist_checkpointing": True},
+            on_megatron("load", "C"),
+        ),
         f"{transformer}.recompute_method": ("block", {**beside, **full}, on_megatron("recompute_method", "block")),
         f"{transformer}.recompute_num_layers": (2, {**beside, **full}, on_megatron("recompute_num_layers", 2)),
         f"{transformer}.recompute_modules": (

@@ -75,6 +75,19 @@ def test_megatron_splits_the_model_over_two_ranks_of_ray(
     assert_same_learning(plain(pipeline), train(tmp_path / "out", *words, pipeline=pipeline, **ranks))
 
 
+@pytest.mark.exhaustive
+def test_a_run_begins_with_what_another_left_in_megatrons_format(tmp_path: Path) -> None:
+    """Its engine too, from the first sample on, though it was started with the model of `pretrain`."""
+    words = ["actor_train/strategy=megatron_train", "+actor_train.worker_cls=megatron_worker.MegatronOnProcessors"]
+    keys = {"actor_train.training_args.learning_rate": 1e-2, "old_log_probs": "recompute"}
+    first = train(tmp_path / "first", *words, **keys, **{"checkpoint_config.megatron_model": "last"})
+    left = first / "checkpoints" / f"step={STEPS:06d}" / "megatron"
+    load = {"+actor_train.strategy_args.strategy_config.load": str(left)}
+    second = train(tmp_path / "second", *words, **keys, **load, save_steps=1)
+    begun = json.loads((second / "logs" / "metrics.jsonl").read_text().splitlines()[0])
+    assert begun["sampler/log_prob_difference_max"] < 1e-4
+
+
 def test_lora_trains_adapters_and_the_engine_samples_from_the_merged_policy(tmp_path: Path) -> None:
     out = train(
         tmp_path / "out",

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gc
+import multiprocessing
 import time
 import weakref
 from collections.abc import Callable, Iterator
@@ -12,6 +13,7 @@ from pathlib import Path
 from typing import Any
 from unittest.mock import patch
 
+import numpy as np
 import torch
 from megatron.core.models.gpt.gpt_layer_specs import get_gpt_decoder_block_spec
 from tensordict import TensorDict
@@ -346,3 +348,84 @@ def lora_refusals(case: Case, directory: Path) -> dict[str, str]:
     said["dropout"] = construction_error(replace(case, lora=None), model=dropping)
     said["twice"] = construction_error(case, model=dropping)
     return said
+
+
+def save_megatron(case: Case, directory: Path, step: int) -> Outcome:
+    """Take a step, and write the model in Megatron-Core's format."""
+    with trainer(case) as strategy:
+        steps = take_steps(strategy, case, [case.batch(0)])
+        strategy.save_megatron(directory, step)
+        return outcome(strategy, case, steps)
+
+
+def begin_with_megatron(case: Case, folder: Path) -> Outcome:
+    """Load such a model, into a trainer of a model with other weights."""
+    with trainer(replace(case, megatron={**case.megatron, "load": str(folder)}), seed=99) as strategy:
+        return outcome(strategy, case, [])
+
+
+def stage_parameters(case: Case, folder: Path) -> dict[str, np.ndarray]:
+    """Load such a model, and return the parameters of this rank's stage under Megatron-Core's names."""
+    with trainer(replace(case, megatron={**case.megatron, "load": str(folder)}), seed=99) as strategy:
+        return {name: value.detach().numpy().copy() for name, value in strategy.stages[0].named_parameters()}
+
+
+def write_as_megatron(case: Case, folder: Path, vocabulary: int, dtype: torch.dtype) -> dict[str, np.ndarray]:
+    """Write a model with Megatron-Core alone: one process, random weights; return them as fp32.
+
+    Args:
+        case: Says the sizes of the model.
+        folder: A checkpoint; must be there.
+        vocabulary: With padding.
+        dtype: Of the weights.
+    """
+    from argparse import Namespace
+
+    from megatron.core import dist_checkpointing
+    from megatron.core import parallel_state as mpu
+    from megatron.core.models.gpt import GPTModel
+    from megatron.core.models.gpt.gpt_layer_specs import get_gpt_layer_local_spec
+    from megatron.core.tensor_parallel import model_parallel_cuda_manual_seed
+    from megatron.core.transformer import TransformerConfig
+
+    sizes = case.model().config
+    mpu.initialize_model_parallel()
+    try:
+        model_parallel_cuda_manual_seed(7)
+        config = TransformerConfig(
+            num_layers=sizes.num_hidden_layers,
+            hidden_size=sizes.hidden_size,
+            num_attention_heads=sizes.num_attention_heads,
+            num_query_groups=sizes.num_key_value_heads,
+            kv_channels=sizes.head_dim,
+            ffn_hidden_size=sizes.intermediate_size,
+            gated_linear_unit=True,
+            add_bias_linear=False,
+            normalization="RMSNorm",
+            qk_layernorm=True,
+            use_cpu_initialization=True,
+            params_dtype=dtype,
+        )
+        model = GPTModel(
+            config,
+            get_gpt_layer_local_spec(qk_layernorm=True, normalization="RMSNorm"),
+            vocab_size=vocabulary,
+            max_sequence_length=64,
+            position_embedding_type="rope",
+            share_embeddings_and_output_weights=False,
+        )
+        with torch.no_grad():
+            for parameter in model.parameters():
+                parameter.copy_(torch.randn(parameter.shape))
+        state = {"model": model.sharded_state_dict(), "iteration": 5, "args": Namespace(tensor_model_parallel_size=1)}
+        # Its writer starts processes, which those of a pool may not.
+        with patch.dict(multiprocessing.current_process()._config, daemon=False):
+            dist_checkpointing.save(state, str(folder))
+        return {name: value.detach().float().numpy().copy() for name, value in model.named_parameters()}
+    finally:
+        close_parallel()
+
+
+def load_error(case: Case, folder: Path) -> str:
+    """Return what is said of a folder that cannot be loaded."""
+    return error_of(lambda: begin_with_megatron(case, folder))

@@ -5,7 +5,13 @@ from __future__ import annotations
 from functools import partial
 from typing import Any, Final
 
-from roll.config.dialects.chatlearn.sections import REFERENCE, TRAINER, has_reference, shared_devices
+from roll.config.dialects.chatlearn.sections import (
+    REFERENCE,
+    TRAINER,
+    has_reference,
+    shared_devices,
+    trains_with_megatron,
+)
 from roll.config.dialects.checkpoints import model_row
 from roll.config.dialects.rows import Impossible, Look, Row, Sets, Unused, agreeing, choices, negated, no_effect, plain
 from roll.config.errors import FixableError
@@ -47,10 +53,13 @@ def _scoring_budget(value: Any, look: Look) -> Any:
 
 
 def _weights(value: Any, look: Look) -> Any:
-    """Take the weights of the sampler, which are in the format of the model hub, where Megatron has its own."""
+    """Take the model of the sampler, which is in the format of the model hub, where Megatron has weights of its own."""
     own = look("models.policy.load")
     if own in (None, value):
-        return value
+        return Sets({"pretrain": value})
+    if trains_with_megatron(look):
+        note = "weights come from it in Megatron-Core's format, all else from models.policy.load"
+        return Sets({"pretrain": own, "actor_train.strategy_args.strategy_config.load": value}, note=note)
     return Sets({"pretrain": own}, note="weights come from models.policy.load, in the Hugging Face format")
 
 
@@ -123,7 +132,12 @@ TRAINER_ROWS: Final = (
     Row(f"{TRAINER}.train_micro_batch_size", f"{_TRAIN}.per_device_train_batch_size"),
     Row(f"{TRAINER}.packing", "actor_train.use_sequence_packing", "needs `max_token_in_packing`", _packing),
     Row(f"{TRAINER}.max_token_in_packing", f"{_TRAIN}.max_tokens_per_microbatch", "where `packing` is true", _budget),
-    Row(f"{TRAINER}.load", "pretrain", "in the Hugging Face format", _weights),
+    Row(
+        f"{TRAINER}.load",
+        ("pretrain", "actor_train.strategy_args.strategy_config.load"),
+        "in the Hugging Face format; of Megatron, beside `policy.load`: in its own",
+        _weights,
+    ),
     Row(f"{TRAINER}.seed", "seed"),
     Row(f"{TRAINER}.max_prompt_tokens_length", "prompt_length", "", _longest_prompt),
     Row(f"{TRAINER}.max_response_tokens_length", "response_length", "", _longest),

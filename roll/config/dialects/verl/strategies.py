@@ -71,6 +71,23 @@ def _row(role: _Role, engine: str, key: str, option: str, convert: _Option | Non
     return Row(key, target, note or f"where {'Megatron' if engine == 'megatron' else 'FSDP'} holds it", converted)
 
 
+def _weights_of(section: str) -> _Option:
+    """Convert the checkpoint that a model begins with, which counts where it is switched on."""
+
+    def convert(value: Any, look: Look) -> Outcome:
+        used = look(f"{section}.use_dist_checkpointing") is True
+        return value if used else Unused(f"{section}.use_dist_checkpointing is not true")
+
+    return convert
+
+
+def _prefix(value: Any, look: Look) -> Outcome:
+    """Convert what stands before the names of weights in a checkpoint: nothing does, in Megatron-Core's own."""
+    if value == "":
+        return Unused()
+    return Impossible("weights are found under Megatron-Core's own names", "write the checkpoint without a prefix")
+
+
 def _offloads(role: _Role) -> _Option:
     """Convert one of the two switches that move a model to main memory: here there is one for both."""
 
@@ -215,9 +232,6 @@ _FILES: Final = (
     "use_mbridge",
     "vanilla_mbridge",
     "use_megatron_fsdp",
-    "use_dist_checkpointing",
-    "dist_checkpointing_path",
-    "dist_checkpointing_prefix",
     "load_weight",
     "override_mcore_model_config",
 )
@@ -292,6 +306,13 @@ def _megatron(role: _Role) -> tuple[Row, ...]:
         option("override_ddp_config.bucket_size", "ddp_bucket_size"),
         Row(f"{section}.dtype", f"{role.name}.model_args.dtype", "of the weights", _if_used(role)),
         Row(f"{section}.use_remove_padding", f"{role.name}.use_sequence_packing", "", _if_used(role)),
+        option("dist_checkpointing_path", "load", _weights_of(section)),
+        Row(
+            f"{section}.dist_checkpointing_prefix",
+            note="an empty one",
+            convert=_prefix,
+            agrees=f"{role.name}.strategy_args.strategy_config.load",
+        ),
     )
 
 
@@ -303,6 +324,7 @@ def _megatron_without_effect(role: _Role) -> tuple[Row, ...]:
             "models that share devices hand their memory over to each other",
             *under(section, "param_offload", "grad_offload", "optimizer_offload"),
         ),
+        *no_effect("`dist_checkpointing_path` says it", f"{section}.use_dist_checkpointing"),
         *no_effect("weights are read from and written to the files of the model hub", *under(section, *_FILES)),
         *no_effect("`seed` and `deterministic` hold for the whole run", f"{section}.seed"),
         *no_effect("what a role does follows from its name", f"{section}.forward_only"),

@@ -5,6 +5,7 @@ from __future__ import annotations
 try:
     from megatron.core import dist_checkpointing
     from megatron.core import parallel_state as mpu
+    from megatron.core.dist_checkpointing.core import CheckpointingException
     from megatron.core.dist_checkpointing.mapping import ShardedStateDict
     from megatron.core.dist_checkpointing.optimizer import (
         get_param_id_to_sharded_param_map,
@@ -49,6 +50,7 @@ except ImportError as error:
     ) from error
 
 __all__ = [
+    "CheckpointingException",
     "DistributedDataParallel",
     "DistributedDataParallelConfig",
     "DistributedOptimizer",

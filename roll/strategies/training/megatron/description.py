@@ -21,6 +21,7 @@ _describe: Final = partial(
     memory="roll.planning.trainers.megatron:states",
     smaller="roll.planning.trainers.megatron:smaller",
     has_own_layers=True,
+    own_weights="load",
 )
 
 MEGATRON_TRAIN: Final = _describe(
@@ -31,6 +32,7 @@ MEGATRON_TRAIN: Final = _describe(
     saves_reward_models=True,
     adapts=True,
     distils=True,
+    saves_megatron=True,
 )
 
 MEGATRON_INFER: Final = _describe(name="megatron_infer")

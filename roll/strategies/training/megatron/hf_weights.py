@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Iterable
+from functools import cached_property
 from pathlib import Path
 from typing import Final
 
@@ -29,14 +30,11 @@ class HfWeights:
     Args:
         source: A folder with ``config.json`` and safetensors files, or a loaded model, which may keep the experts of a
             layer in one tensor. Of adapters nothing is read.
-
-    Raises:
-        FileNotFoundError: The folder has no safetensors files.
     """
 
     def __init__(self, source: PreTrainedModel | str | Path) -> None:
         self._state: dict[str, Tensor] | None = None
-        self._files: dict[str, Path] = {}
+        self._folder = Path()
         self.generation_config: GenerationConfig | None = None
         self.config: PretrainedConfig
         if isinstance(source, PreTrainedModel):
@@ -45,11 +43,19 @@ class HfWeights:
             self._state = {base_name(name): tensor for name, tensor in state.items() if not is_adapter(name)}
             self.generation_config = getattr(source, "generation_config", None)
             return
-        folder = Path(source)
+        self._folder = folder = Path(source)
         self.config = AutoConfig.from_pretrained(folder)
         if (folder / "generation_config.json").is_file():
             self.generation_config = GenerationConfig.from_pretrained(folder)
-        self._files = _files(folder)
+
+    @cached_property
+    def _files(self) -> dict[str, Path]:
+        """The file of each weight of the folder.
+
+        Raises:
+            FileNotFoundError: The folder has no safetensors files.
+        """
+        return _files(self._folder)
 
     def __contains__(self, name: str) -> bool:
         """Return whether there is such a weight."""
@@ -60,6 +66,7 @@ class HfWeights:
 
         Raises:
             KeyError: There is no such weight.
+            FileNotFoundError: The folder has no safetensors files.
         """
         if self._state is None:
             if name not in self._files:

@@ -23,6 +23,11 @@ class MegatronOptions(ConfigModel):
         "decoder_last_pipeline_num_layers": "num_layers_in_last_pipeline_stage",
     }
 
+    load: str | None = Field(
+        None,
+        description="Checkpoint of Megatron-Core (`torch_dist`), or the folder of a run of Megatron, with the weights "
+        "to begin with; architecture and tokenizer are still those of `pretrain`.",
+    )
     tensor_model_parallel_size: Size = Field(1, description="Ranks that share every matrix.")
     pipeline_model_parallel_size: Size = Field(1, description="Ranks that share the layers, one stage after another.")
     virtual_pipeline_model_parallel_size: Size | None = Field(

@@ -27,6 +27,7 @@ from roll.strategies.training.megatron.core import (
 )
 from roll.strategies.training.megatron.hf_weights import HfWeights, HfWriter, torch_dtype_name
 from roll.strategies.training.megatron.lora import Adapt, Adapters, adapted_model
+from roll.strategies.training.megatron.megatron_format import load_model
 from roll.strategies.training.megatron.model import LayerSpec, Stage, build_stages, can_pack, transformer_engine_spec
 from roll.strategies.training.megatron.options import MegatronOptions
 from roll.strategies.training.megatron.parallel import Place, default_device, open_parallel
@@ -76,6 +77,7 @@ class MegatronScorer:
         RuntimeError: There is no process group, no CUDA device where one is needed, or the process divides its ranks
             in another way already.
         ValueError: The model cannot be converted or adapted, or sizes do not divide.
+        FixableError: The checkpoint of ``megatron.load`` cannot be had, or is of another model.
     """
 
     def __init__(
@@ -137,7 +139,10 @@ class MegatronScorer:
                 "Set moe_token_dispatcher_type to alltoall, or switch use_sequence_packing off."
             )
         self.weights = WeightMap(self.stages, weights.config)
-        self.weights.load(weights)
+        if self.megatron.load is None:
+            self.weights.load(weights)
+        else:
+            load_model(self.megatron.load, self.stages)
         adapted = adapted_model(model, weights.config, predicts, adapt, classifier)
         self._saved_as = weights.config
         if predicts == "values":

@@ -18,6 +18,7 @@ from roll.strategies.jobs import TrainOptions
 from roll.strategies.parking import Parking
 from roll.strategies.training.megatron import checkpoint
 from roll.strategies.training.megatron.lora import Adapt
+from roll.strategies.training.megatron.megatron_format import save_model
 from roll.strategies.training.megatron.model import LayerSpec, Stage
 from roll.strategies.training.megatron.optimizer import Stepper
 from roll.strategies.training.megatron.options import MegatronOptions
@@ -177,6 +178,17 @@ class MegatronTrainStrategy(ScoringTrainer):
         self._must_be_here()
         self.stepper.finish_gathering()
         self._scorer.save_hf(directory)
+
+    def save_megatron(self, directory: Path, step: int) -> None:
+        """Write the weights as Megatron-Core does, for a run of Megatron to begin with.
+
+        Args:
+            directory: Gets ``iter_<step>`` and the file that names it; all ranks must see it.
+            step: Of the training.
+        """
+        self._must_be_here()
+        self.stepper.finish_gathering()
+        save_model(directory, step, self.stages, self._scorer.megatron)
 
     def save_adapters(self, directory: Path) -> None:
         """Write the LoRA adapters in the format of peft; of several ranks the first one writes.
