@@ -29,6 +29,14 @@ def test_megatron_weights_of_chatlearn_stand_beside_the_model_of_its_sampler() -
     assert (strategy.strategy_name, strategy.strategy_config) == ("megatron_train", {"load": "mcore"})
     assert strategy.begins_with_own_weights
 
+    referring = {**models, "ref_policy": {"load": "mcore"}}
+    referring["policy_trainer"] = {"load": "mcore", "kl_coef": 0.1}
+    with_reference = translated({"runtime_args": {"train_backend": "megatron"}, "models": referring})
+    assert with_reference.data["reference"]["strategy_args"] == {
+        "strategy_name": "megatron_infer",
+        "strategy_config": {"load": "mcore"},
+    }
+
     of_fsdp = translated({"runtime_args": {"train_backend": "fsdp"}, "models": models})
     strategy = StrategyArgs.model_validate(of_fsdp.data["actor_train"]["strategy_args"])
     assert (of_fsdp.data["pretrain"], strategy.begins_with_own_weights) == ("hf", False)

@@ -79,8 +79,10 @@ def test_megatron_splits_the_model_over_two_ranks_of_ray(
 def test_a_run_begins_with_what_another_left_in_megatrons_format(tmp_path: Path) -> None:
     """Its engine too, from the first sample on, though it was started with the model of `pretrain`."""
     words = ["actor_train/strategy=megatron_train", "+actor_train.worker_cls=megatron_worker.MegatronOnProcessors"]
-    keys = {"actor_train.training_args.learning_rate": 1e-2, "old_log_probs": "recompute"}
-    first = train(tmp_path / "first", *words, **keys, **{"checkpoint_config.megatron_model": "last"})
+    keys: dict[str, object] = {"cluster": "ray", "actor_train.world_size": 2, "old_log_probs": "recompute"}
+    keys["actor_train.training_args.learning_rate"] = 1e-2
+    split = "actor_train.strategy_args.strategy_config.tensor_model_parallel_size=2"
+    first = train(tmp_path / "first", *words, split, **keys, **{"checkpoint_config.megatron_model": "last"})
     left = first / "checkpoints" / f"step={STEPS:06d}" / "megatron"
     load = {"+actor_train.strategy_args.strategy_config.load": str(left)}
     second = train(tmp_path / "second", *words, **keys, **load, save_steps=1)

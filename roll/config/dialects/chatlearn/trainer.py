@@ -64,8 +64,12 @@ def _weights(value: Any, look: Look) -> Any:
 
 
 def _first_weights(value: Any, look: Look) -> Any:
+    hub = look("models.policy.load")
+    if trains_with_megatron(look) and hub not in (None, value):
+        scores = {"reference.strategy_args.strategy_name": "megatron_infer"}
+        return _reference(Sets({"reference.strategy_args.strategy_config.load": value}, scores), look)
     own = look(f"{TRAINER}.load")
-    return _reference(Unused() if own == value else value, look)
+    return _reference(Unused() if own == value else Sets({"reference.model_args.model_name_or_path": value}), look)
 
 
 def _is_the_models(value: Any, look: Look) -> bool:
@@ -179,8 +183,8 @@ TRAINER_ROWS: Final = (
     Row(f"{REFERENCE}.generation_batch_size", "reference.infer_batch_size", "of the reference", _reference),
     Row(
         f"{REFERENCE}.load",
-        "reference.model_args.model_name_or_path",
-        "of the reference",
+        ("reference.model_args.model_name_or_path", "reference.strategy_args.strategy_config.load"),
+        "of the reference; of Megatron, beside `policy.load`: in its own format",
         _first_weights,
     ),
     Row(

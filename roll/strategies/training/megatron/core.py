@@ -5,8 +5,7 @@ from __future__ import annotations
 try:
     from megatron.core import dist_checkpointing
     from megatron.core import parallel_state as mpu
-    from megatron.core.dist_checkpointing.core import CheckpointingException
-    from megatron.core.dist_checkpointing.mapping import ShardedStateDict
+    from megatron.core.dist_checkpointing.mapping import ShardedStateDict, ShardedTensor
     from megatron.core.dist_checkpointing.optimizer import (
         get_param_id_to_sharded_param_map,
         make_sharded_optimizer_tensor,
@@ -50,7 +49,6 @@ except ImportError as error:
     ) from error
 
 __all__ = [
-    "CheckpointingException",
     "DistributedDataParallel",
     "DistributedDataParallelConfig",
     "DistributedOptimizer",
@@ -60,6 +58,7 @@ __all__ = [
     "OptimizerConfig",
     "PackedSeqParams",
     "ShardedStateDict",
+    "ShardedTensor",
     "TorchDistSaveShardedStrategy",
     "TransformerConfig",
     "_replace_state_dict_keys_with_sharded_keys",

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from argparse import Namespace
-from collections.abc import Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Any, Final
 
@@ -11,7 +11,7 @@ import torch.distributed as dist
 
 from roll.config.errors import FixableError
 from roll.strategies.training.megatron.checkpoint import DirectSave
-from roll.strategies.training.megatron.core import CheckpointingException, dist_checkpointing
+from roll.strategies.training.megatron.core import ShardedTensor, dist_checkpointing
 from roll.strategies.training.megatron.model import Stage
 from roll.strategies.training.megatron.options import MegatronOptions
 
@@ -39,14 +39,11 @@ def load_model(folder: str, stages: Sequence[Stage]) -> None:
     metadata = dist_checkpointing.load_content_metadata(str(checkpoint))
     stored = dist_checkpointing.load_tensors_metadata(str(checkpoint))
     wanted = {f"model{number}": _weights(stage, metadata, stored) for number, stage in enumerate(stages)}
-    fix = "name a checkpoint of the architecture that the model's config.json says."
-    absent = sorted({place.key for places in wanted.values() for place in places.values()} - stored.keys())
-    if absent:
-        raise FixableError(f"{checkpoint} is not of this model: it has no {absent[0]}.", fix)
-    try:
-        found = dist_checkpointing.load(wanted, str(checkpoint))
-    except CheckpointingException as error:
-        raise FixableError(f"{checkpoint} is not of this model: {error}.", fix) from error
+    for places in wanted.values():
+        if difference := next(_differences(places.values(), stored), None):
+            fix = "name a checkpoint of the architecture that the model's config.json says."
+            raise FixableError(f"{checkpoint} is not of this model: {difference}.", fix)
+    found = dist_checkpointing.load(wanted, str(checkpoint))
     for number, stage in enumerate(stages):
         stage.load_state_dict(found[f"model{number}"], strict=False)
 
@@ -108,6 +105,18 @@ def _weights(stage: Stage, metadata: dict[str, Any] | None, stored: dict[str, An
     if stage.predicts != "values":
         return places
     return {name: place for name, place in places.items() if not _is_head_elsewhere(name, place, stored)}
+
+
+def _differences(places: Iterable[Any], stored: dict[str, Any]) -> Iterator[str]:
+    """Yield how the weights of a checkpoint are not those of a model."""
+    for place in places:
+        there = stored.get(place.key)
+        if there is None:
+            yield f"it has no {place.key}"
+        elif isinstance(place, ShardedTensor) and not place.allow_shape_mismatch:
+            shapes = tuple(there.global_shape), tuple(place.global_shape)
+            if shapes[0] != shapes[1]:
+                yield f"its {place.key} is {shapes[0]}, and that of the model {shapes[1]}"
 
 
 def _is_head_elsewhere(name: str, place: Any, stored: dict[str, Any]) -> bool:
