@@ -28,10 +28,11 @@ class OperatorsConfig(ConfigModel):
     tasks: list[OperatorConfig] = Field(
         default_factory=list,
         description="On the rows of `actor_train.data_args`, once, before the first step: `filter`, `length`, "
-        "`deduplicate`, `rewrite`, `difficulty`, `curriculum`, or one of your own.",
+        "`deduplicate`, `rewrite`, `difficulty`, `curriculum`, `datasets`, `data_juicer`, or one of your own.",
     )
     experience: list[OperatorConfig] = Field(
         default_factory=list,
         description="On the groups of each step that were sampled, before they are learned from or kept: `score`, "
-        "`spread`, `success`, `tokens`, `deduplicate_groups`, `reward_shaping`, `human_review`, or one of your own.",
+        "`spread`, `success`, `tokens`, `deduplicate_groups`, `reward_shaping`, `data_juicer_groups`, `human_review`, "
+        "or one of your own.",
     )

@@ -45,7 +45,7 @@ def deduplicate(groups: Sequence[TrajectoryGroup]) -> list[TrajectoryGroup]:
     seen: set[object] = set()
     kept = []
     for group in groups:
-        members = _sound(group)
+        members = sound_members(group)
         began = members[0].initial_hash if members else group.group_id
         said = (group.tag, began, tuple(tuple(turn.response for turn in member.turns) for member in members))
         if said not in seen:
@@ -68,7 +68,7 @@ def shape_rewards(
     if shaped is None:
         raise ValueError(f"op must be one of {', '.join(_OPS)}, got {op!r}")
     for group in groups:
-        for member in _sound(group):
+        for member in sound_members(group):
             if member.turns and metric in member.metrics:
                 change_score(member, metric, shaped(member.score or 0.0, weight * member.metrics[metric]))
     return list(groups)
@@ -100,7 +100,7 @@ def human_review(
         raise ValueError(f"of must be one of {', '.join(MEASURES)}, got {of!r}")
     if not 0 < share <= 1:
         raise ValueError(f"share must be above 0 and at most 1, got {share}")
-    for group in _within([group for group in groups if _sound(group)], MEASURES[of], least, most):
+    for group in _within([group for group in groups if sound_members(group)], MEASURES[of], least, most):
         group.waits = group.waits or _drawn(group.group_id) < share
     return list(groups)
 
@@ -118,15 +118,16 @@ _OPS: Final[dict[str, Callable[[float, float], float]]] = {
 }
 
 
-def _sound(group: TrajectoryGroup) -> list[Trajectory]:
+def sound_members(group: TrajectoryGroup) -> list[Trajectory]:
+    """Return the members that did not break."""
     return [member for member in group.trajectories if not member.status.is_error]
 
 
 MEASURES: Final[Mapping[str, Callable[[TrajectoryGroup], float]]] = {
     "score": lambda group: fmean(group.scores),
     "spread": lambda group: max(group.scores) - min(group.scores),
-    "success": lambda group: fmean(member.success for member in _sound(group)),
-    "tokens": lambda group: fmean(member.completion_tokens for member in _sound(group)),
+    "success": lambda group: fmean(member.success for member in sound_members(group)),
+    "tokens": lambda group: fmean(member.completion_tokens for member in sound_members(group)),
 }
 """What a group with sound members is measured by."""
 
@@ -140,7 +141,7 @@ def _within(
     """Keep groups whose number is within bounds, and those without a sound member, which teach nothing anyway."""
 
     def fits(group: TrajectoryGroup) -> bool:
-        if not _sound(group):
+        if not sound_members(group):
             return True
         found = number(group)
         return (least is None or found >= least) and (most is None or found <= most)

@@ -61,6 +61,11 @@ def operator_of(name: str, options: Mapping[str, Any], on: On) -> Operator:
         raise ValueError(
             f"the operator {name!r} cannot be given {dict(options)}: {error}. Its options: {known}"
         ) from error
+    if found.check is not None:
+        try:
+            found.check(**options)
+        except ValueError as error:
+            raise ValueError(f"the operator {name!r} cannot be given {dict(options)}: {error}") from error
     return Operator(name, found.function, options)
 
 

@@ -33,10 +33,12 @@ class Registered:
     Attributes:
         function: Takes a list and its options, returns a list.
         on: What is in the list: rows of tasks, or groups of trajectories.
+        check: Takes the options, before anything is loaded, and raises ``ValueError`` where they cannot be.
     """
 
     function: Callable[..., Any]
     on: On
+    check: Callable[..., None] | None = None
 
 
 Function = TypeVar("Function", bound=Callable[..., Any])
@@ -49,6 +51,8 @@ OPERATORS: Final[Registry[Registered]] = Registry(
         "deduplicate": "roll.operators.tasks:DEDUPLICATE",
         "rewrite": "roll.operators.tasks:REWRITE",
         "curriculum": "roll.operators.tasks:CURRICULUM",
+        "datasets": "roll.operators.hugging_face:DATASETS",
+        "data_juicer": "roll.operators.data_juicer:DATA_JUICER",
         "difficulty": "roll.operators.difficulty:DIFFICULTY",
         "score": "roll.operators.experience:SCORE",
         "spread": "roll.operators.experience:SPREAD",
@@ -56,6 +60,7 @@ OPERATORS: Final[Registry[Registered]] = Registry(
         "tokens": "roll.operators.experience:TOKENS",
         "deduplicate_groups": "roll.operators.experience:DEDUPLICATE_GROUPS",
         "reward_shaping": "roll.operators.experience:REWARD_SHAPING",
+        "data_juicer_groups": "roll.operators.data_juicer:DATA_JUICER_GROUPS",
         "human_review": "roll.operators.experience:HUMAN_REVIEW",
     },
     advice="To add your own, decorate it with @register_operator({name!r}) and name its module in algorithm_modules.",

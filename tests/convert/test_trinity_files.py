@@ -102,6 +102,7 @@ def test_operators_and_selectors_become_those_that_there_are() -> None:
             "args": {"reward_shaping_configs": [{"stats_key": "quality", "op_type": "ADD"}]},
         },
     ]
+    operators.append({"name": "data_juicer", "args": {"operators": [{"alphanumeric_filter": {"min_ratio": 0.3}}]}})
     rows = [{"name": "text_length_filter", "args": {"min_len": 10}}, {"name": "llm_difficulty_score_filter"}]
     selector = {"selector_type": "difficulty_based", "feature_keys": ["rate"]}
     conversion = _converted(
@@ -114,12 +115,14 @@ def test_operators_and_selectors_become_those_that_there_are() -> None:
         "experience": [
             {"name": "score", "args": {"least": 0.1}},
             {"name": "reward_shaping", "args": {"metric": "quality", "op": "add", "weight": 1.0}},
+            {"name": "data_juicer_groups", "args": {"op": "alphanumeric_filter", "min_ratio": 0.3}},
         ],
-        "tasks": [{"name": "length", "args": {"column": "question", "least": 10}}],
+        "tasks": [
+            {"name": "length", "args": {"column": "question", "least": 10}},
+            {"name": "data_juicer", "args": {"op": "llm_difficulty_score_filter", "text_key": "question"}},
+        ],
     }
     assert conversion.native["actor_train"]["data_args"]["selector"] == "learning_progress"
-    key = next(each for each in conversion.keys if each.key == "data_processor.task_pipeline.operators")
-    assert "llm_difficulty_score_filter is left out" in key.why
 
 
 def test_two_programs_hand_weights_over_as_the_file_says() -> None:

@@ -19,7 +19,7 @@ _OF_TASKS: Final = {
     "text_length_filter": "length",
     "document_deduplicator": "deduplicate",
 }
-"""Operators of Data-Juicer, and ours that do the same to rows of tasks."""
+"""Operators of Data-Juicer, and ours that do the same to rows of tasks and need no package."""
 
 
 def _operators(value: Any) -> list[Mapping[str, Any]]:
@@ -67,11 +67,18 @@ def _of_a_group(name: str, args: Mapping[str, Any]) -> list[dict[str, Any]]:
             for each in args.get("reward_shaping_configs") or ()
             if isinstance(each, Mapping)
         ]
+    if name == "data_juicer":
+        return [
+            {"name": "data_juicer_groups", "args": {"op": op, **(options or {})}}
+            for each in args.get("operators") or ()
+            if isinstance(each, Mapping)
+            for op, options in each.items()
+        ]
     return []
 
 
 def _of_rows(value: Any, look: Look) -> Any:
-    """Convert the operators of Data-Juicer that there are on rows of tasks."""
+    """Convert the operators of Data-Juicer on rows of tasks: to ours that do the same, or to the adapter."""
     if not value:
         return Unused()
     column = look("buffer.explorer_input.taskset.format.prompt_key", "prompt")
@@ -86,15 +93,14 @@ def _of_rows(value: Any, look: Look) -> Any:
             )
         elif ours == "deduplicate":
             made.append({"name": ours, "args": {"columns": [column]}})
-        else:
+        elif name == _PREFERENCES:
             left.append(name)
-    if _PREFERENCES in left:
+        else:
+            made.append({"name": "data_juicer", "args": {"op": name, "text_key": column, **args}})
+    if left:
         nearest = "label answers chosen and rejected in roll view, and train on roll view RUN --export-preferences FILE"
         return Impossible("people compare answers in the review, and not in a program beside it", nearest)
-    if not made:
-        nearest = "operators: {tasks: [filter, length, deduplicate, difficulty, curriculum]}"
-        return Impossible(f"no operator on rows does {', '.join(left)}", nearest)
-    return Sets({"operators.tasks": made}, note=f"{', '.join(left)} is left out" if left else "")
+    return Sets({"operators.tasks": made})
 
 
 def _inputs(value: Any, look: Look) -> Any:
@@ -110,7 +116,7 @@ PIPELINE_ROWS: Final = (
     *no_effect(
         "trajectories are kept as parquet", *under(_EXPERIENCE, "save_input", "input_save_path", "inputs", "output")
     ),
-    Row(f"{_TASKS}.operators", "operators.tasks", "lengths and duplicates", _of_rows),
+    Row(f"{_TASKS}.operators", "operators.tasks", "others than lengths and duplicates need Data-Juicer", _of_rows),
     Row(f"{_TASKS}.inputs", f"{DATA}.file_name", "where the task set names no file", _inputs),
     *no_effect(
         "rows are changed as they are read, in one process, and no file is written",
