@@ -58,7 +58,7 @@ def keep_groups(
     members = [(group, member) for group in groups for member in sound_members(group)]
     rows = [TaskRow(place, member.group_id, _said(member)) for place, (_, member) in enumerate(members)]
     measured = through_dataset(rows, lambda dataset: operator.run(dataset, reduce=False))
-    left = through_dataset(measured, lambda dataset: dataset.filter(operator.process, batch_size=operator.batch_size))
+    left = through_dataset(measured, operator.run)  # what is measured is not measured again
     for row in measured:
         numbers = row.columns.get(_STATS) or {}
         found = {name: float(value) for name, value in numbers.items() if isinstance(value, int | float)}

@@ -39,7 +39,7 @@ def through_dataset(rows: Sequence[TaskRow], change: Callable[[datasets.Dataset]
         ) from error
     with _without_bars():
         after = change(before)
-    if not isinstance(after, datasets.Dataset) or _PLACE not in after.column_names:
+    if not isinstance(after, datasets.Dataset) or after.features.get(_PLACE) != before.features[_PLACE]:
         raise ValueError("it makes other rows of these; only what drops, changes or orders rows can be an operator")
     seen = before.to_list()
     return [_merged(rows[each[_PLACE]], seen[each[_PLACE]], each) for each in after.to_list()]
