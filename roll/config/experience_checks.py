@@ -118,12 +118,17 @@ def _store_problems(config: HasExperience, store: ExperienceConfig) -> Iterator[
     sync = store.sync
     if sync is None:
         return
-    if config.mode == "explore" and store.follow is None:
+    by_files = sync.method == "checkpoint"
+    if not by_files and config.mode != "both" and store.type != "ray":
+        message = "such weights travel inside a Ray cluster that both programs join, and their store is not in one."
+        fix = "set experience.type=ray and experience.name=my_store, or use method=checkpoint."
+        yield Problem("experience.sync.method", message, fix, sync.method)
+    if config.mode == "explore" and store.follow is None and by_files:
         message = "no run is named whose weights are taken."
         yield Problem("experience.follow", message, "name its output_dir: experience.follow=output/sokoban.")
     if sync.offset and sync.style != "fixed":
         yield Problem("experience.sync.offset", "only style: fixed has one.", "leave it out.", sync.offset)
-    if config.mode == "train" and sync.style == "fixed" and config.checkpoint_config.keep < sync.kept:
+    if by_files and config.mode == "train" and sync.style == "fixed" and config.checkpoint_config.keep < sync.kept:
         message = f"an explorer may be so far behind that it needs one of the newest {sync.kept} checkpoints."
         yield Problem("checkpoint_config.keep", message, f"set it to {sync.kept}.", config.checkpoint_config.keep)
 
@@ -226,4 +231,6 @@ def experience_cautions(config: HasExperience) -> Iterator[str]:
             "experience.train_batch_size": store.train_batch_size is not None,
         }
         reason = "nothing is learned (mode: explore)"
+        if store.follow is not None and store.sync is not None and store.sync.method != "checkpoint":
+            yield f"experience.follow has no effect: the store's name finds the weights (method: {store.sync.method})."
     yield from (f"{key} has no effect: {reason}." for key, was_set in unread.items() if was_set)

@@ -13,6 +13,12 @@ from roll.config.worker import NonNegative, Positive
 class SyncConfig(ConfigModel):
     """When a run that explores takes the weights of the run that learns; both have the same."""
 
+    method: Literal["checkpoint", "memory", "gloo", "nccl"] = Field(
+        "checkpoint",
+        description="How weights travel: `checkpoint`, through the folder of the run that learns; `memory`, through "
+        "Ray's object store; `gloo`, `nccl`, straight from the trainer to the engines. All but the first are for "
+        "programs that share a store of `type: ray`, and need no `follow`.",
+    )
     style: Literal["fixed", "dynamic_by_trainer", "dynamic_by_explorer"] = Field(
         "fixed",
         description="`fixed`: both every `interval` steps, each waits for the other; `dynamic_by_trainer`: the trainer "
@@ -27,5 +33,9 @@ class SyncConfig(ConfigModel):
 
     @property
     def kept(self) -> int:
-        """Checkpoints that must be there for an explorer that is as far behind as it may be."""
+        """Versions that must be there for an explorer that is as far behind as it may be."""
         return (self.offset + self.interval - 1) // self.interval + 2
+
+    def is_due(self, step: int) -> bool:
+        """Whether the trainer gives its weights to explorers after a step, asked or not."""
+        return self.style != "dynamic_by_explorer" and step % self.interval == 0

@@ -75,6 +75,7 @@ class PlayingRun(SampledRun[Config]):
 
     async def updated(self, step: int) -> None:
         """Let the policy join the leagues whose time it is."""
+        await super().updated(step)
         for league in self._leagues():
             await league.grow(step, self.core.trainer)
 

@@ -104,6 +104,12 @@ class RLPipeline(SampledRun[Config]):
         if not resumed:
             self.mode.begin()
         await super().ready(first if self.mode.learns else 0, resumed)
+        await self.mode.ready(first)
+
+    async def updated(self, step: int) -> None:
+        """Give others the new weights, where there are others."""
+        await super().updated(step)
+        await self.mode.updated(step)
 
     @asynccontextmanager
     async def working(self) -> AsyncIterator[None]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 from tensordict import TensorDict
@@ -39,6 +39,9 @@ from roll.workers.loading import load_role_model
 from roll.workers.memory import peak_memory
 from roll.workers.setup import Registered, set_up
 from roll.workers.weights import WeightLinks
+
+if TYPE_CHECKING:
+    from roll.workers.offered_weights import OfferedWeights, Offering
 
 HF = "hf"
 """Folder of a checkpoint with the model in Hugging Face format."""
@@ -87,6 +90,7 @@ class TrainWorker:
         self._checkpoints, self._last_step = config.checkpoint_config, config.max_steps
         sends = worker_context().rank == 0
         self._links = WeightLinks(self._strategy.named_parameters, sends, self._strategy.device)
+        self._offered: OfferedWeights | None = None
 
     def make_strategy(self, config: TrainerKeys, role: str) -> TrainStrategy:
         """Return the train strategy; for subclasses (``worker_cls``) that make it in another way."""
@@ -214,8 +218,20 @@ class TrainWorker:
         """Close a link."""
         self._links.close(link)
 
+    def offer_weights(self, offering: Offering, version: int) -> None:
+        """Offer the weights of now to engines of other programs."""
+        if self._offered is None:
+            # Here alone: it needs Ray, which is an extra.
+            from roll.workers.offered_weights import OfferedWeights
+
+            first = worker_context().rank == 0
+            self._offered = OfferedWeights(self._strategy.named_parameters, first, self._strategy.device)
+        self._offered.offer(offering, version)
+
     def close(self) -> None:
         """Close all links and leave the ranks."""
+        if self._offered is not None:
+            self._offered.close()
         self._links.close_all()
         leave_ranks()
 

@@ -42,6 +42,10 @@ def _state(conversion: Conversion, key: str) -> str:
     return next(each.state for each in conversion.keys if each.key == key)
 
 
+def _said(conversion: Conversion, key: str) -> str:
+    return next(each.why for each in conversion.keys if each.key == key)
+
+
 def test_trainer_and_engines_have_devices_of_their_own() -> None:
     conversion = _converted()
 
@@ -137,6 +141,24 @@ def test_two_programs_hand_weights_over_as_the_file_says() -> None:
     driven = _converted(mode="explore", synchronizer={"sync_style": "trainer_driven"})
     assert driven.native["experience"]["sync"] == {"style": "dynamic_by_trainer"}
     assert _state(conversion, "synchronizer.sync_method") == "translated"
+
+
+def test_two_programs_hand_weights_over_through_memory_where_their_store_is_in_the_cluster() -> None:
+    through = {"synchronizer": {"sync_method": "memory", "sync_interval": 2}}
+    explore, train = (_converted(mode=mode, **through) for mode in ("explore", "train"))
+    for conversion in (explore, train):
+        assert conversion.ok, conversion.problems
+        assert conversion.native["experience"] == {
+            "type": "ray",
+            "name": conversion.native["exp_name"],
+            "sync": {"method": "memory", "style": "fixed", "interval": 2},
+        }
+    filed = _converted(
+        mode="explore", **through, buffer={"trainer_input": {"experience_buffer": {"path": "output/store"}}}
+    )
+    assert filed.native["experience"]["follow"] and "method" not in filed.native["experience"]["sync"]
+    assert "hand weights over by checkpoints" in _said(filed, "synchronizer.sync_method")
+    assert "hand weights over by checkpoints" in _said(_converted(mode="explore"), "synchronizer.sync_method")
 
 
 def test_what_the_system_means_without_saying_it_is_written_and_said() -> None:

@@ -162,6 +162,9 @@ def test_the_method_follows_from_where_everybody_is() -> None:
     assert choose_backend(GPUS[0], GPUS[1:]) == "nccl"
     assert choose_backend(GPUS[0], [GPUS[0]]) == "gloo"
     assert choose_backend(here, GPUS[1:]) == "gloo"
+    assert choose_backend(GPUS[0], GPUS[1:], "gloo") == "gloo" and choose_backend(GPUS[0], GPUS[1:], "nccl") == "nccl"
+    with pytest.raises(ValueError, match="2 of 2 processes have one, 1 in all; use gloo"):
+        choose_backend(GPUS[0], [GPUS[0]], "nccl")
     with pytest.raises(ValueError, match="one process; use broadcast"):
         choose_method(here, [Place("a", 2)], "in_process")
     with pytest.raises(ValueError, match="weights are on the CPU; use broadcast"):

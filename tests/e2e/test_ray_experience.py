@@ -20,6 +20,7 @@ from tests import programs
 from tests.e2e import support
 from tests.e2e.ray_support import trained_on
 from tests.e2e.support import command, environment, same, train_state
+from tests.rings import exhaustive_but
 
 pytest.importorskip("ray")
 
@@ -86,6 +87,45 @@ def test_a_trainer_that_is_killed_and_an_explorer_find_one_store_by_its_name(
     assert [len(step) for step in groups] == [4] * 3 and len(set().union(*groups)) == 12
 
 
+SYNCED = {"max_steps": 6, "save_steps": 3, "eval_steps": 0, "checkpoint_config.keep": 9, "env_modules": "[sabotage]"}
+
+
+def sampled_with(folder: Path) -> list[int]:
+    """The version of the weights that each step of a trainer was sampled with; there is one for each."""
+    found = [
+        {version for member in trained_on(folder, step) for turn in member.turns for version in turn.policy_version}
+        for step in range(1, 7)
+    ]
+    assert all(len(versions) == 1 for versions in found), "the weights of a step are those of its beginning"
+    return [version for versions in found for version in versions]
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("method", exhaustive_but(["memory", "gloo"], "memory"))
+def test_weights_reach_an_explorer_without_a_disk_also_where_each_program_is_killed_and_continued(
+    method: str, cluster: dict[str, str], tmp_path: Path
+) -> None:
+    """The explorer comes first and waits; what is learned is what checkpoints would have made of it, bit for bit."""
+    sync = "style: fixed, interval: 2, offset: 1, timeout: 300"
+    shared = {**SYNCED, "experience.type": "ray", "experience.name": f"by_{method}"}
+    shared |= {"experience.sync": f"{{method: {method}, {sync}}}"}
+    explore = command(output_dir="explore", mode="explore", resume_from_checkpoint="true", **shared)
+    train = command(output_dir="train", mode="train", resume_from_checkpoint="true", **shared)
+    joined, train_killed = environment(**cluster), environment(**cluster, ROLL_TEST_KILL="update:8")
+    with (tmp_path / "log").open("w") as log:
+        with subprocess.Popen(explore, cwd=tmp_path, env=joined, stdout=log, stderr=log) as explorer:
+            with subprocess.Popen(train, cwd=tmp_path, env=train_killed, stdout=log, stderr=log) as trainer:
+                assert trainer.wait(240) == -signal.SIGKILL, (tmp_path / "log").read_text()
+            done = programs.run(train, tmp_path, joined, 240)
+            assert done.returncode == 0, done.stderr
+            assert explorer.wait(120) == 0, (tmp_path / "log").read_text()
+    assert sampled_with(tmp_path / "train") == [0, 0, 0, 2, 2, 4], "nothing of it depends on who is faster"
+    assert [path.name for path in sorted((tmp_path / "train" / "checkpoints").iterdir())] == [
+        "step=000003",
+        "step=000006",
+    ], "none is written for explorers"
+
+
 EXPLORE = {"mode": "explore", "experience__path": "x"}
 IN_RAY = {"mode": "train", "experience__type": "ray"}
 
@@ -98,6 +138,7 @@ IN_RAY = {"mode": "train", "experience__type": "ray"}
         ({**EXPLORE, "experience__name": "x"}, "only a store of type ray has one"),
         ({**EXPLORE, "experience__namespace": "x"}, "only a store of type ray has one"),
         ({**IN_RAY, "experience__name": "x", "experience__path": "'sqlite:///x'"}, "this is the address of a database"),
+        ({**EXPLORE, "experience__sync": "{method: memory}"}, "such weights travel inside a Ray cluster"),
     ],
 )
 def test_a_store_in_ray_that_contradicts_itself_is_refused(

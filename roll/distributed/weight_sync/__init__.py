@@ -1,6 +1,6 @@
 """New weights from a trainer to engines in other processes, or in the same one."""
 
-from roll.distributed.weight_sync.errors import WeightSyncError, WeightSyncTimeoutError
+from roll.distributed.weight_sync.errors import WeightsGoneError, WeightSyncError, WeightSyncTimeoutError
 from roll.distributed.weight_sync.manifest import Manifest, describe
 from roll.distributed.weight_sync.offer import WeightOffer
 from roll.distributed.weight_sync.receiver import TakesWeights, WeightReceiver, report_missing
@@ -18,6 +18,7 @@ __all__ = [
     "WeightSyncError",
     "WeightSyncSettings",
     "WeightSyncTimeoutError",
+    "WeightsGoneError",
     "choose_method",
     "describe",
     "report_missing",

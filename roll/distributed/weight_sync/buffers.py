@@ -95,6 +95,16 @@ def pack(
         raise ValueError(f"weight sync: the trainer now yields {extra[0]!r}, which it did not when it was described")
 
 
+def unpacked(manifest: Manifest, buckets: Iterable[torch.Tensor]) -> Iterator[tuple[str, torch.Tensor]]:
+    """Yield names and tensors, of any shape, from the bytes of all buckets, each ``[nbytes]``; aliases share memory."""
+    for bucket, flat in zip(manifest.buckets, buckets, strict=True):
+        for spec in bucket.specs:
+            tensor = view_of(spec, flat)
+            yield spec.name, tensor
+            for alias in spec.aliases:
+                yield alias, tensor
+
+
 def bytes_of(tensor: torch.Tensor, bucket: Bucket, device: torch.device) -> torch.Tensor | None:
     """Return the memory of ``tensor`` as the bytes of ``bucket``, if it holds nothing else and looks the same.
 

@@ -9,3 +9,7 @@ class WeightSyncError(RuntimeError):
 
 class WeightSyncTimeoutError(WeightSyncError):
     """Somebody did not answer in time; the message says who."""
+
+
+class WeightsGoneError(WeightSyncError):
+    """Another program does not have a version any more, or has ended: look again for what there is."""

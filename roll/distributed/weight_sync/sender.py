@@ -65,7 +65,7 @@ class WeightSender:
             raise ValueError("weight sync: there are no receivers; name the engines that get the weights")
         here, places = Place.here(device), list(receivers.values())
         method = choose_method(here, places, self._settings.method)
-        backend = choose_backend(here, places)
+        backend = choose_backend(here, places, self._settings.backend)
         host = self._settings.host or choose_host(here, places)
         self._sync = 0
         self._unusable: str | None = None

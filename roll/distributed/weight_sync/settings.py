@@ -25,6 +25,7 @@ class WeightSyncSettings:
         host: Address under which the engines reach the trainer. ``None``: the loopback if all are on its machine, else
             the address that the machine uses towards others.
         directory: Folder for ``method="checkpoint"``, seen by trainer and engines under the same path.
+        backend: Of a broadcast; ``None`` lets :func:`choose_backend` decide.
 
     Raises:
         ValueError: If a value is out of range or ``checkpoint`` has no directory.
@@ -34,6 +35,7 @@ class WeightSyncSettings:
     timeout: float = 600.0
     host: str | None = None
     directory: Path | None = None
+    backend: Backend | None = None
 
     def __post_init__(self) -> None:
         known = ("auto", *get_args(Method))
@@ -97,11 +99,21 @@ def choose_method(sender: Place, receivers: Sequence[Place], wanted: Method | Li
     return wanted
 
 
-def choose_backend(sender: Place, receivers: Sequence[Place]) -> Backend:
-    """Return ``nccl`` if each participant has a GPU of its own (NCCL allows one rank per GPU), else ``gloo``."""
+def choose_backend(sender: Place, receivers: Sequence[Place], wanted: Backend | None = None) -> Backend:
+    """Return ``nccl`` if each participant has a GPU of its own (NCCL allows one rank per GPU), else ``gloo``.
+
+    Raises:
+        ValueError: If ``wanted`` cannot work with these places.
+    """
     gpus = [(place.machine, place.gpu) for place in (sender, *receivers)]
     has_own = all(gpu is not None for _, gpu in gpus) and len(set(gpus)) == len(gpus)
-    return "nccl" if has_own else "gloo"
+    if wanted == "nccl" and not has_own:
+        raise ValueError(
+            "weight sync: nccl sends between GPUs of which each process has its own, and here "
+            f"{sum(gpu is not None for _, gpu in gpus)} of {len(gpus)} processes have one, "
+            f"{len({gpu for gpu in gpus if gpu[1] is not None})} in all; use gloo"
+        )
+    return wanted or ("nccl" if has_own else "gloo")
 
 
 def choose_host(sender: Place, receivers: Sequence[Place]) -> str:

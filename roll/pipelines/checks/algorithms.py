@@ -77,6 +77,7 @@ def algorithm_problems(config: RLConfig) -> Iterator[Problem]:
     yield from priority_problems(config.experience)
     if config.mode in ("explore", "train"):
         yield from cluster_problems(config.experience)
+        yield from _nccl_problems(config)
     yield from _unread_expert_problems(config)
     yield from _joining_problems(config)
     limit = config.response_limit
@@ -84,6 +85,17 @@ def algorithm_problems(config: RLConfig) -> Iterator[Problem]:
         message = f"a response has at most {limit} tokens."
         fix = f"use at most {limit}, or raise response_length."
         yield Problem("overlong_buffer.len", message, fix, config.overlong_buffer.len)
+
+
+def _nccl_problems(config: RLConfig) -> Iterator[Problem]:
+    """Yield weights that are to travel between GPUs where there are none."""
+    if config.experience is None or config.experience.sync is None or config.experience.sync.method != "nccl":
+        return
+    role = "actor_train" if config.mode == "train" else "actor_infer"
+    has_gpu = torch.cuda.is_available() if config.cluster == "local" else getattr(config, role).device_mapping
+    if not has_gpu:
+        message = f"nccl sends from GPU to GPU, and {role} has none."
+        yield Problem("experience.sync.method", message, "use gloo, or memory.", "nccl")
 
 
 def _choice_problems(

@@ -6,13 +6,18 @@ import asyncio
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 from roll.config.experience import ExperienceConfig
 from roll.experience.base import ExperienceStore, KeepsFiles
+from roll.pipelines.experience.exchanging import ExchangedVersions, exchange_of, weights_elsewhere, without_disk
 from roll.pipelines.experience.people import WaitingForPeople, review_metrics
-from roll.pipelines.experience.syncing import Synchronizer
+from roll.pipelines.experience.syncing import CheckpointVersions, Synchronizer
+from roll.runs.layout import CHECKPOINTS, folder_of
 from roll.trajectories.model import TrajectoryGroup, group_of_member
+
+if TYPE_CHECKING:
+    from roll.workers.weights_elsewhere import WeightsElsewhere
 
 _LOOK_EVERY: Final = 0.2
 """Seconds between two looks at whether a store has room."""
@@ -31,17 +36,29 @@ class Explorer:
         config: Its keys.
         per_step: Groups of a step.
         people: Says for whom it waits where groups wait for review.
+        sync_timeout: Seconds that the run that learns may take to send weights.
     """
 
     def __init__(
-        self, store: ExperienceStore, config: ExperienceConfig, per_step: int, people: WaitingForPeople
+        self,
+        store: ExperienceStore,
+        config: ExperienceConfig,
+        per_step: int,
+        people: WaitingForPeople,
+        sync_timeout: float,
     ) -> None:
         self._people = people
         self._store = store
         self._config = config
         self._most = None if config.ahead is None else config.ahead * per_step
-        follow = config.follow
-        self._synchronizer = None if follow is None else Synchronizer(config.sync, follow, config.writer)
+        self._synchronizer: Synchronizer | None = None
+        self._elsewhere: WeightsElsewhere | None = None
+        if without_disk(config):
+            exchange = exchange_of(config)
+            self._elsewhere = weights_elsewhere(config, exchange, sync_timeout)
+            self._synchronizer = Synchronizer(config.sync, ExchangedVersions(exchange, config.writer))
+        elif config.follow is not None:
+            self._synchronizer = Synchronizer(config.sync, CheckpointVersions(config.follow, config.writer))
 
     def keep(self, groups: Sequence[TrajectoryGroup], version: int, file: Path | None = None) -> dict[str, float]:
         """Put the groups of a step into the store; returns how many were new, and how many have not been learned from.
@@ -93,13 +110,19 @@ class Explorer:
                 self._people.look(counts, f"{counts.fresh + counts.waiting} groups lie in the store, which is enough")
             await asyncio.sleep(_LOOK_EVERY)
 
-    async def weights_for(self, step: int, version: int) -> tuple[int, Path] | None:
-        """Return the checkpoint that a step is to sample with, once it is there; ``None`` to go on with ``version``.
+    async def weights_for(self, step: int, version: int) -> tuple[int, Path | WeightsElsewhere] | None:
+        """Return the version that a step is to sample with, and its weights; ``None`` to go on with ``version``.
 
         Raises:
             RolloutError: It does not come in time.
         """
-        return None if self._synchronizer is None else await self._synchronizer.before(step, version)
+        found = None if self._synchronizer is None else await self._synchronizer.before(step, version)
+        if found is None:
+            return None
+        if self._elsewhere is not None:
+            return found, self._elsewhere
+        assert self._config.follow is not None, "nothing else is followed"
+        return found, folder_of(self._config.follow / CHECKPOINTS, found)
 
     def finish(self) -> None:
         """Nothing more will come."""

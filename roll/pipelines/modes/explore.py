@@ -26,7 +26,9 @@ class Explore(Mode):
         keys = self.config.experience
         assert keys is not None, "such a mode without a store is refused"
         store = opened_store(self.config)
-        self._explorer = Explorer(store, keys, self.config.groups_per_lease, people_of(self.config, self.run.progress))
+        people = people_of(self.config, self.run.progress)
+        timeout = self.config.weight_sync.timeout
+        self._explorer = Explorer(store, keys, self.config.groups_per_lease, people, timeout)
         return sampled()
 
     def version_before(self, step: int) -> int:
@@ -37,10 +39,14 @@ class Explore(Mode):
         """Wait until the store has room, and take the newest weights."""
         with self.run.progress.stage("wait"):
             await self._explorer.wait_for_room()
-            found = await self._explorer.weights_for(step, self.run.core.engines.version)
-        if found is not None:
-            await to_its_end(asyncio.create_task(take_weights(self.run, *found)))
-        return True
+        while True:
+            with self.run.progress.stage("wait"):
+                found = await self._explorer.weights_for(step, self.run.core.engines.version)
+            if found is None:
+                return True
+            taken = await to_its_end(asyncio.create_task(take_weights(self.run, *found)))
+            if taken or isinstance(found[1], Path):
+                return True  # of a checkpoint that was removed meanwhile there is a newer one, for the next step
 
     def pass_on(self, groups: Sequence[TrajectoryGroup], step: int, file: Path | None) -> dict[str, float]:
         """Put the groups into the store; the step is complete then."""

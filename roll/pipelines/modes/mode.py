@@ -44,6 +44,12 @@ class Mode:
     def begin(self) -> None:
         """Begin a run that is not resumed."""
 
+    async def ready(self, first: int) -> None:
+        """Go on behind step ``first``, whose weights everybody has."""
+
+    async def updated(self, step: int) -> None:
+        """Note that the weights of a step have been learned."""
+
     def version_before(self, step: int) -> int:
         """Return the version of the weights that a step begins with."""
         return step - 1

@@ -6,7 +6,7 @@ import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from contextlib import AbstractAsyncContextManager, asynccontextmanager, nullcontext, suppress
 from dataclasses import dataclass
-from typing import Any, Final
+from typing import Any, Final, Protocol
 
 import torch
 
@@ -24,6 +24,15 @@ WATCH_SECONDS: Final = 2.0
 
 EVERYBODY: Final = "all"
 """Name of the link to all engines."""
+
+
+class GivesWeights(Protocol):
+    """What engines get their weights from: the train ranks of this run, or the trainer of another one."""
+
+    async def all(self, method: str, *args: Any) -> list[Any]:
+        """Call ``open_weights``, ``send_weights`` or ``close_weights``; results in order of rank."""
+        ...
+
 
 OnRestart = Callable[[int], Awaitable[None]]
 
@@ -49,7 +58,7 @@ class EngineRole:
         self.engines = Engines(group.calls())
         self.restarts = 0
         self.version = 0
-        self._trainers = trainers
+        self._trainers: GivesWeights | None = trainers
         self._timeout = config.rpc_timeout
         sync = config.weight_sync
         self._options = _LinkOptions(
@@ -86,13 +95,23 @@ class EngineRole:
         Returns:
             Seconds and bytes (see :meth:`roll.distributed.weight_sync.WeightSender.send`).
         """
-        self.version = version
+        before, self.version = self.version, version
         try:
-            return await self._publish(version)
-        except (WorkerError, WeightSyncError):
-            # An engine died meanwhile. The others may or may not have the weights, so all get them once more.
-            await self.heal()
-            return await self._publish(version)
+            try:
+                return await self._publish(version)
+            except (WorkerError, WeightSyncError):
+                # An engine died meanwhile. The others may or may not have the weights, so all get them once more.
+                await self.heal()
+                return await self._publish(version)
+        except BaseException:
+            self.version = before
+            raise
+
+    async def take_from(self, source: GivesWeights) -> None:
+        """Have the weights from somewhere else from now on; the caller holds :attr:`weights_at_rest`."""
+        if source is not self._trainers:
+            await self._unlink()
+            self._trainers = source
 
     async def _publish(self, version: int) -> dict[str, float]:
         if EVERYBODY not in self._offers:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import torch
 from tensordict import TensorDict
@@ -15,6 +15,9 @@ from roll.distributed.sharding import Shard, shard, unshard
 from roll.strategies.base import Loss
 from roll.strategies.fingerprints import Fingerprints
 from roll.workers.train import DataPlace
+
+if TYPE_CHECKING:
+    from roll.workers.offered_weights import Offering
 
 R = TypeVar("R", bound="ModelRole")
 
@@ -104,6 +107,10 @@ class TrainRole(ModelRole):
         """
         found: list[Fingerprints] = await self.group.all("fingerprints", dtype)
         return next((one for one in found if one), {})
+
+    async def offer_weights(self, offering: Offering, version: int) -> None:
+        """Offer the weights of now to engines of other programs."""
+        await self.group.all("offer_weights", offering, version)
 
     async def save(self, directory: Path) -> None:
         """Write weights, optimiser, schedule and random state, and the model in Hugging Face format (``hf``)."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
+import torch
 
 from roll.algorithms.registry import ADVANTAGES, LOSSES, register_advantage, register_loss
 from roll.config import AgenticConfig, RLConfig, RLVRConfig
@@ -232,3 +233,15 @@ def test_keys_without_effect_depend_on_the_pipeline() -> None:
     for kind, expected in ((RLVRConfig, shared), (AgenticConfig, [*shared, "is_use_additional_prompts=True"])):
         named = [sentence.partition(" has no effect: ")[0] for sentence in keys_without_effect(kind(**given))]
         assert sorted(named) == sorted(expected)
+
+
+def test_weights_do_not_travel_between_gpus_that_are_not_there(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("RAY_ADDRESS", "127.0.0.1:6379")
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
+    store = {"type": "ray", "name": "shared", "sync": {"method": "nccl"}}
+    found = list(algorithm_problems(AgenticConfig(mode="train", experience=store)))
+    assert [(each.path, each.message, each.fix) for each in found] == [
+        ("experience.sync.method", "nccl sends from GPU to GPU, and actor_train has none.", "use gloo, or memory.")
+    ]
+    store["sync"] = {"method": "gloo"}
+    assert not list(algorithm_problems(AgenticConfig(mode="train", experience=store)))

@@ -31,6 +31,7 @@ from roll.config.dialects.trinity.sections import (
     first_of,
     only_sampling,
     samples,
+    through_memory,
 )
 from roll.config.errors import FixableError
 
@@ -169,8 +170,11 @@ def _method(value: Any, look: Look) -> Any:
     if not samples(look):
         return Unused("nothing is sampled")
     if _two_programs(look):
+        if through_memory(look):
+            fills = {"experience.type": "ray", "experience.name": look("name") or "experience"}
+            return Sets({f"{_SYNC}.method": "memory"}, fills, "both programs join one Ray cluster (RAY_ADDRESS)")
         agrees = value == "checkpoint"
-        return Unused("" if agrees else "two programs hand weights over by checkpoints: experience.follow")
+        return Unused("" if agrees else "these two programs hand weights over by checkpoints: experience.follow")
     if value == "checkpoint":
         return Unused("weights are handed over by the strategy")
     return Sets({"weight_sync.method": _METHODS[value]})
@@ -314,7 +318,7 @@ EXPLORER_ROWS: Final = (
     Row(
         "synchronizer.sync_method",
         _METHOD,
-        "`nccl`, `memory`; of two programs: `checkpoint`",
+        f"`nccl`, `memory`; of two programs: `checkpoint`, or `{_SYNC}.method: memory`",
         _method,
         agrees="experience.follow",
     ),

@@ -20,7 +20,15 @@ from roll.config.dialects.rows import (
 )
 from roll.config.dialects.trinity.pipelines import PIPELINE_ROWS
 from roll.config.dialects.trinity.rewards import JUDGE, asks_a_judge
-from roll.config.dialects.trinity.sections import ALGO, ROLLOUT, STORE, distils, first_of, samples
+from roll.config.dialects.trinity.sections import (
+    ALGO,
+    ROLLOUT,
+    STORE,
+    distils,
+    first_of,
+    samples,
+    through_memory,
+)
 from roll.config.errors import FixableError
 
 _SECRET: Final = "api_key"
@@ -67,6 +75,8 @@ def _mode(value: Any, look: Look) -> Any:
     if look.kind_has("recorded"):
         return Unused()
     if value not in ("explore", "train"):
+        return value
+    if through_memory(look):
         return value
     fills = {} if look(f"{STORE}.path") is not None else {"experience.path": "output/experience"}
     if value == "explore":

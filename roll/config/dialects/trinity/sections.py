@@ -57,6 +57,12 @@ def samples(look: Look) -> bool:
     return look.kind_has("rollout_batch_size")
 
 
+def through_memory(look: Look) -> bool:
+    """Tell whether two programs hand weights over through memory, with a store in their cluster between them."""
+    in_cluster = look("mode") in ("explore", "train") and look(f"{STORE}.path") is None
+    return in_cluster and look("synchronizer.sync_method") == "memory"
+
+
 def only_sampling(value: Any, look: Look) -> Any:
     """Convert a key that has a meaning only where the policy samples."""
     return value if samples(look) else Unused("nothing is sampled")
