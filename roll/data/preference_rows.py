@@ -10,13 +10,16 @@ from typing import Any, Final
 from roll.config.errors import FixableError
 from roll.config.pair_keys import PairKeys
 from roll.data.errors import DataError
-from roll.data.rows import find_column
+from roll.data.rows import TOKENS, find_column
 from roll.data.supervised_rows import (
+    LABELS,
     Conversation,
     Message,
+    Tokens,
     read_messages,
     read_said,
     read_text,
+    read_tokens,
     read_tools,
     system_message,
 )
@@ -41,8 +44,8 @@ class PlainAnswer:
     text: str
 
 
-Answer = Conversation | PlainAnswer
-"""What was asked and answered, with the messages of the answer marked."""
+Answer = Conversation | PlainAnswer | Tokens
+"""What was asked and answered, with the messages or tokens of the answer marked."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,7 +73,11 @@ class Judged:
 
 @dataclass(frozen=True, slots=True)
 class PreferenceColumns:
-    """Which columns of a file hold what: ``chosen`` and ``rejected``, or ``completion`` and ``label``."""
+    """Which columns of a file hold what: ``chosen`` and ``rejected``, or ``completion`` and ``label``.
+
+    Attributes:
+        tokens: Whether ``chosen`` and ``rejected`` are token ids, with labels beside them.
+    """
 
     prompt: str | None = None
     chosen: str | None = None
@@ -80,6 +87,7 @@ class PreferenceColumns:
     margin: str | None = None
     system: str | None = None
     tools: str | None = None
+    tokens: bool = False
 
     @classmethod
     def of(cls, keys: PairKeys, columns: Iterable[str], file: str) -> PreferenceColumns:
@@ -96,6 +104,8 @@ class PreferenceColumns:
         if found["chosen"] is not None and found["rejected"] is not None:
             margin = found["margin"] if keys.takes_margins else None
             return cls(chosen=found["chosen"], rejected=found["rejected"], margin=margin, **more)
+        if all(f"{which}_{column}" in names for which in ("chosen", "rejected") for column in (TOKENS, LABELS)):
+            return cls(chosen=f"chosen_{TOKENS}", rejected=f"rejected_{TOKENS}", tokens=True)
         there = ", ".join(names) or "(none)"
         if keys.takes_judged:
             fix = "name the columns: prompt_key, completion_key and label_key; or chosen_key and rejected_key."
@@ -132,6 +142,8 @@ class PreferenceReader:
         chosen, rejected = row.get(better), row.get(worse)
         if chosen == rejected:
             raise FixableError(f"{better!r} and {worse!r} are the same.", "take the row out.")
+        if columns.tokens:
+            return Pair(read_tokens(row, better, f"chosen_{LABELS}"), read_tokens(row, worse, f"rejected_{LABELS}"))
         prompt = None if columns.prompt is None else row.get(columns.prompt)
         if isinstance(chosen, str) and isinstance(rejected, str) and prompt is None:
             return Pair(PlainAnswer(read_text(row, better)), PlainAnswer(read_text(row, worse)))

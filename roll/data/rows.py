@@ -6,7 +6,7 @@ import json
 import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Final
+from typing import Any, Final, TypeGuard
 
 from roll.config.errors import FixableError, choose_from
 from roll.config.worker import DataArgs
@@ -170,7 +170,7 @@ def _content_column(args: DataArgs, columns: Sequence[str], file: str) -> tuple[
     return found[0], found[0] == "messages"
 
 
-def _is_token_ids(content: Any) -> bool:
+def _is_token_ids(content: Any) -> TypeGuard[list[int]]:
     return isinstance(content, list) and bool(content) and all(type(item) is int for item in content)
 
 

@@ -144,7 +144,7 @@ class DemonstrationReader:
         """
         columns = self._columns
         if columns.tokens is not None:
-            return _tokens(row, columns.tokens, columns.mask)
+            return read_tokens(row, columns.tokens, columns.mask)
         if columns.text is not None:
             return PlainText(read_text(row, columns.text))
         if columns.messages is not None:
@@ -301,19 +301,25 @@ def read_tools(row: Mapping[str, Any], column: str | None) -> list[Any] | None:
     return content
 
 
-def _tokens(row: Mapping[str, Any], ids_column: str, mask_column: str | None) -> Tokens:
+def read_tokens(row: Mapping[str, Any], ids_column: str, mask_column: str | None) -> Tokens:
+    """Return the tokens of a row, and which are imitated: those that a mask or labels say, else all.
+
+    Raises:
+        FixableError: The columns hold something else.
+    """
     ids = row.get(ids_column)
     mask = row.get(mask_column) if mask_column is not None else [1] * len(ids or ())
     if not _whole_numbers(ids) or not _whole_numbers(mask) or len(ids) != len(mask):  # type: ignore[arg-type]
         what = f"{ids_column!r} and {mask_column!r} must be lists of whole numbers, as long as each other."
         raise FixableError(what, "write both, a number per token.")
-    if mask_column == LABELS:
-        mask = [label != _IGNORED for label in mask or ()]
-        if any(flag and label != token for token, label, flag in zip(ids, row[LABELS], mask, strict=True)):  # type: ignore[arg-type]
-            what = f"{LABELS!r} are not the tokens of {ids_column!r} that are imitated."
+    ids, mask = list(ids or ()), list(mask or ())
+    if mask_column is not None and mask_column.endswith(LABELS):
+        labels, mask = mask, [label != _IGNORED for label in mask]
+        if any(flag and label != token for token, label, flag in zip(ids, labels, mask, strict=True)):
+            what = f"{mask_column!r} are not the tokens of {ids_column!r} that are imitated."
             raise FixableError(what, f"write the token itself for each, or {_IGNORED} where it is not imitated.")
-    trained = [bool(flag) for flag in mask or ()]
-    return Tokens(list(ids or ()), [False, *trained[1:]], _first_answer(row.get(_CHATS[0])))
+    trained = [bool(flag) for flag in mask]
+    return Tokens(ids, [False, *trained[1:]], _first_answer(row.get(_CHATS[0])))
 
 
 def _first_answer(messages: Any) -> str | None:

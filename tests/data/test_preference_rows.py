@@ -101,3 +101,12 @@ def _rows() -> dict:
 def test_a_row_that_cannot_be_used_is_named_with_its_line(text: Text, tmp_path: Path, row: dict, said: str) -> None:
     with pytest.raises(ConfigError, match=said):
         compared(text, tmp_path, row)
+
+
+def test_a_pair_may_be_tokens_with_labels(text: Text, tmp_path: Path) -> None:
+    def labelled(which: str, answer: str) -> dict[str, list[int]]:
+        asked, answered = ([*text.tokenizer.encode(one, add_special_tokens=False)] for one in ("1 + 1 = ?", answer))
+        return {f"{which}_input_ids": asked + answered, f"{which}_labels": [-100] * len(asked) + answered}
+
+    ((better, worse),) = compared(text, tmp_path, {**labelled("chosen", "2"), **labelled("rejected", "3")})
+    assert (better, worse) == (("1 + 1 = ?", "2"), ("1 + 1 = ?", "3"))

@@ -11,9 +11,10 @@ from tensordict import TensorDict
 from roll.config import ConfigError, Problem
 from roll.config.pair_keys import PairKeys
 from roll.config.worker import DataArgs
-from roll.data.preference_rows import Judged, Pair, PlainAnswer
+from roll.data.preference_rows import Answer, Judged, Pair, PlainAnswer
 from roll.data.preferences import PreferenceTable, load_preferences, mismatched
-from roll.data.supervised_rows import Conversation
+from roll.data.supervised_rows import Tokens
+from roll.pipelines.sampling.demonstrations import encode as encode_demonstration
 from roll.pipelines.sampling.demonstrations import rows_batch, to_batch
 from roll.rendering import ChatRenderer, ConversationError
 from roll.rendering.supervised import TokenSequence, encode_conversation, encode_text
@@ -38,7 +39,10 @@ def encode(text: Text, row: Pair | Judged) -> list[TokenSequence]:
     return [_encode_one(text, row.chosen), _encode_one(text, row.rejected)]
 
 
-def _encode_one(text: Text, answer: Conversation | PlainAnswer) -> TokenSequence:
+def _encode_one(text: Text, answer: Answer) -> TokenSequence:
+    if isinstance(answer, Tokens):
+        (tokens,) = encode_demonstration(text, answer)
+        return tokens
     if isinstance(answer, PlainAnswer):
         return encode_text(text.tokenizer, answer.text)
     assert isinstance(text.renderer, ChatRenderer)  # a policy that is trained has tokens

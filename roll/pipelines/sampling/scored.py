@@ -10,11 +10,12 @@ from tensordict import TensorDict
 
 from roll.config.reward_model import RewardModelConfig
 from roll.config.worker import DataArgs
-from roll.data.preference_rows import Judged, Pair, PlainAnswer
+from roll.data.preference_rows import Answer, Judged, Pair, PlainAnswer
 from roll.data.preferences import PreferenceTable
 from roll.data.step_rows import LabelledSteps
 from roll.data.steps import StepTable, load_steps
-from roll.data.supervised_rows import Conversation
+from roll.data.supervised_rows import Tokens
+from roll.pipelines.sampling.demonstrations import encode as encode_demonstration
 from roll.pipelines.sampling.demonstrations import rows_batch
 from roll.pipelines.sampling.preferences import preference_batch
 from roll.rendering import ChatRenderer
@@ -36,7 +37,10 @@ def encode_pair(text: Text, row: Pair | Judged) -> list[TokenSequence]:
     return [scored_at_end(_whole(text, answer), _appended(text)) for answer in (row.chosen, row.rejected)]
 
 
-def _whole(text: Text, answer: Conversation | PlainAnswer) -> list[int]:
+def _whole(text: Text, answer: Answer) -> list[int]:
+    if isinstance(answer, Tokens):
+        (tokens,) = encode_demonstration(text, answer)
+        return tokens.token_ids
     if isinstance(answer, PlainAnswer):
         return encode_text(text.tokenizer, answer.text).token_ids
     return whole_conversation(_renderer(text), answer.messages, answer.tools)
