@@ -127,7 +127,7 @@ def _fold_strategy(folding: Folding, role: str, worker: WorkerConfig) -> None:
         folding.changes[f"{path}.strategy_config"] = None
         folding.notes.append(f"{role}: {about.name} {why}, so {instead} stands in for it.")
         return
-    dropped = [key for key in _DEVICE_OPTIONS if key in options]
+    dropped: list[str] = [key for key in _DEVICE_OPTIONS if key in options]
     if dropped:
         folding.notes.append(f"{role}: without {', '.join(dropped)}, which are about devices.")
     if worker.strategy_args.begins_with_own_weights:
