@@ -73,11 +73,7 @@ class Judged:
 
 @dataclass(frozen=True, slots=True)
 class PreferenceColumns:
-    """Which columns of a file hold what: ``chosen`` and ``rejected``, or ``completion`` and ``label``.
-
-    Attributes:
-        tokens: Whether ``chosen`` and ``rejected`` are token ids, with labels beside them.
-    """
+    """Which columns of a file hold what: ``chosen`` and ``rejected``, or ``completion`` and ``label``."""
 
     prompt: str | None = None
     chosen: str | None = None
@@ -87,7 +83,11 @@ class PreferenceColumns:
     margin: str | None = None
     system: str | None = None
     tools: str | None = None
-    tokens: bool = False
+
+    @property
+    def tokens(self) -> bool:
+        """Whether ``chosen`` and ``rejected`` are token ids, with labels beside them."""
+        return (self.chosen, self.rejected) == (f"chosen_{TOKENS}", f"rejected_{TOKENS}")
 
     @classmethod
     def of(cls, keys: PairKeys, columns: Iterable[str], file: str) -> PreferenceColumns:
@@ -105,7 +105,7 @@ class PreferenceColumns:
             margin = found["margin"] if keys.takes_margins else None
             return cls(chosen=found["chosen"], rejected=found["rejected"], margin=margin, **more)
         if all(f"{which}_{column}" in names for which in ("chosen", "rejected") for column in (TOKENS, LABELS)):
-            return cls(chosen=f"chosen_{TOKENS}", rejected=f"rejected_{TOKENS}", tokens=True)
+            return cls(chosen=f"chosen_{TOKENS}", rejected=f"rejected_{TOKENS}")
         there = ", ".join(names) or "(none)"
         if keys.takes_judged:
             fix = "name the columns: prompt_key, completion_key and label_key; or chosen_key and rejected_key."
