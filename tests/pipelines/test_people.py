@@ -89,7 +89,7 @@ def test_a_step_that_lacks_what_people_rejected_says_so(tmp_path: Path) -> None:
 def test_an_explorer_fills_the_store_no_further_while_its_groups_wait(tmp_path: Path) -> None:
     said = list[str]()
     store, config = FolderStore(tmp_path, Reader()), ExperienceConfig(ahead=1)
-    explorer = Explorer(store, config, 2, WaitingForPeople(None, "roll view there", said.append))
+    explorer = Explorer(store, config, 2, WaitingForPeople(None, "roll view there", said.append), 60)
     explorer.keep([group("one", waits=True), group("two", waits=False)], 0)
 
     async def decide() -> None:
