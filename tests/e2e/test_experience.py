@@ -13,7 +13,9 @@ import pytest
 
 from roll.config import ConfigError, RunError
 from roll.experience.base import StoreCounts
+from roll.experience.errors import ReviewError
 from roll.experience.folder import FolderStore
+from roll.experience.opened import open_place
 from roll.experience.reviewing import Decision
 from roll.pipelines.agentic import run_agentic
 from roll.pipelines.rlvr import run_rlvr
@@ -257,6 +259,35 @@ def test_a_learner_that_is_killed_goes_on_with_the_same_groups(mode: str, tmp_pa
     done = start(words("killed"), tmp_path)
     assert done.returncode == 0, done.stderr
     assert same(train_state(tmp_path / "killed", 2), train_state(tmp_path / "whole", 2))
+
+
+@pytest.mark.exhaustive
+@pytest.mark.parametrize("kind", ["folder", "sql"])
+def test_what_people_decided_is_learned_once_by_a_trainer_that_is_killed_before_its_checkpoint(
+    kind: str, tmp_path: Path
+) -> None:
+    """A trainer that is killed with decided groups in its hands ends as one that was not, and asks nobody again."""
+    place = tmp_path / "store" if kind == "folder" else f"sqlite:///{tmp_path / 'store.sqlite'}"
+    run("agentic", tmp_path / "explore", mode="explore", experience__path=place, **REVIEWED)
+    store = open_place(place, patience=10)
+    waiting = [each.group_id for each in store.waiting()]
+    for number, name in enumerate(waiting):
+        store.decide(name, Decision.read("approve" if number % 2 else "5.25"))
+    keys = {**STEPS, "mode": "train", "experience.path": place, "save_steps": 2}
+    keys |= {"env_modules": "[sabotage]", "resume_from_checkpoint": "true"}
+    killed = start(command(output_dir="killed", **keys), tmp_path, ROLL_TEST_KILL="update:2")
+    assert killed.returncode == -signal.SIGKILL, killed.stderr
+    with pytest.raises(ReviewError, match="given out"):
+        store.decide(waiting[0], Decision.read("reject"))
+    for name, reader in (("killed", "train"), ("whole", "another")):
+        done = start(command(output_dir=name, **keys, **{"experience.reader": reader}), tmp_path)
+        assert done.returncode == 0, done.stderr
+    assert same(train_state(tmp_path / "killed", 2), train_state(tmp_path / "whole", 2))
+    learned = [member for step in (1, 2) for member in trained_on(tmp_path / "killed", step)]
+    assert len({(member.group_id, member.episode) for member in learned}) == len(learned)
+    scored = {name for number, name in enumerate(waiting) if number % 2 == 0}
+    assert {member.group_id for member in learned if member.score == 5.25} == scored
+    store.close()
 
 
 @pytest.mark.exhaustive

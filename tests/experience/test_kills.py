@@ -11,15 +11,17 @@ import subprocess
 import sys
 import time
 from collections import Counter
+from contextlib import nullcontext
 from pathlib import Path
 
 import pytest
 from experience_support import make_group
-from killed_programs import PER_CALL, READERS, opened
+from killed_programs import PER_CALL, READERS, decision_of, number_of, opened, waits
 from postgres import Server, needs_postgres
 from ray_session import Session
 
-from roll.experience.base import Reader
+from roll.experience.base import Reader, StoreCounts
+from roll.experience.errors import ReviewError
 from roll.experience.folder import FolderStore
 from roll.experience.memory import MemoryStore
 
@@ -168,6 +170,46 @@ def test_many_programs_open_an_empty_store_at_once(tmp_path: Path) -> None:
     for program in (*explorers, trainer):
         assert program._process is not None and program._process.wait(timeout=120) == 0
     assert sorted(trainer.trained) == list(range(30)) == sorted(groups_of(tmp_path))
+
+
+@pytest.mark.parametrize(
+    ("kind", "times"),
+    [("folder", 1), *(pytest.param(kind, 4, marks=pytest.mark.exhaustive) for kind in ("folder", "sqlite"))],
+)
+def test_a_decision_holds_exactly_once_whatever_is_killed_between_it_and_training(
+    kind: str, times: int, tmp_path: Path
+) -> None:
+    draw, last = random.Random(11), 180
+    store = f"sqlite:///{tmp_path / 'store.sqlite'}" if kind == "sqlite" else str(tmp_path / "store")
+    explorer = Program("explore", tmp_path, "explorer", last, "reviewed", store=store)
+    person = Program("decide", tmp_path, "person", "reviewed", store=store)
+    trainer = Program("train", tmp_path, "trainer", "once", 4, "reviewed", store=store)
+    programs = [explorer, person, trainer]
+    for _ in range(times):
+        for program in programs:
+            program.start()
+        for program in programs:
+            program.wait_for_more()
+        for program in draw.sample(programs, 3):
+            time.sleep(draw.uniform(0, 0.05))
+            program.kill()
+        looks = opened(store, Reader("looks"))
+        still = {number_of(each.group_id) for each in looks.waiting()}
+        looks.close()
+        assert not still & {int(line) for line in person.said if line != "done"}, "what was said to be decided is"
+    for program in programs:
+        program.finish()
+    learned = [number for number in range(last) if not waits(number) or decision_of(number).verdict == "approve"]
+    assert sorted(trainer.trained) == learned, (
+        "each once that was approved, or did not wait, and none that was rejected"
+    )
+    assert trainer.kills
+    looks = opened(store, Reader("once"))
+    assert looks.counts() == StoreCounts(last, 0, 0, 0, len(learned), 0, waiting=0, rejected=last - len(learned))
+    for number in (0, 3, 6):
+        with pytest.raises(ReviewError, match="given out") if number else nullcontext():
+            looks.decide(make_group(number).group_id, decision_of(number))
+    looks.close()
 
 
 @pytest.mark.exhaustive

@@ -69,8 +69,10 @@ def test_a_store_of_version_2_is_brought_up_to_date_with_all_that_it_has(old: st
     again.close()
 
 
-def test_of_many_that_open_it_at_once_one_brings_it_up_to_date(old: str) -> None:
+def test_of_many_that_open_it_at_once_one_brings_it_up_to_date(old: str, monkeypatch: pytest.MonkeyPatch) -> None:
     failures, begin = list[BaseException](), threading.Barrier(6)
+    slowly = ("select pg_sleep(0.3)", *sql.UPGRADES[2])
+    monkeypatch.setattr(sql, "UPGRADES", {2: slowly})
 
     def open_it() -> None:
         try:
