@@ -38,15 +38,21 @@ def test_rows_are_filtered_once_and_the_run_says_how_many(tmp_path: Path, capfd:
         values = [(number, f"{number} + 1 =", str(number + 1), "math_rule") for number in range(9)]
         connection.executemany("insert into sums values (?, ?, ?, ?)", values[::-1])
     connection.close()
-    operators = [{"name": "filter", "args": {"column": "number", "least": 3}}]
+    (tmp_path / "mine.py").write_text("def is_not(row, number):\n    return row['number'] != number\n")
+    mine = {"function": f"{tmp_path / 'mine.py'}:is_not", "fn_kwargs": {"number": 8}}
+    operators = [
+        {"name": "filter", "args": {"column": "number", "least": 3}},
+        {"name": "datasets", "args": {"method": "filter", **mine}},
+    ]
     config = rlvr_support.small_config(
         tmp_path / "out", **STEPS, progress="lines", operators__tasks=operators, dynamic_sampling__enable=False,
         actor_train__data_args__file_name=f"sqlite:///{database}#sums",
     )  # fmt: skip
     run_rlvr(config)
-    assert "operator filter: dropped 3 of 9" in "".join(capfd.readouterr())
+    said = "".join(capfd.readouterr())
+    assert "operator filter: dropped 3 of 9" in said and "operator datasets: dropped 1 of 6" in said
     keys = {member.initial_hash for step in (1, 2) for member in trained_on(tmp_path / "out", step)}
-    assert keys <= {f"sums:{place}" for place in range(4, 10)}, "their places are those in the table"
+    assert keys <= {f"sums:{place}" for place in range(4, 9)}, "their places are those in the table"
 
 
 @pytest.mark.exhaustive
@@ -56,6 +62,7 @@ def test_rows_are_filtered_once_and_the_run_says_how_many(tmp_path: Path, capfd:
         ("[curriculumm]", "unknown operator 'curriculumm'"),
         ("[{name: filter, args: {colum: x}}]", "cannot be given"),
         ("[success]", "works on experience, not on tasks"),
+        ("[{name: datasets, args: {method: filter}}]", "needs a function"),
     ],
 )
 def test_an_operator_that_cannot_be_is_refused_before_a_model_loads(tmp_path: Path, written: str, message: str) -> None:
