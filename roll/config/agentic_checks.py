@@ -87,8 +87,15 @@ def _curriculum_problems(key: str, manager: EnvManagerConfig) -> Iterator[Proble
     if key == "val_env_manager" and manager.curriculum is not None:
         fix = "leave it out; name the tags that are to be measured."
         yield Problem(path, "an evaluation plays the same levels every time.", fix, manager.curriculum.choose)
-    if len(set(manager.tags)) < 2 or len(set(manager.tags)) < len(manager.tags):
-        fix = "name two or more, each once, from easy to hard."
+    difficulty = {} if manager.curriculum is None else manager.curriculum.difficulty
+    for tag, bounds in difficulty.items():
+        if tag not in manager.tags:
+            fix = f"name one of {key}.tags: {', '.join(manager.tags)}."
+            yield Problem(f"{path}.difficulty", f"{tag!r} is none of the tags that are played.", fix, tag)
+        if sorted(set(bounds)) != bounds:
+            yield Problem(f"{path}.difficulty.{tag}", "bounds rise.", f"give {sorted(set(bounds))}.", bounds)
+    if (len(set(manager.tags)) < 2 and not difficulty) or len(set(manager.tags)) < len(manager.tags):
+        fix = f"name two or more, each once, from easy to hard; or part the levels of one by {path}.difficulty."
         yield Problem(f"{key}.tags", "a curriculum chooses between tags.", fix, manager.tags)
     if manager.n_groups is not None:
         fix = f"leave out {key}.n_groups, or the curriculum."

@@ -73,7 +73,7 @@ class RewardNormalization(ConfigModel):
 
 
 class CurriculumConfig(ConfigModel):
-    """Which of the tags each group plays, by their success so far."""
+    """Which of the tags each group plays, and levels of which difficulty, by their success so far."""
 
     choose: Literal["in_order", "learning_progress"] = Field(
         "in_order",
@@ -86,6 +86,11 @@ class CurriculumConfig(ConfigModel):
         0.25,
         description="Share of groups of other tags: of those mastered before it, or with `learning_progress` of all in "
         "turn.",
+    )
+    difficulty: dict[str, Annotated[list[float], Field(min_length=1)]] = Field(
+        default_factory=dict,
+        description="By tag: bounds, from easy to hard, between which its levels are tags of their own, by what its "
+        "environment says of their difficulty (of `sokoban`: pushes).",
     )
 
 

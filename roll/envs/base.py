@@ -152,6 +152,16 @@ class TextEnv(gymnasium.Env[str, str]):
         """
         return None
 
+    def difficulty(self, seed: int) -> float:
+        """Return how difficult the level of a seed is, always the same; larger is harder. Begins an episode of it.
+
+        A curriculum orders the levels of a tag by it (``train_env_manager.curriculum.difficulty``).
+
+        Raises:
+            NotImplementedError: The environment does not tell.
+        """
+        raise NotImplementedError(f"{type(self).__name__} does not tell the difficulty of its levels")
+
     def describe(self) -> str:
         """Return the rules and the legend; :attr:`instruction` adds the actions and the answer format."""
         return (type(self).__doc__ or "").strip().split("\n\n")[0]

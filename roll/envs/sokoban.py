@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -24,7 +25,7 @@ from roll.envs.sokoban_levels import (
     check_room,
     generate_level,
 )
-from roll.envs.sokoban_solver import solve
+from roll.envs.sokoban_solver import fewest_pushes, solve
 from roll.envs.spaces import AnyText, board_space
 
 __all__ = ["GRID_LOOKUP", "ACTION_LOOKUP", "GRID_MEANINGS", "Level", "SokobanEnv", "solve"]
@@ -245,6 +246,12 @@ class SokobanEnv(TextEnv):
     def solution(self) -> list[str] | None:
         """Return the fewest moves (one box) or moves with the fewest pushes; ``None`` if the level is lost."""
         return solve(self.state(), names=self.actions or ())
+
+    def difficulty(self, seed: int) -> float:
+        """Return the fewest pushes that solve the level of a seed; infinite where the solver gives up."""
+        self.reset(seed=seed)
+        pushes = fewest_pushes(self.state())
+        return math.inf if pushes is None else float(pushes)
 
     def describe(self) -> str:
         """Return the rules and the legend."""

@@ -42,6 +42,14 @@ def solve(
     return None if directions is None else [names[direction] for direction in directions]
 
 
+def fewest_pushes(level: Level, max_nodes: int = 200_000) -> int | None:
+    """Return how many pushes solve a level at least; ``None`` as for :func:`solve`."""
+    if level.solved:
+        return 0
+    pushes = _solve_by_pushes(level, max_nodes)
+    return None if pushes is None else len(pushes)
+
+
 def walk_pushes(level: Level, pushes: Iterable[Push]) -> list[int]:
     """Return the moves (direction indices) that carry out ``pushes``, walking the shortest way between them.
 

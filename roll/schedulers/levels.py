@@ -81,11 +81,14 @@ def level_sources(groups: list[tuple[str, int]], size: int, run_seed: int, prefi
     return {tag: source(tag, begin, count) for (tag, count), begin in zip(groups, begins, strict=False)}
 
 
-def chosen_source(tag_at: Callable[[int], str], size: int, run_seed: int, prefix: str) -> TaskSource[Level]:
-    """Return the group of each number where something chooses its tag: by ``tag_at``, of the same number."""
-    return lambda number: _task(tag_at(number), number, size, run_seed, prefix, 0)
+def chosen_source(level_at: Callable[[int], tuple[str, int]], size: int, prefix: str) -> TaskSource[Level]:
+    """Return the group of each number where something chooses its level: tag and seed, by ``level_at``."""
+    return lambda number: _named(*level_at(number), number, size, prefix)
 
 
 def _task(tag: str, number: int, size: int, run_seed: int, prefix: str, offset: int) -> Task[Level]:
-    level = Level(env_seed(run_seed, tag, offset + number, 0))
-    return Task(level, tag, f"{prefix}{number:07d}", size, number)
+    return _named(tag, env_seed(run_seed, tag, offset + number, 0), number, size, prefix)
+
+
+def _named(tag: str, seed: int, number: int, size: int, prefix: str) -> Task[Level]:
+    return Task(Level(seed), tag, f"{prefix}{number:07d}", size, number)

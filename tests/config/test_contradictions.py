@@ -59,7 +59,19 @@ CASES = {
         "train_env_manager: {tags: [SimpleSokoban], curriculum: {}}",
         "train_env_manager.tags",
         ["SimpleSokoban"],
-        ["two or more"],
+        ["two or more", "train_env_manager.curriculum.difficulty"],
+    ),
+    "difficulty of another tag": (
+        "train_env_manager: {tags: [SimpleSokoban], curriculum: {difficulty: {FrozenLake: [3]}}}",
+        "train_env_manager.curriculum.difficulty",
+        "FrozenLake",
+        ["SimpleSokoban"],
+    ),
+    "difficulties that fall": (
+        "train_env_manager: {tags: [SimpleSokoban], curriculum: {difficulty: {SimpleSokoban: [4, 1]}}}",
+        "train_env_manager.curriculum.difficulty.SimpleSokoban",
+        [4.0, 1.0],
+        ["give [1.0, 4.0]"],
     ),
     "curriculum and shares": (
         "train_env_manager: {tags: [SimpleSokoban, LargerSokoban], n_groups: [4, 12], curriculum: {}}",

@@ -1,3 +1,5 @@
+from collections import deque
+
 import numpy as np
 import pytest
 
@@ -94,6 +96,38 @@ def test_solver_finds_the_fewest_moves():
     assert len(solve(level)) == 7
     assert solve(level.codes(), names=("N", "S", "W", "E")) is not None
     assert solve(np.array(level.codes())) == solve(level)
+
+
+def fewest_pushes_by_search(env: SokobanEnv) -> int | None:
+    """Breadth first over moves, of which only pushes are counted (0-1 search): no solver's cleverness."""
+    state = env.state()
+    queue, seen = deque([(0, state.player, state.boxes)]), set()
+    while queue:
+        pushes, player, boxes = queue.popleft()
+        if not boxes & ~state.targets:
+            return pushes
+        if (player, boxes) in seen:
+            continue
+        seen.add((player, boxes))
+        for delta in state.deltas:
+            there, beyond = player + delta, player + 2 * delta
+            if not state.floor >> there & 1:
+                continue
+            if not boxes >> there & 1:
+                queue.appendleft((pushes, there, boxes))
+            elif state.floor >> beyond & 1 and not boxes >> beyond & 1:
+                queue.append((pushes + 1, there, boxes ^ (1 << there) ^ (1 << beyond)))
+    return None
+
+
+@pytest.mark.parametrize("boxes", [1, 2])
+def test_difficulty_is_the_fewest_pushes_and_the_same_of_the_same_seed(boxes):
+    env, other = (SokobanEnv(dim_room=(6, 6), num_boxes=boxes) for _ in range(2))
+    found = [env.difficulty(seed) for seed in range(12)]
+    assert len(set(found)) > 2
+    for seed in reversed(range(12)):
+        other.reset(seed=seed)
+        assert found[seed] == fewest_pushes_by_search(other) == other.difficulty(seed)
 
 
 def test_solver_says_none_for_a_lost_level_and_nothing_for_a_solved_one():

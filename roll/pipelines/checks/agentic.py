@@ -15,7 +15,9 @@ from roll.pipelines.checks.algorithms import algorithm_problems
 from roll.pipelines.checks.keys_without_effect import keys_without_effect
 from roll.pipelines.checks.sampled import sampled_problems
 from roll.pipelines.run.checks import module_problems, sentence
+from roll.pipelines.sampling.levels import difficulty_bands
 from roll.pipelines.sampling.operators import operator_problems
+from roll.schedulers.difficulty import NoSuchLevelError
 from roll.workers.environment import environment, manager_class, templates
 
 
@@ -71,6 +73,8 @@ def _tag_problems(config: PlayingConfig) -> Iterator[Problem]:
             yield from _manager_problems(config, tag)
             if key == "train_env_manager" or name not in config.train_env_manager.tags:
                 yield from _template_problems(config, tag)
+            if key == "train_env_manager":
+                yield from _difficulty_problems(config, name)
 
 
 def _environment_problems(config: PlayingConfig, name: str, manager: EnvManagerConfig, key: str) -> Iterator[Problem]:
@@ -100,6 +104,23 @@ def _environment_problems(config: PlayingConfig, name: str, manager: EnvManagerC
         message = f"a seat of {name} is {opponent!r}, which is no opponent of the run."
         fix = f"add it, such as opponents: {{{opponent}: {{}}}} for the policy before training; or give the seat to "
         yield Problem("opponents", message, f"{fix}policy, random, module:function or an endpoint.")
+
+
+def _difficulty_problems(config: PlayingConfig, tag: str) -> Iterator[Problem]:
+    """Look for a level of each difficulty that a curriculum parts the tag in."""
+    curriculum = config.train_env_manager.curriculum
+    if curriculum is None or tag not in curriculum.difficulty:
+        return
+    place, given = f"train_env_manager.curriculum.difficulty.{tag}", curriculum.difficulty[tag]
+    bands = difficulty_bands(config)
+    try:
+        for band in bands.names(tag):
+            bands.level(band, 0, most_tried=1000)
+    except NoSuchLevelError as error:
+        yield Problem(place, f"{error}.", "give bounds between which there are levels.", given)
+    except (AttributeError, NotImplementedError):
+        fix = "leave it out, or give its environment a method difficulty(seed)."
+        yield Problem(place, "its environment does not tell the difficulty of its levels.", fix, given)
 
 
 def _manager_problems(config: PlayingConfig, tag: Tag) -> Iterator[Problem]:

@@ -15,9 +15,11 @@ from roll.pipelines.sampling.filters import has_variance
 from roll.pipelines.sampling.stream import Source
 from roll.schedulers import levels
 from roll.schedulers.curriculum import TagCurriculum
+from roll.schedulers.difficulty import Bands
 from roll.schedulers.levels import Level
 from roll.schedulers.tasks import Play, Task
 from roll.workers.classes import worker_class
+from roll.workers.environment import environment
 from roll.workers.loading import Text
 
 TRAIN, VAL = "train_env_manager", "val_env_manager"
@@ -74,7 +76,22 @@ def tag_curriculum(config: PlayingConfig) -> TagCurriculum | None:
     given = manager.curriculum
     if given is None or config.learns_from_store:
         return None
-    return TagCurriculum(manager.tags, given.choose, given.mastered_at, given.others, config.seed)
+    bands = difficulty_bands(config)
+    return TagCurriculum(manager.tags, given.choose, given.mastered_at, given.others, config.seed, bands)
+
+
+def difficulty_bands(config: PlayingConfig) -> Bands:
+    """Return the bands of difficulty that the curriculum parts the levels of training in."""
+    manager = config.train_env_manager
+
+    def measure(tag: str, seed: int) -> float:
+        env = environment(tag, manager)()
+        try:
+            return float(getattr(env, "unwrapped", env).difficulty(seed))
+        finally:
+            env.close()
+
+    return Bands({} if manager.curriculum is None else manager.curriculum.difficulty, measure, config.seed)
 
 
 def level_sources(config: PlayingConfig, play: Play[Level], curriculum: TagCurriculum | None = None) -> list[Source]:
@@ -85,7 +102,7 @@ def level_sources(config: PlayingConfig, play: Play[Level], curriculum: TagCurri
         sources = levels.level_sources(counts, size, config.seed, "train-")
     else:
         counts = [(CURRICULUM, sum(count for _, count in counts))]
-        sources = {CURRICULUM: levels.chosen_source(curriculum.tag_at, size, config.seed, "train-")}
+        sources = {CURRICULUM: levels.chosen_source(curriculum.level_at, size, "train-")}
     return [
         Source(
             name=name,
