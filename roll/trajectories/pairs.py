@@ -13,10 +13,15 @@ REJECTED: Final = "rejected"
 
 
 def pair_row(better: Trajectory, worse: Trajectory) -> dict[str, Any] | None:
-    """Return what was asked, and both conversations that followed, as messages; ``None`` where they are the same.
+    """Return what was asked, and both conversations that followed, as messages.
 
     The ``datasets`` library and TRL read such rows. Later observations of an episode are messages of the user.
+
+    Returns:
+        The row; ``None`` where both are the same, or one is of an agent that began anew: no one conversation followed.
     """
+    if not (_is_one_conversation(better) and _is_one_conversation(worse)):
+        return None
     chosen, rejected = _answers(better), _answers(worse)
     if chosen == rejected:
         return None
@@ -28,12 +33,13 @@ def group_pairs(trajectories: Iterable[Trajectory], margin: float = 0.0) -> Iter
     """Yield a pair for each group: its best member, and its worst one.
 
     Args:
-        trajectories: Of one step; those that broke, or were never scored, are left out.
+        trajectories: Of one step; those that broke, were never scored, or have branches are left out.
         margin: Groups whose best score is not above the worst by more than this have no pair.
     """
     groups: dict[str, list[Trajectory]] = {}
     for trajectory in trajectories:
-        if trajectory.turns and trajectory.score is not None and not trajectory.status.is_error:
+        is_whole = trajectory.turns and trajectory.score is not None and not trajectory.status.is_error
+        if is_whole and _is_one_conversation(trajectory):
             groups.setdefault(trajectory.group_id, []).append(trajectory)
     for members in groups.values():
         scores = [member.score or 0.0 for member in members]
@@ -41,6 +47,10 @@ def group_pairs(trajectories: Iterable[Trajectory], margin: float = 0.0) -> Iter
             row = pair_row(members[scores.index(max(scores))], members[scores.index(min(scores))])
             if row is not None:
                 yield row
+
+
+def _is_one_conversation(trajectory: Trajectory) -> bool:
+    return not any(turn.begins_anew for turn in trajectory.turns)
 
 
 def _answers(trajectory: Trajectory) -> list[dict[str, str]]:

@@ -88,4 +88,4 @@ def _prompt_text(config: PromptKeys, text: Text, ids: Sequence[int]) -> str:
         asked = "tools are described in messages" if config.tools else "an endpoint is asked with messages"
         raise FixableError(f"the prompt is token ids, and {asked}.", "use rows with text.")
     require_known(text.tokenizer, ids)
-    return str(text.tokenizer.decode(ids))
+    return str(text.tokenizer.decode(list(ids)))
