@@ -117,7 +117,7 @@ class RLPipeline(SampledRun[Config]):
         try:
             async with super().working():
                 yield
-            self.mode.ended()
+                self.mode.ended()
         finally:
             self.mode.close()
 
