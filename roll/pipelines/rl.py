@@ -117,7 +117,7 @@ class RLPipeline(SampledRun[Config]):
         try:
             async with super().working():
                 yield
-                self.mode.ended()
+                await self.mode.ended()  # before the store is closed, and its cluster left
         finally:
             self.mode.close()
 

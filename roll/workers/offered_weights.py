@@ -22,6 +22,9 @@ from roll.workers.weights import NamedTensors, WeightLinks
 _LOOK_EVERY: Final = 0.05
 """Seconds between two looks at what explorers ask."""
 
+_END_SECONDS: Final = 5.0
+"""How long the end waits for a call that is under way."""
+
 
 @dataclass(frozen=True, slots=True)
 class Offering:
@@ -124,7 +127,8 @@ class SnapshotServer:
         self._snapshots: dict[int, list[torch.Tensor]] = {}
         self._links: dict[str, _ExplorerLinks] = {}
         self._closing = threading.Event()
-        threading.Thread(target=self._listen, daemon=True, name="weight exchange").start()
+        self._listener = threading.Thread(target=self._listen, daemon=True, name="weight exchange")
+        self._listener.start()
 
     def keep(self, version: int, buckets: list[torch.Tensor]) -> None:
         """Keep a version, the bytes ``[nbytes]`` of each bucket, and forget those that are too old."""
@@ -134,6 +138,7 @@ class SnapshotServer:
     def close(self) -> None:
         """Send nothing more."""
         self._closing.set()
+        self._listener.join(_END_SECONDS)
         for links in list(self._links.values()):
             links.close()
 

@@ -228,10 +228,14 @@ class TrainWorker:
             self._offered = OfferedWeights(self._strategy.named_parameters, first, self._strategy.device)
         self._offered.offer(offering, version)
 
-    def close(self) -> None:
-        """Close all links and leave the ranks."""
+    def stop_offering(self) -> None:
+        """Send nothing more to engines of other programs."""
         if self._offered is not None:
             self._offered.close()
+
+    def close(self) -> None:
+        """Close all links and leave the ranks."""
+        self.stop_offering()
         self._links.close_all()
         leave_ranks()
 

@@ -59,6 +59,9 @@ class Roles:
         manifest = "[]" if offering.method == "memory" else None
         assert offering.exchange.call("offer", version, offering.kept, manifest)
 
+    async def stop_offering(self) -> None:
+        pass
+
 
 class ByCheckpoints:
     """A run that learns and writes checkpoints, as ``RLPipeline.saves`` and ``save`` do."""
@@ -90,7 +93,7 @@ class ByCheckpoints:
             folder_of(self.folder / CHECKPOINTS, self.version).mkdir(parents=True, exist_ok=True)
         requests.answer(pending)
 
-    def end(self) -> None:
+    async def end(self) -> None:
         with outcome_recorded(self.folder, lambda: True):
             pass
 
@@ -119,8 +122,8 @@ class ByExchange:
     async def waiting(self) -> None:
         await self.offers.waiting(Roles())
 
-    def end(self) -> None:
-        self.offers.finish()
+    async def end(self) -> None:
+        await self.offers.finish(Roles())
 
 
 Learner = ByCheckpoints | ByExchange
@@ -143,14 +146,12 @@ def impatient(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(syncing, "_LOOK_EVERY", 0.002)
 
 
-async def both(waiting: Awaitable[object], then: Callable[[], Awaitable[None] | None]) -> object:
+async def both(waiting: Awaitable[object], then: Callable[[], Awaitable[None]]) -> object:
     """Return what comes of waiting, which is not over before something happens."""
     task = asyncio.ensure_future(waiting)
     await asyncio.sleep(0.05)
     assert not task.done()
-    done = then()
-    if done is not None:
-        await done
+    await then()
     return await asyncio.wait_for(task, 10)
 
 

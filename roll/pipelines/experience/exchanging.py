@@ -156,9 +156,10 @@ class OfferedVersions:
         asking: dict[str, int] = standing.asking
         return asking
 
-    def finish(self) -> None:
+    async def finish(self, core: Core) -> None:
         """Nothing more will come."""
         self._exchange.call("finish")
+        await core.trainer.stop_offering()
 
     async def _offer_again(self, core: Core) -> None:
         if self._version and (self._sync.style != "fixed" or self._sync.is_due(self._version)):

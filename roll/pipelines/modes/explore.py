@@ -58,7 +58,7 @@ class Explore(Mode):
             self.run.progress.warning(f"step {step}: the store has these groups already; another seed samples others")
         return {**kept, "experience/version": float(version)}
 
-    def ended(self) -> None:
+    async def ended(self) -> None:
         """Say that nothing more will come, where others learn from it."""
         self._explorer.finish()
 

@@ -81,7 +81,7 @@ class Mode:
     def saved(self) -> None:
         """Note that what was learned has been written."""
 
-    def ended(self) -> None:
+    async def ended(self) -> None:
         """Note that the run took all its steps."""
 
     def close(self) -> None:

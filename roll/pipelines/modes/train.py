@@ -85,10 +85,10 @@ class Train(Mode):
         if self._requests is not None:
             self._requests.answer(asked)
 
-    def ended(self) -> None:
+    async def ended(self) -> None:
         """Say that nothing more will come."""
         if self._offers is not None:
-            self._offers.finish()
+            await self._offers.finish(self.run.core)
 
     def saved(self) -> None:
         """Tell the store."""

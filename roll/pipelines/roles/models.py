@@ -112,6 +112,10 @@ class TrainRole(ModelRole):
         """Offer the weights of now to engines of other programs."""
         await self.group.all("offer_weights", offering, version)
 
+    async def stop_offering(self) -> None:
+        """Send nothing more to engines of other programs."""
+        await self.group.all("stop_offering")
+
     async def save(self, directory: Path) -> None:
         """Write weights, optimiser, schedule and random state, and the model in Hugging Face format (``hf``)."""
         await self.group.all("save", directory.absolute())
