@@ -102,10 +102,10 @@ def sampled_with(folder: Path) -> list[int]:
 
 @pytest.mark.long
 @pytest.mark.parametrize("method", exhaustive_but(["memory", "gloo"], "memory"))
-def test_weights_reach_an_explorer_without_a_disk_also_where_each_program_is_killed_and_continued(
+def test_weights_reach_an_explorer_without_a_disk_also_where_the_trainer_is_killed_and_continued(
     method: str, cluster: dict[str, str], tmp_path: Path
 ) -> None:
-    """The explorer comes first and waits; what is learned is what checkpoints would have made of it, bit for bit."""
+    """Both begin at once; each step is sampled with the version that checkpoints would have given it."""
     sync = "style: fixed, interval: 2, offset: 1, timeout: 300"
     shared = {**SYNCED, "experience.type": "ray", "experience.name": f"by_{method}"}
     shared |= {"experience.sync": f"{{method: {method}, {sync}}}"}
