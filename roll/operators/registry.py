@@ -11,6 +11,10 @@ from roll.common.registry import Registry
 On = Literal["tasks", "experience"]
 
 
+class MissingPackageError(ValueError):
+    """An operator needs a package that is not installed here; the message says which."""
+
+
 @dataclass(frozen=True, slots=True)
 class TaskRow:
     """A row of data on its way through a pipeline.
