@@ -11,6 +11,7 @@ from inspect import isawaitable
 from typing import Any, TypeVar
 
 from roll.common.threads import CallThreads, CallTimeoutError
+from roll.common.unavailable import UnavailableError
 from roll.env_managers.event_loop import EnvEventLoop, to_its_end_within
 from roll.env_managers.metrics import aggregate_metrics
 from roll.env_managers.records import (
@@ -62,7 +63,7 @@ class TrajectoryEnvManager:
         Args:
             renderer: Messages to tokens and back.
             generate: Called once per turn. What it raises ends the run: an engine that fails is not an environment's
-                fault. When it outlives its time-out it is cancelled.
+                fault. ``UnavailableError`` ends the episode alone. When it outlives its time-out it is cancelled.
             limits: How long an episode may get.
             sampling: How tokens are drawn. A response ends at the renderer's stop tokens too, and is no longer than the
                 limits allow; by default that is all.
@@ -108,6 +109,8 @@ class TrajectoryEnvManager:
                     await episode.turn()
             except EnvFailure as failure:
                 episode.fail(Status.ERROR_UNAVAILABLE if failure.is_unavailable else Status.ERROR_ENV, str(failure))
+            except UnavailableError as failure:
+                episode.fail(Status.ERROR_UNAVAILABLE, str(failure))
             except ConversationError as failure:
                 episode.fail(Status.ERROR_ENV, str(failure))
             finally:

@@ -43,7 +43,7 @@ class TagCurriculum:
         """Return tag and seed of the group of a number, the same whenever it is asked for.
 
         Raises:
-            NoSuchLevelError: Its tag has no level that is so difficult.
+            NoLevelError: Its tag has no level that is so difficult.
         """
         return self._bands.level(self._stages[self._choices.at(number)], number)
 

@@ -17,7 +17,7 @@ Measure = Callable[[str, int], float]
 """Returns how difficult the level of a tag and seed is."""
 
 
-class NoSuchLevelError(RuntimeError):
+class NoLevelError(RuntimeError):
     """A tag has no level of some difficulty, or hardly any."""
 
 
@@ -56,7 +56,7 @@ class Bands:
             most_tried: Levels that are looked at.
 
         Raises:
-            NoSuchLevelError: None of them is in the band.
+            NoLevelError: None of them is in the band.
         """
         if name not in self._parted:
             return name, env_seed(self._run_seed, name, number, 0)
@@ -65,7 +65,7 @@ class Bands:
             seed = env_seed(self._run_seed, tag, number, attempt)
             if self._band(tag, seed) == name:
                 return tag, seed
-        raise NoSuchLevelError(f"none of {most_tried} levels of {tag} has {self._described(name)}")
+        raise NoLevelError(f"none of {most_tried} levels of {tag} has {self._described(name)}")
 
     def _band(self, tag: str, seed: int) -> str:
         bounds = self._bounds.get(tag)

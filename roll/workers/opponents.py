@@ -6,10 +6,10 @@ import hashlib
 from dataclasses import dataclass
 from functools import partial
 
+from roll.common.unavailable import UnavailableError
 from roll.config import PlayingConfig
 from roll.env_managers.records import EpisodeSpec
 from roll.env_managers.seats import Opponent
-from roll.env_managers.session import EnvFailure
 from roll.generation import Activity, Completion, GenerationRequest, NoActivity, SamplingParams
 from roll.schedulers.generation import GenerationScheduler
 from roll.workers.engine_client import Engines
@@ -68,10 +68,10 @@ class OpponentSeats:
         """Return the completion of a request.
 
         Raises:
-            EnvFailure: The engine failed. It is part of the policy's world, as a server is that an environment asks.
+            UnavailableError: The engine failed. It is part of the policy's world, as a server that an environment asks.
         """
         try:
             return await scheduler.generate(request)
         except Exception as error:
             message = f"the engine of opponents.{self._name} failed: {type(error).__name__}: {error}"
-            raise EnvFailure(message, is_unavailable=True) from error
+            raise UnavailableError(message) from error

@@ -17,7 +17,6 @@ from roll.common.threads import CallThreads
 from roll.common.unavailable import UnavailableError
 from roll.env_managers import EnvManagerLimits, Timeouts
 from roll.env_managers.seats import Opponent, SeatsEnvManager
-from roll.env_managers.session import EnvFailure
 from roll.envs.errors import EnvConfigError
 from roll.envs.seated import SeatedEnv
 from roll.generation import Activity, Completion, GenerationRequest, SamplingParams
@@ -209,7 +208,7 @@ def test_a_program_that_exits_breaks_the_game_and_is_named_with_its_line(seats: 
 
 def test_an_opponent_whose_engine_fails_breaks_the_game_and_is_named() -> None:
     async def fails(request: GenerationRequest) -> Completion:
-        raise EnvFailure("the engine of opponents.start failed", is_unavailable=True)
+        raise UnavailableError("the engine of opponents.start failed")
 
     (only,) = play(seats_manager(answers(lambda _: "1"), {"start": fails}), "policy", "start")
     assert only.status is Status.ERROR_UNAVAILABLE and only.score is None

@@ -10,7 +10,7 @@ import pytest
 
 from roll.envs import env_seed
 from roll.schedulers.curriculum import Choice, TagCurriculum
-from roll.schedulers.difficulty import Bands, NoSuchLevelError
+from roll.schedulers.difficulty import Bands, NoLevelError
 from roll.schedulers.levels import chosen_source, level_tasks
 from roll.trajectories.model import Status, Trajectory, TrajectoryGroup
 
@@ -163,7 +163,7 @@ def test_a_level_of_a_band_is_the_first_that_seed_tag_and_number_give() -> None:
         for name, band in BANDS.items():
             tag, seed = bands.level(name, number)
             assert tag == "middle" and seed % 10 in band
-    with pytest.raises(NoSuchLevelError, match="none of 50 levels of middle has a difficulty above 20"):
+    with pytest.raises(NoLevelError, match="none of 50 levels of middle has a difficulty above 20"):
         Bands({"middle": [20.0]}, difficulty, 7).level("middle/1", 0, most_tried=50)
-    with pytest.raises(NoSuchLevelError, match="above 9 and of at most 20"):
+    with pytest.raises(NoLevelError, match="above 9 and of at most 20"):
         Bands({"middle": [9.0, 20.0]}, difficulty, 7).level("middle/1", 0, most_tried=50)

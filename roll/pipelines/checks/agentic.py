@@ -17,7 +17,7 @@ from roll.pipelines.checks.sampled import sampled_problems
 from roll.pipelines.run.checks import module_problems, sentence
 from roll.pipelines.sampling.levels import difficulty_bands
 from roll.pipelines.sampling.operators import operator_problems
-from roll.schedulers.difficulty import NoSuchLevelError
+from roll.schedulers.difficulty import NoLevelError
 from roll.workers.environment import environment, manager_class, templates
 
 
@@ -116,7 +116,7 @@ def _difficulty_problems(config: PlayingConfig, tag: str) -> Iterator[Problem]:
     try:
         for band in bands.names(tag):
             bands.level(band, 0, most_tried=1000)
-    except NoSuchLevelError as error:
+    except NoLevelError as error:
         yield Problem(place, f"{error}.", "give bounds between which there are levels.", given)
     except (AttributeError, NotImplementedError):
         fix = "leave it out, or give its environment a method difficulty(seed)."
