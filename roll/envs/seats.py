@@ -7,6 +7,7 @@ from typing import Final, Protocol
 
 import numpy as np
 
+from roll.common.unavailable import UnavailableError
 from roll.envs.seat_programs import Program
 
 MOST_MOVES: Final = 50
@@ -81,6 +82,7 @@ class Table:
 
         Raises:
             RuntimeError: A program cannot play this game, or failed; it comes from the program's own error.
+            UnavailableError: What a program needs is not there: the endpoint that it asks, say.
         """
         taken = self.game.move(seat, action)
         self._programs_move()
@@ -107,6 +109,8 @@ class Table:
         told = self.game.told(seat)
         try:
             return self._programs[seat](told, self._luck)
+        except UnavailableError as error:
+            raise UnavailableError(f"seat {self.game.seats[seat]}: {error}") from error
         except (Exception, SystemExit) as error:
             # With the program's own lines, which are what its author looks for.
             message = f"the program of seat {self.game.seats[seat]}: {type(error).__name__}: {error}"
