@@ -55,7 +55,7 @@ class StrategyDescription:
         adapts: A trainer: whether it trains LoRA adapters.
         takes_optimizer_state: A trainer: whether it can begin with the optimiser of another run.
         saves_megatron: A trainer: whether it writes models in Megatron-Core's format
-            (:class:`roll.strategies.base.SavesMegatron`).
+            (:class:`roll.strategies.base.HasMegatronModel`).
         saves_reward_models: A trainer: whether what it saves of a model that predicts values scores elsewhere.
         distils: A trainer: whether it measures every divergence from any number of teachers.
         packs: A trainer or scorer: whether it lays sequences end to end (``use_sequence_packing``).

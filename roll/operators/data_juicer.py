@@ -10,7 +10,7 @@ from typing import Any, Final
 from roll.common.spelling import closest, did_you_mean
 from roll.operators.dataset_rows import through_dataset
 from roll.operators.experience import sound_members
-from roll.operators.registry import MissingPackageError, Registered, TaskRow
+from roll.operators.registry import OperatorAbsentError, Registered, TaskRow
 from roll.trajectories.model import Trajectory, TrajectoryGroup
 
 _EXTRA: Final = "pip install 'roll-rl[data-juicer]'"
@@ -124,13 +124,13 @@ def _classes() -> Mapping[str, Any]:
     """Return the operators of Data-Juicer, by name.
 
     Raises:
-        MissingPackageError: It, or a package that it needs, is not installed.
+        OperatorAbsentError: It, or a package that it needs, is not installed.
     """
     try:
         _forbid_installing()
         operators: Mapping[str, Any] = importlib.import_module("data_juicer.ops").OPERATORS.modules
     except ImportError as error:
-        raise MissingPackageError(f"it needs Data-Juicer, which cannot be imported ({error}). Try: {_EXTRA}") from error
+        raise OperatorAbsentError(f"it needs Data-Juicer, which cannot be imported ({error}). Try: {_EXTRA}") from error
     importlib.import_module("loguru").logger.disable("data_juicer")
     return operators
 

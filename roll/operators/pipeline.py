@@ -8,7 +8,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, TypeVar
 
-from roll.operators.registry import OPERATORS, MissingPackageError, On
+from roll.operators.registry import OPERATORS, On, OperatorAbsentError
 
 Item = TypeVar("Item")
 
@@ -49,7 +49,7 @@ def operator_of(name: str, options: Mapping[str, Any], on: On) -> Operator:
 
     Raises:
         UnknownNameError: There is none of this name.
-        MissingPackageError: It needs a package that is not installed.
+        OperatorAbsentError: It needs a package that is not installed.
         ValueError: It works on something else, does not have one of the options, or needs one that is missing.
     """
     found = OPERATORS.get(name)
@@ -65,8 +65,8 @@ def operator_of(name: str, options: Mapping[str, Any], on: On) -> Operator:
     if found.check is not None:
         try:
             found.check(**options)
-        except MissingPackageError as error:
-            raise MissingPackageError(f"the operator {name!r} cannot be used: {error}") from error
+        except OperatorAbsentError as error:
+            raise OperatorAbsentError(f"the operator {name!r} cannot be used: {error}") from error
         except ValueError as error:
             raise ValueError(f"the operator {name!r} cannot be given {dict(options)}: {error}") from error
     return Operator(name, found.function, options)

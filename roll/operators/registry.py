@@ -11,7 +11,7 @@ from roll.common.registry import Registry
 On = Literal["tasks", "experience"]
 
 
-class MissingPackageError(ValueError):
+class OperatorAbsentError(ValueError):
     """An operator needs a package that is not installed here; the message says which."""
 
 

@@ -305,7 +305,7 @@ class HasOptimizer(Protocol):
 
 
 @runtime_checkable
-class SavesMegatron(Protocol):
+class HasMegatronModel(Protocol):
     """A trainer that writes models in the format of Megatron-Core."""
 
     def save_megatron(self, directory: Path, step: int) -> None:

@@ -13,7 +13,7 @@ from typing import Any, Final, Literal
 import torch
 
 from roll.distributed.transport import pack, unpack
-from roll.distributed.weight_exchange import Letter, WeightExchange
+from roll.distributed.weight_exchange import WeightCall, WeightExchange
 from roll.distributed.weight_sync import Manifest, WeightsGoneError, WeightSyncError, describe
 from roll.distributed.weight_sync.buffers import BufferPool, unpacked
 from roll.distributed.weight_sync.buffers import pack as packed_buckets
@@ -153,7 +153,7 @@ class SnapshotServer:
         except WeightSyncError as error:
             logging.getLogger(__name__).warning("%s. Engines of other programs get no weights from here", error)
 
-    def _answer(self, letter: Letter) -> None:
+    def _answer(self, letter: WeightCall) -> None:
         try:
             answer = pack(self._do(letter))
         except Exception as error:  # whatever it is, it is the caller's
@@ -161,7 +161,7 @@ class SnapshotServer:
         with suppress(WeightSyncError):  # who asked hears nothing either, and says so
             self.offering.exchange.call("reply", self.offering.trainer, letter.name, answer)
 
-    def _do(self, letter: Letter) -> Any:
+    def _do(self, letter: WeightCall) -> Any:
         links = self._links.setdefault(letter.caller, _ExplorerLinks(self._tensors, self._device))
         function: Callable[..., Any] = getattr(links, letter.method)
         return function(*unpack(letter.args))

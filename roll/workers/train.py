@@ -23,10 +23,10 @@ from roll.strategies.base import (
     BatchTotals,
     HasAdapters,
     HasHead,
+    HasMegatronModel,
     HasModel,
     HasOptimizer,
     Loss,
-    SavesMegatron,
     ScoreStrategy,
     SharesRows,
     TrainStrategy,
@@ -170,7 +170,7 @@ class TrainWorker:
         is_last = step is None or step >= self._last_step
         if self._checkpoints.has_hf_model(is_last=is_last):
             self._strategy.save_hf(directory / HF)
-        if self._checkpoints.has_megatron_model(is_last=is_last) and isinstance(self._strategy, SavesMegatron):
+        if self._checkpoints.has_megatron_model(is_last=is_last) and isinstance(self._strategy, HasMegatronModel):
             self._strategy.save_megatron(directory / MEGATRON, step or 0)
         if self._has_adapters:
             self._strategy.save_adapters(directory / ADAPTER)

@@ -14,7 +14,7 @@ import ray
 import torch
 
 from roll.distributed.transport import pack, unpack
-from roll.distributed.weight_exchange import Letter, Stored, WeightExchange
+from roll.distributed.weight_exchange import Stored, WeightCall, WeightExchange
 from roll.distributed.weight_sync import Manifest, Place, WeightsGoneError, WeightSyncError, WeightSyncSettings
 from roll.distributed.weight_sync.buffers import unpacked
 from roll.distributed.weight_sync.settings import Backend
@@ -131,7 +131,7 @@ class DistantTrainer:
         return link, receivers, replace(settings, method="broadcast", backend=self._backend), *rest
 
     def _asked(self, method: str, args: tuple[Any, ...]) -> Any:
-        letter = Letter(uuid.uuid4().hex, self._caller, method, pack(args))
+        letter = WeightCall(uuid.uuid4().hex, self._caller, method, pack(args))
         is_there, answer = self._exchange.call("send", self._trainer, letter), None
         until = time.monotonic() + self._timeout
         while is_there and answer is None:

@@ -51,7 +51,7 @@ class Stored:
 
 
 @dataclass(frozen=True, slots=True)
-class Letter:
+class WeightCall:
     """What an explorer asks of the trainer.
 
     Attributes:
@@ -78,7 +78,7 @@ class WeightHost:
         self._arriving: list[ray.ObjectRef[Bytes]] = []
         self._asked: dict[str, int] = {}
         self._answered: dict[str, int] = {}
-        self._letters: dict[str, Letter] = {}
+        self._letters: dict[str, WeightCall] = {}
         self._answers: dict[str, Packed] = {}
 
     def standing(self) -> Standing:
@@ -145,13 +145,13 @@ class WeightHost:
         """Take note that there are weights for those who asked."""
         self._answered.update(asked)
 
-    def send(self, trainer: str, letter: Letter) -> bool:
+    def send(self, trainer: str, letter: WeightCall) -> bool:
         """Pass something on to a trainer; returns whether it is there. Sent twice, it is one letter."""
         if trainer == self._trainer:
             self._letters[letter.name] = letter
         return trainer == self._trainer
 
-    def letters(self, trainer: str) -> list[Letter]:
+    def letters(self, trainer: str) -> list[WeightCall]:
         """Return what a trainer was sent since the last call."""
         if trainer != self._trainer:
             return []

@@ -9,7 +9,7 @@ from roll.config import Problem, RLConfig
 from roll.config.errors import Absent
 from roll.config.grading_keys import GradedKeys
 from roll.operators import Operator, operator_of
-from roll.operators.registry import MissingPackageError, On
+from roll.operators.registry import On, OperatorAbsentError
 from roll.pipelines.run.checks import sentence
 
 
@@ -28,7 +28,7 @@ def operator_problems(config: GradedKeys) -> Iterator[Problem]:
                 operator_of(each.name, each.args, on)
             except UnknownNameError as error:
                 yield Problem(f"{path}.{index}.name", sentence(error), "use a known name.", each.name)
-            except MissingPackageError as error:
+            except OperatorAbsentError as error:
                 yield Absent(f"{path}.{index}.name", sentence(error), "install it, or leave it out.", each.name)
             except ValueError as error:
                 yield Problem(f"{path}.{index}.args", sentence(error), "correct it.", each.args)
