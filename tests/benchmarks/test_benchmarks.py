@@ -64,9 +64,9 @@ def test_a_benchmark_runs_to_its_table(name: str, tmp_path: Path) -> None:
         sizes = "rollout_batch_size=4 train_env_manager.env_groups=2 train_env_manager.group_size=2 val_batch_size=2"
         keys = f"output_dir=run max_steps=1 save_steps=1 mini_batches=1 val_env_manager.env_groups=2 {sizes}"
         train = [sys.executable, "-m", "roll", "train", "sokoban", *keys.split()]
-        done = programs.run(train, tmp_path, variables, timeout=300)
+        done = programs.run(train, tmp_path, variables, timeout=500)
         assert done.returncode == 0, done.stderr
-    done = programs.run(words, tmp_path, variables, timeout=300)
+    done = programs.run(words, tmp_path, variables, timeout=500)
     said = f"{done.stdout}\n{done.stderr}"
     assert "Traceback" not in said, said
     # 1 is a verdict on the ratio, which is not what is tested.
