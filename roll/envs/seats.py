@@ -110,7 +110,7 @@ class Table:
         try:
             return self._programs[seat](told, self._luck)
         except UnavailableError as error:
-            raise UnavailableError(f"seat {self.game.seats[seat]}: {error}") from error
+            raise UnavailableError(f"the program of seat {self.game.seats[seat]}: {error}") from error
         except (Exception, SystemExit) as error:
             # With the program's own lines, which are what its author looks for.
             message = f"the program of seat {self.game.seats[seat]}: {type(error).__name__}: {error}"
