@@ -304,6 +304,10 @@ class HasOptimizer(Protocol):
         ...
 
 
+MEGATRON_FOLDER: Final = "megatron"
+"""Folder of a checkpoint with the model in Megatron-Core's format."""
+
+
 @runtime_checkable
 class HasMegatronModel(Protocol):
     """A trainer that writes models in the format of Megatron-Core."""

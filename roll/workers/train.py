@@ -20,6 +20,7 @@ from roll.distributed.process_group import init_process_group
 from roll.distributed.weight_sync import Place, WeightOffer, WeightSyncSettings
 from roll.runs.layout import step_of
 from roll.strategies.base import (
+    MEGATRON_FOLDER,
     BatchTotals,
     HasAdapters,
     HasHead,
@@ -45,9 +46,6 @@ if TYPE_CHECKING:
 
 HF = "hf"
 """Folder of a checkpoint with the model in Hugging Face format."""
-
-MEGATRON = "megatron"
-"""Folder of a checkpoint with the model in Megatron-Core's format."""
 
 ADAPTER = "adapter"
 """Folder of a checkpoint with LoRA adapters in the format of peft."""
@@ -171,7 +169,7 @@ class TrainWorker:
         if self._checkpoints.has_hf_model(is_last=is_last):
             self._strategy.save_hf(directory / HF)
         if self._checkpoints.has_megatron_model(is_last=is_last) and isinstance(self._strategy, HasMegatronModel):
-            self._strategy.save_megatron(directory / MEGATRON, step or 0)
+            self._strategy.save_megatron(directory / MEGATRON_FOLDER, step or 0)
         if self._has_adapters:
             self._strategy.save_adapters(directory / ADAPTER)
 
