@@ -24,6 +24,7 @@ actor_rollout_ref.actor.ppo_mini_batch_size=8
 """
 
 
+@pytest.mark.exhaustive
 def test_dialects_are_compared_and_the_key_is_named(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     first, second = tmp_path / "first.txt", tmp_path / "second.txt"
     first.write_text(VERL)

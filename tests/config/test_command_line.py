@@ -11,6 +11,7 @@ import pytest
 
 from roll.config import AgenticConfig, launch
 from roll.config.shipped import shipped_configs
+from tests import programs
 
 pytestmark = pytest.mark.processes
 
@@ -37,7 +38,9 @@ def folder(tmp_path: Path) -> Path:
 
 
 def start(folder: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
-    return subprocess.run([sys.executable, "start.py", *arguments], cwd=folder, capture_output=True, text=True)
+    return programs.run(
+        [sys.executable, "start.py", *arguments], folder, {**os.environ, "OMP_NUM_THREADS": "1"}, timeout=60
+    )
 
 
 def test_overrides_reach_the_run_and_nothing_is_littered(folder: Path) -> None:

@@ -14,6 +14,7 @@ from roll.config.base import ConfigModel
 from roll.config.composing import primary_names
 from roll.config.shipped import shipped_configs
 from roll.config.written import differences, flat, to_mapping, to_yaml, without_secrets
+from tests.rings import exhaustive_but
 
 FRAGMENTS = Path(__file__).parent / "dialect_fragments"
 
@@ -35,7 +36,10 @@ def set_keys(value: Any, path: str = "") -> Iterator[tuple[str, frozenset[str]]]
 
 
 @pytest.mark.long
-@pytest.mark.parametrize("name", primary_names([shipped_configs()]))
+@pytest.mark.parametrize(
+    "name",
+    exhaustive_but(primary_names([shipped_configs()]), "sokoban", "rlvr_math", "three_stages", "distill_sokoban"),
+)
 def test_a_written_configuration_is_the_same_when_loaded_again(name: str, tmp_path: Path) -> None:
     config = load(name)
     read = again(config, tmp_path)

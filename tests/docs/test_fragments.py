@@ -26,6 +26,7 @@ from roll.config import (
 from roll.config.shipped import shipped_configs
 from roll.config.staged import StagedConfig
 from roll.pipelines.policy_evaluation import PolicyEvaluation
+from tests.rings import exhaustive_but
 
 CONFIGS = shipped_configs()
 
@@ -42,6 +43,10 @@ WHERE: dict[tuple[str, str], str] = {
 }
 """Fragments that the text places inside a section, by page and first key."""
 
+BLOCKS = [block for block in blocks("yaml") if block.page not in RUN_ELSEWHERE]
+NEWCOMERS = ("README.md", "docs/configuration.md", "docs/environments.md", "docs/rlvr.md")
+"""Pages whose fragments ``make test`` tries, all others are tried by ``make test-all``."""
+
 ALONE = {("docs/dialects.md", "algorithm"), ("docs/rlvr.md", "exp_name")}
 """Whole configurations without a defaults list."""
 _IMITATION = {"pipeline": "sft", "actor_train": {"data_args": {"file_name": "rows.jsonl"}}}
@@ -49,7 +54,9 @@ _IMITATION = {"pipeline": "sft", "actor_train": {"data_args": {"file_name": "row
 
 @pytest.mark.long
 @pytest.mark.filterwarnings("ignore::roll.config.ConfigWarning")
-@pytest.mark.parametrize("block", [block for block in blocks("yaml") if block.page not in RUN_ELSEWHERE], ids=str)
+@pytest.mark.parametrize(
+    "block", exhaustive_but(BLOCKS, *(block for block in BLOCKS if block.page in NEWCOMERS)), ids=str
+)
 def test_the_yaml_of_the_page_is_accepted(block: Block, tmp_path: Path) -> None:
     fragment = OmegaConf.create(block.text)
     assert isinstance(fragment, DictConfig)

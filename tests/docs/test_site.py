@@ -81,6 +81,7 @@ def test_no_page_makes_a_browser_fetch_anything_from_elsewhere(site: Path) -> No
         assert not re.search(r"url\(['\"]?(https?:)?//|@import", style.read_text(encoding="utf-8")), style
 
 
+@pytest.mark.exhaustive
 @pytest.mark.processes
 def test_the_search_answers_where_the_site_is_a_folder_of_files(opened: tuple[Page, list[str]]) -> None:
     page, asked = opened
@@ -92,6 +93,7 @@ def test_the_search_answers_where_the_site_is_a_folder_of_files(opened: tuple[Pa
     assert not [address for address in asked if not address.startswith(("file:", "blob:", "data:"))]
 
 
+@pytest.mark.exhaustive
 @pytest.mark.processes
 def test_every_page_fits_a_telephone(site: Path, opened: tuple[Page, list[str]]) -> None:
     page, _ = opened

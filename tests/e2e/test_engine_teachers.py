@@ -28,7 +28,6 @@ REAL = [
         marks=[pytest.mark.sglang, pytest.mark.skipif(find_spec("sglang") is None, reason="make test-sglang")],
     ),
 ]
-ENGINES = ["of_a_users_own", *REAL]
 OWN_OR_ALL = [
     "of_a_users_own",
     *(pytest.param(*engine.values, marks=[*engine.marks, pytest.mark.exhaustive]) for engine in REAL),
@@ -99,7 +98,7 @@ def losses(pipeline: str, teacher: str, folder: Path, **changes: Any) -> list[fl
 
 
 @pytest.mark.parametrize("asked", list(ASKS))
-@pytest.mark.parametrize("engine", ENGINES)
+@pytest.mark.parametrize("engine", OWN_OR_ALL)
 def test_a_student_learns_the_same_from_an_engine(engine: str, asked: str, tmp_path: Path) -> None:
     sampling = {
         "rollout_batch_size": 16,

@@ -20,7 +20,6 @@ from tests import programs
 from tests.e2e import support
 from tests.e2e.ray_support import trained_on
 from tests.e2e.support import command, environment, same, train_state
-from tests.rings import exhaustive_but
 
 pytest.importorskip("ray")
 
@@ -100,8 +99,8 @@ def sampled_with(folder: Path) -> list[int]:
     return [version for versions in found for version in versions]
 
 
-@pytest.mark.long
-@pytest.mark.parametrize("method", exhaustive_but(["memory", "gloo"], "memory"))
+@pytest.mark.exhaustive
+@pytest.mark.parametrize("method", ["memory", "gloo"])
 def test_weights_reach_an_explorer_without_a_disk_also_where_the_trainer_is_killed_and_continued(
     method: str, cluster: dict[str, str], tmp_path: Path
 ) -> None:

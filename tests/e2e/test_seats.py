@@ -73,6 +73,7 @@ def test_seats_are_compared_within_a_game_if_one_likes(tmp_path: Path) -> None:
     assert not same(train_state(tmp_path / "seat", 1)["model"], train_state(tmp_path / "game", 1)["model"])
 
 
+@pytest.mark.exhaustive
 def test_a_run_against_a_league_goes_on_from_a_checkpoint_with_the_same_opponents(tmp_path: Path) -> None:
     whole = played(tmp_path / "whole", 4, **LEAGUE)
     played(tmp_path / "broken", 2, **LEAGUE)
@@ -183,6 +184,7 @@ class Moves(BaseHTTPRequestHandler):
         pass
 
 
+@pytest.mark.exhaustive
 def test_an_endpoint_is_asked_again_and_one_that_dies_costs_its_games_and_then_ends_the_run(tmp_path: Path) -> None:
     with Endpoint(last=120) as server:  # a step asks some 80 times
         threading.Thread(target=server.serve_forever, daemon=True).start()

@@ -20,6 +20,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return tmp_path_factory.mktemp("textworld")
 
 
+@pytest.mark.exhaustive
 def test_its_own_walk_through_wins_and_a_level_is_made_once(folder: Path) -> None:
     env = TextWorldEnv(games=1, folder=str(folder), shows_commands=True)
     first, _ = env.reset(seed=3)

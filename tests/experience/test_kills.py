@@ -162,6 +162,7 @@ def test_trainers_train_every_group_as_often_as_they_are_to_while_all_programs_a
     assert (counts.groups, counts.available, counts.leased, counts.trained) == (last, 0, 0, 2 * last)
 
 
+@pytest.mark.exhaustive
 def test_many_programs_open_an_empty_store_at_once(tmp_path: Path) -> None:
     explorers = [Program("explore", tmp_path, f"explorer{number}", 30) for number in range(2)]
     trainer = Program("train", tmp_path, "trainer", "once", 5)

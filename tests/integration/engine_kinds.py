@@ -20,8 +20,8 @@ from roll.strategies.generation.hf_infer.strategy import HfInferStrategy
 
 KINDS = [
     "hf_infer",
-    "hf_infer in a thread",
-    "of a user's own",
+    pytest.param("hf_infer in a thread", marks=pytest.mark.exhaustive),
+    pytest.param("of a user's own", marks=pytest.mark.exhaustive),
     pytest.param("vllm", marks=needs_vllm),
     pytest.param("sglang", marks=[pytest.mark.sglang, needs_sglang]),
     "sglang's double",

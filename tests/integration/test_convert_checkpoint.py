@@ -16,11 +16,12 @@ from transformers import AutoModelForCausalLM, AutoModelForTokenClassification
 
 from roll.models.convert import ConversionError, convert_checkpoint
 from roll.strategies.training.pytorch.checkpoint import MODEL_FOLDER
+from tests.rings import exhaustive_but
 
 SCRIPT = Path(__file__).parents[2] / "examples" / "convert_checkpoint.py"
 
 
-@pytest.mark.parametrize("ranks", [1, 2])
+@pytest.mark.parametrize("ranks", exhaustive_but([1, 2], 2))
 @pytest.mark.parametrize(
     "case",
     [Case(shares=(5, 3)), Case(shares=(5, 3), lora=3, tied=False), Case(shares=(5, 3), critic=True)],

@@ -91,7 +91,8 @@ def test_any_micro_batches_give_the_same_gradient(
     check(two, ZeroCase(shares=(5, 2), config=SETTINGS[setting], train=limits))
 
 
-@pytest.mark.parametrize("setting", exhaustive_but(["zero 2", "zero 3"], "zero 3"))
+@pytest.mark.exhaustive
+@pytest.mark.parametrize("setting", ["zero 2", "zero 3"])
 def test_recomputing_and_chunked_logits_change_nothing(two: RankPool, setting: str) -> None:
     options = {
         "gradient_checkpointing": True,
@@ -103,7 +104,7 @@ def test_recomputing_and_chunked_logits_change_nothing(two: RankPool, setting: s
     check(two, ZeroCase(config=SETTINGS[setting], train=options))
 
 
-@pytest.mark.parametrize("shares", [(5, 3), (0, 6)])
+@pytest.mark.parametrize("shares", exhaustive_but([(5, 3), (0, 6)], (0, 6)))
 @pytest.mark.parametrize("setting", exhaustive_but(["zero 2", "zero 3"], "zero 3"))
 def test_a_critic_learns_as_in_a_plain_loop(two: RankPool, setting: str, shares: tuple[int, int]) -> None:
     check(two, ZeroCase(shares=shares, critic=True, config=SETTINGS[setting]))
@@ -139,7 +140,8 @@ def test_four_ranks_equal_a_plain_loop(four: RankPool) -> None:
     check(four, ZeroCase(shares=(3, 1, 0, 5), config=SETTINGS["zero 3"], train={"l2": 0.01}))
 
 
-@pytest.mark.parametrize("setting", exhaustive_but(SETTINGS, "zero 3 offload"))
+@pytest.mark.exhaustive
+@pytest.mark.parametrize("setting", SETTINGS)
 def test_scoring_streaming_and_offloading_between_steps_change_nothing(two: RankPool, setting: str) -> None:
     case = ZeroCase(config=SETTINGS[setting])
     batches = [case.batch(seed) for seed in range(2)]
@@ -169,7 +171,7 @@ def test_stage_3_shares_weights_out_and_gathers_a_bucket_at_a_time(two: RankPool
 
 @pytest.mark.parametrize("critic", [False, True])
 @pytest.mark.parametrize("stage", exhaustive_but([0, 3], 3))
-@pytest.mark.parametrize("packed", [False, True])
+@pytest.mark.parametrize("packed", exhaustive_but([False, True], True))
 def test_a_frozen_model_scores_like_a_whole_one(two: RankPool, stage: int, critic: bool, packed: bool) -> None:
     options = {"use_sequence_packing": packed}
     case = ZeroCase(shares=(7, 1), critic=critic, config=zero(stage), train=options)

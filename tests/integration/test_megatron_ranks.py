@@ -77,7 +77,7 @@ TWO = {
     ),
 }
 
-OF_EACH = ("data", "tensor", "sequence, packed", "pipeline", "interleaved", "context", "experts", "sequence, critic")
+OF_EACH = ("data", "sequence, packed", "pipeline", "context", "experts")
 
 FOUR = {
     "tensor x pipeline": Case(megatron={**SEQUENCE, **PIPELINE}),
@@ -141,12 +141,13 @@ def test_three_steps_on_four_ranks_equal_a_plain_loop(plain: Plain, name: str) -
     assert_equal_runs(ranks(4).run("train", case, three_batches(case)), plain(case))
 
 
+@pytest.mark.exhaustive
 def test_scoring_streaming_and_offloading_between_steps_change_nothing(plain: Plain) -> None:
     case = Case(megatron={**EXPERTS, **OVERLAP}, family=MOE)
     assert_equal_runs(ranks(2).run("train_with_breaks", case, three_batches(case)), plain(case))
 
 
-@pytest.mark.parametrize("megatron", [OVERLAP, PIPELINE])
+@pytest.mark.parametrize("megatron", exhaustive_but([OVERLAP, PIPELINE], PIPELINE))
 def test_a_gradient_that_is_not_finite_stops_the_step_on_every_rank(plain: Plain, megatron: dict) -> None:
     case = Case(megatron=megatron)
     found = ranks(2).run("survive_a_bad_step", case, three_batches(case))
@@ -154,7 +155,8 @@ def test_a_gradient_that_is_not_finite_stops_the_step_on_every_rank(plain: Plain
     assert_equal_runs([after for _, after in found], plain(case))
 
 
-@pytest.mark.parametrize("critic", exhaustive_but([False, True], False))
+@pytest.mark.exhaustive
+@pytest.mark.parametrize("critic", [False, True])
 @pytest.mark.parametrize("megatron", [{}, {**SEQUENCE, "use_distributed_optimizer": False}])
 def test_bf16_comes_near(plain: Plain, critic: bool, megatron: dict) -> None:
     case = Case(megatron=megatron, critic=critic, train={"mixed_precision": True})
@@ -179,7 +181,7 @@ def test_different_rows_for_one_copy_of_the_model_are_refused() -> None:
         assert "Ranks 0 and 1 were given different rows, and both have data_rank 0" in message
 
 
-@pytest.mark.parametrize("megatron", [SEQUENCE, CONTEXT, PIPELINE])
+@pytest.mark.parametrize("megatron", exhaustive_but([SEQUENCE, CONTEXT, PIPELINE], SEQUENCE))
 def test_the_divergence_from_a_reference_is_that_of_whole_distributions(megatron: dict) -> None:
     case, reference = Case(megatron=megatron), Case()
     batch = case.batch(4)
@@ -197,6 +199,7 @@ def test_the_divergence_from_a_reference_is_that_of_whole_distributions(megatron
         assert rank.outputs.max() > 0.1
 
 
+@pytest.mark.exhaustive
 def test_logits_are_made_in_chunks_and_activations_again_where_that_is_asked_for() -> None:
     batch = Case().batch(0)
     kept, whole, selective = (

@@ -55,6 +55,7 @@ def test_cancelling_the_caller_ends_the_request(vllm: Harness) -> None:
     assert vllm.engine.metrics()["active"] == 0
 
 
+@pytest.mark.exhaustive
 def test_a_sleeping_engine_goes_on_after_it_wakes(vllm: Harness) -> None:
     async def scenario() -> Completion:
         _, task = await start(vllm)

@@ -80,6 +80,7 @@ def test_a_run_goes_on_exactly_where_it_was_stopped(whole: Path, tmp_path: Path)
     assert weights[0].read_bytes() == weights[1].read_bytes()
 
 
+@pytest.mark.exhaustive
 def test_with_rewards_answers_are_graded_and_evaluated(tmp_path: Path) -> None:
     graded = {
         "rewards": {"math_rule": {"tag_included": ["arithmetic"]}},

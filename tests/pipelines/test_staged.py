@@ -216,6 +216,7 @@ def test_all_stages_are_checked_before_the_first_begins(
     assert any(problem.path.startswith(path) for problem in error.value.problems) and not out.exists()
 
 
+@pytest.mark.exhaustive
 def test_a_stage_may_start_from_the_best_checkpoint_of_the_one_before(data: Path, tmp_path: Path) -> None:
     """Steps that are far too large after the first: the newest checkpoint is the worst."""
     every = {"stages__sft__save_steps": 1, "stages__sft__eval_steps": 1, "stages__sft__checkpoint_config__keep": 3}

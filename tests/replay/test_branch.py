@@ -48,6 +48,7 @@ def review_of(folder: Path, stored: Trajectory) -> BranchView:
     return found
 
 
+@pytest.mark.exhaustive
 def test_continuations_share_every_token_and_state_up_to_their_turn(games: StoredRun, tmp_path: Path) -> None:
     run = changed(games, tmp_path / "copy", 2, lambda stored: None)
     before = {path: path.read_bytes() for path in run.folder.rglob("*") if path.is_file()}

@@ -12,6 +12,7 @@ from if_verifiable.ifeval import instructions, instructions_registry
 
 from roll.rewards.ifeval_rows import INSTRUCTIONS, followed, sentences
 from roll.rewards.instructions import ConstraintError
+from tests.rings import exhaustive_but
 
 pytestmark = pytest.mark.long
 
@@ -91,7 +92,10 @@ def test_all_are_compared_with_googles_but_those_that_need_its_downloads() -> No
 
 
 @pytest.mark.long
-@pytest.mark.parametrize("instruction", sorted(ARGUMENTS))
+@pytest.mark.parametrize(
+    "instruction",
+    exhaustive_but(sorted(ARGUMENTS), "keywords:forbidden_words", "length_constraints:nth_paragraph_first_word"),
+)
 def test_a_response_follows_an_instruction_if_googles_program_says_so(instruction: str) -> None:
     @given(text=TEXTS, arguments=st.fixed_dictionaries(ARGUMENTS[instruction]))
     @settings(max_examples=150, deadline=None)

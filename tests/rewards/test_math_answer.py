@@ -194,6 +194,7 @@ def _is_grading(process: psutil.Process) -> bool:
         return False
 
 
+@pytest.mark.exhaustive
 @pytest.mark.processes
 def test_a_hanging_process_ends_by_itself_when_its_parent_is_gone() -> None:
     script = f"""
@@ -217,6 +218,7 @@ def test_a_hanging_process_ends_by_itself_when_its_parent_is_gone() -> None:
     assert not psutil.wait_procs([child], timeout=100)[1]
 
 
+@pytest.mark.exhaustive
 @pytest.mark.processes
 def test_the_rubrics_time_out_kills_the_process_at_work() -> None:
     before = set(grading_processes())  # of the other tests in this file

@@ -75,7 +75,7 @@ def test_these_scorers_would_have_run_it(dataset: str, tmp_path: Path) -> None:
     assert (tmp_path / "run").exists()
 
 
-@pytest.mark.parametrize("dataset", sorted(EVALUATING))
+@pytest.mark.parametrize("dataset", exhaustive_but(sorted(EVALUATING), "countdown", "n_queens"))
 def test_right_answers_still_are(dataset: str) -> None:
     data = create_dataset(dataset, size=20, seed=3)
     for entry in data:
@@ -109,8 +109,8 @@ def test_without_letters_a_name_is_not_plain() -> None:
     ("response", "score"),
     [
         ("<answer>{right}</answer>", 1.0),
-        (r"So \boxed{{{right}}}.", 1.0),
-        ("{right}", 1.0),
+        pytest.param(r"So \boxed{{{right}}}.", 1.0, marks=pytest.mark.exhaustive),
+        pytest.param("{right}", 1.0, marks=pytest.mark.exhaustive),
         ("<answer>no</answer>", 0.0),
     ],
 )

@@ -91,6 +91,7 @@ def test_a_function_of_a_file_that_is_not_on_the_path_travels(tmp_path: Path) ->
     assert verdict(FunctionVerifier(function), asked("42", "42")).score == 1.0
 
 
+@pytest.mark.exhaustive
 def test_functions_of_a_script_a_notebook_and_python_c_travel(tmp_path: Path) -> None:
     script = tmp_path / "my_run.py"
     script.write_text(
@@ -145,6 +146,7 @@ def test_an_exception_is_no_score_and_says_where_it_was_raised() -> None:
     assert grade.score is None and "LookupError: no such row (test_worker_processes.py:" in grade.error
 
 
+@pytest.mark.exhaustive
 def test_a_crash_is_no_score_and_the_next_call_has_a_new_process() -> None:
     async def run():
         processes = WorkerProcesses(crash_if, 1)

@@ -26,6 +26,7 @@ def run(tmp_path_factory: pytest.TempPathFactory) -> StoredRun:
     return roll.train("sokoban", overrides=SMALL, output_dir=folder, progress="none", track_with="stdout")
 
 
+@pytest.mark.exhaustive
 def test_a_run_keeps_its_metrics_whatever_tracks_it(run: StoredRun, capsys: pytest.CaptureFixture[str]) -> None:
     curve = run.curve("val/success")
     assert curve.steps == (0, 2, 4) and all(0 <= value <= 1 for value in curve.values)

@@ -6,6 +6,7 @@ import asyncio
 import sys
 from typing import Any
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -21,6 +22,7 @@ def least_loaded(pool: ReplicaPool, avoid: Replica | None) -> Replica | None:
     return min(free, key=lambda replica: replica.load, default=None)
 
 
+@pytest.mark.exhaustive
 @given(data=st.data(), replicas=st.integers(1, 5))
 def test_a_new_trajectory_goes_to_the_least_loaded_replica(data: st.DataObject, replicas: int) -> None:
     pool = ReplicaPool([object()] * replicas, LIMIT)  # type: ignore[list-item]
@@ -93,6 +95,7 @@ def test_what_placing_costs_does_not_grow_with_the_number_of_engines() -> None:
     assert lines(2048) < 3 * lines(8)
 
 
+@pytest.mark.exhaustive
 @given(data=st.data())
 def test_who_waits_longest_is_found_wherever_it_belongs(data: st.DataObject) -> None:
     async def play() -> None:

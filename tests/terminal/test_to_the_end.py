@@ -65,6 +65,7 @@ def assert_picture_fits(seen: Seen, *parts: str) -> None:
     assert any(all(part in picture for part in parts) for picture in seen.shown), seen.shown[-1:]
 
 
+@pytest.mark.exhaustive
 def test_the_agentic_run_shows_its_stages_and_leaves_its_summary(sokoban: Seen) -> None:
     assert_ended_well(sokoban)
     assert_picture_fits(sokoban, " roll  sokoban", "╭─ reward", "╭─ success", "◆ validation success")

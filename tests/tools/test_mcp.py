@@ -76,6 +76,7 @@ def test_a_server_over_http() -> None:
         process.wait()
 
 
+@pytest.mark.exhaustive
 def test_a_server_that_died_is_unavailable_and_the_next_episode_has_another() -> None:
     """`own` and shared connections alike."""
     for own in (False, True):

@@ -15,6 +15,7 @@ from roll.tracking import make_trackers
 SCRIPT = Path(__file__).parents[2] / "scripts" / "dashboard_picture.py"
 
 
+@pytest.mark.exhaustive
 @pytest.mark.processes
 def test_the_picture_of_a_run_is_an_svg_that_loads_nothing(tmp_path: Path) -> None:
     with make_trackers("jsonl", log_dir=tmp_path) as tracker:

@@ -21,6 +21,7 @@ def elsewhere(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
 
 
+@pytest.mark.exhaustive
 def test_ranges_of_file_and_command_line_come_together_and_other_words_hold_for_every_trial() -> None:
     Path("mine.yaml").write_text(
         f"defaults: [sokoban, _self_]\ntune:\n  {RATE}: {{low: 1e-4, high: 1e-2, log: true}}\n  mini_batches: [1, 2]\n"
@@ -32,6 +33,7 @@ def test_ranges_of_file_and_command_line_come_together_and_other_words_hold_for_
     assert plan.rungs == [8, 24] and plan.combinations is None
 
 
+@pytest.mark.exhaustive
 def test_a_key_that_takes_whole_numbers_is_given_whole_ones() -> None:
     plan = make_plan("sokoban", ["mini_batches=uniform(1,8)", f"{RATE}=uniform(1,2)"])
     assert [type(plan.space[key].low) for key in ("mini_batches", RATE)] == [int, float]  # type: ignore[union-attr]

@@ -204,6 +204,7 @@ def opened(browser: Browser, tmp_path_factory: pytest.TempPathFactory) -> Iterat
     context.close()
 
 
+@pytest.mark.exhaustive
 @pytest.mark.processes
 def test_a_browser_shows_one_part_at_a_time_and_keys_lead_on(opened: tuple[Page, str, list[str]]) -> None:
     page, address, heard = opened

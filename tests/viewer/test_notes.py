@@ -159,6 +159,7 @@ def test_notes_and_preference_pairs_are_exported_for_other_programs(
     assert code == 0 and "2 episodes are chosen" in out
 
 
+@pytest.mark.exhaustive
 @pytest.mark.processes
 def test_a_browser_keeps_a_note_and_filters_by_its_label(page: Page) -> None:
     page.goto("/episode/train/1/0/g-11")

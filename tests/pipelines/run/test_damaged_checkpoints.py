@@ -126,6 +126,7 @@ def test_a_line_feed_that_became_a_vertical_tab_is_seen(root: Path) -> None:
     assert damages(folder_of(root, 30), STATE) != []
 
 
+@pytest.mark.exhaustive
 @pytest.mark.long
 @given(st.sampled_from([*FILES, CHECKSUMS]), st.randoms(use_true_random=False))
 def test_no_change_of_a_single_bit_goes_unseen(

@@ -46,6 +46,7 @@ def test_spans_arrive_with_ids_times_attributes_and_errors(tmp_path: Path) -> No
     assert not list(tmp_path.iterdir())
 
 
+@pytest.mark.exhaustive
 @pytest.mark.long
 def test_a_collector_that_is_not_there_stops_nothing(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     with collector() as (address, _, _):
