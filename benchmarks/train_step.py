@@ -231,8 +231,6 @@ def missing(strategy: str) -> str | None:
         return "Megatron-Core needs a CUDA device (its tests on the CPU replace parts of it)"
     try:
         importlib.import_module(PACKAGES.get(strategy, "torch"))
-        if strategy in PACKAGES:
-            importlib.import_module(f"roll.strategies.{strategy.removesuffix('_train')}.train")
     except ImportError as error:
         return str(error)
     return None

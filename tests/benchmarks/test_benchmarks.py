@@ -16,9 +16,9 @@ BENCHMARKS = Path(__file__).resolve().parents[2] / "benchmarks"
 
 ARGUMENTS = {
     "algorithms": "--shapes 1",
-    "async_rollout": "agentic --steps 9",
+    "async_rollout": "rlvr --steps 9",
     "branch_values": "run --episodes 2 --n 2",
-    "dpo_vs_trl": "mixed --steps 2 --rounds 1 --peer-rows 8",
+    "dpo_vs_trl": "mixed --steps 2 --rounds 1 --peer-rows 8 --tokens 1024",
     "engine_overhead": "--groups 1 --episodes 8 --rounds 1 --slots 8",
     "env_speed": "--rounds 1",
     "frozen_lake_optimum": "",
@@ -32,9 +32,10 @@ ARGUMENTS = {
     "review": "--files 2 --episodes 8",
     "rlvr_vs_trl": "uniform --steps 2 --rounds 1 --prompts 2 --teaching-steps 2",
     "scale": "--engines 2 --episodes 16",
-    "sft_vs_trl": "uniform --steps 2 --rounds 1 --peer-rows 8",
+    "sft_vs_trl": "uniform --steps 2 --rounds 1 --peer-rows 8 --tokens 1024",
     "shared_prefixes": "--size tiny --rounds 1 --cases games",
-    "train_step": "--model-size tiny --rows 2 --samples 2 --length 16 --rounds 1 --only mixed",
+    "train_step": "--strategies deepspeed_train --model-size tiny --rows 2 --samples 2 --length 16 --rounds 1 "
+    "--only mixed",
     "waiting_envs": "--episodes 8 --turns 2 --seconds 0.05",
     "weight_check": "--steps 1 --groups 1",
     "weight_sync": "--rounds 1 --vocabulary 64",

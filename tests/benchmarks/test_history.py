@@ -41,7 +41,7 @@ def test_figures_are_measured_kept_and_drawn(tmp_path: Path, monkeypatch: pytest
     page.write_text(f"before\n{history.BEGIN}\nold\n{history.END}\nafter\n")
     for name, value in (("PAGE", page), ("PICTURE", picture), ("FILE", file)):
         monkeypatch.setattr(history, name, value)
-    monkeypatch.setattr(history, "PROGRAMS", {"weight_sync": (2, "--rounds 1 --vocabulary 64")})
+    monkeypatch.setattr(history, "PROGRAMS", {"weight_sync": (1, "--rounds 1 --vocabulary 64")})
     monkeypatch.setattr("sys.argv", ["history.py", "add"])
     with pytest.raises(SystemExit) as ended:
         history.main()

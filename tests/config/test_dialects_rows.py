@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import warnings
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -698,11 +698,10 @@ def value_at(loaded: RLConfig, path: str) -> Any:
 ROWS = [(guide.name, row) for guide in GUIDES for row in guide.rows]
 SET = [pytest.param(guide, row, id=f"{guide}:{row.key}") for guide, row in ROWS if row.targets]
 CHECKED = [pytest.param(row, id=f"{guide}:{row.key}") for guide, row in ROWS if row.only is not None]
-UNUSED = [
-    pytest.param(row, id=f"{guide}:{row.key}")
-    for guide, row in ROWS
-    if not row.targets and row.only is None and row.convert is None
-]
+UNUSED = {
+    guide.name: [row for row in guide.rows if not row.targets and row.only is None and row.convert is None]
+    for guide in GUIDES
+}
 
 
 @pytest.mark.parametrize(("guide", "row"), SET)
@@ -714,11 +713,15 @@ def test_a_key_of_a_guide_has_its_effect(guide: str, row: Row) -> None:
 
 
 @pytest.mark.parametrize(("guide", "row"), [p for p in SET if p.values[1].key not in SAME_AS_DEFAULT])
-def test_without_the_key_it_is_otherwise(guide: str, row: Row) -> None:
+def test_without_the_key_it_is_otherwise(guide: str, row: Row, default: RLVRConfig) -> None:
     value, beside, expected = CASES[guide][row.key]
     # Defaults, not the keys beside it: some of them cannot stand alone.
-    loaded = config()
-    assert any(value_at(loaded, path) != native for path, native in expected.items())
+    assert any(value_at(default, path) != native for path, native in expected.items())
+
+
+@pytest.fixture(scope="module")
+def default() -> RLVRConfig:
+    return config()
 
 
 def test_no_case_is_left_over() -> None:
@@ -737,11 +740,30 @@ def test_a_value_that_asks_for_something_else_is_refused(row: Row) -> None:
     assert row.note in caught.value.problems[0].fix
 
 
-@pytest.mark.parametrize("row", UNUSED)
-def test_a_key_without_effect_is_reported_with_the_reason(row: Row) -> None:
-    with pytest.warns(ConfigWarning) as caught:
-        load(nested({**BASE, row.key: 12}), kind=RLVRConfig)
-    assert [str(item.message) for item in caught] == [f"{row.key}: no effect here: {row.note}."]
+@pytest.mark.parametrize("guide", [guide for guide, rows in UNUSED.items() if rows])
+def test_keys_without_effect_are_reported_with_the_reason(guide: str) -> None:
+    for rows in together(UNUSED[guide]):
+        with pytest.warns(ConfigWarning) as caught:
+            load(nested({**BASE, **{row.key: 12 for row in rows}}), kind=RLVRConfig)
+        said = [str(item.message).removesuffix(".").split(": no effect here: ") for item in caught]
+        assert {key: note for keys, note in said for key in keys.split(", ")} == {row.key: row.note for row in rows}
+
+
+def together(rows: Iterable[Row]) -> list[list[Row]]:
+    """Divide rows so that no key of a part is a section of another one."""
+    parts: list[list[Row]] = []
+    for row in rows:
+        apart = (part for part in parts if not any(is_inside(row.key, other.key) for other in part))
+        part = next(apart, None)
+        if part is None:
+            parts.append(part := [])
+        part.append(row)
+    return parts
+
+
+def is_inside(one: str, other: str) -> bool:
+    """Whether one key is a section of the other."""
+    return f"{one}.".startswith(f"{other}.") or f"{other}.".startswith(f"{one}.")
 
 
 @pytest.mark.parametrize("kind", [RLVRConfig, AgenticConfig])

@@ -29,7 +29,7 @@ def test_two_steps(name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -
     if name == "mini_swe" and capabilities().network != "namespace":
         pytest.skip("this machine allows no namespaces")
     monkeypatch.chdir(ROOT)
-    few: dict[str, Any] = {"rollout_batch_size": 4, "val_batch_size": 2, "mini_batches": 1}
+    few: dict[str, Any] = {"rollout_batch_size": 2, "val_batch_size": 1, "mini_batches": 1}
     config = load(
         str(EXAMPLES / f"{name}.yaml"),
         **few,
@@ -39,14 +39,14 @@ def test_two_steps(name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -
         eval_steps=2,
         output_dir=str(tmp_path),
         overrides={
-            "train_env_manager.env_groups": 2,
+            "train_env_manager.env_groups": 1,
             "train_env_manager.group_size": 2,
-            "val_env_manager.env_groups": 2,
+            "val_env_manager.env_groups": 1,
         },
     )
     run_agentic(config)
     episodes = [each for path in (tmp_path / "trajectories").glob("step=*") for each in read_trajectories(path)]
-    assert len(episodes) == 8
+    assert len(episodes) == 4
     for episode in episodes:
         assert not episode.status.is_error and episode.score is not None, episode.error
         assert episode.metrics["calls"] >= 1 and all(turn.completion_ids for turn in episode.turns)

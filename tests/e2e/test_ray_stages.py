@@ -27,13 +27,13 @@ SMALL = {
     "stages.sft.max_steps": 2,
     "stages.sft.evaluation": None,
     "stages.sft.actor_train.data_args.custom_cls.kwargs.games": 48,
-    "stages.play.rollout_batch_size": 64,
-    "stages.play.train_env_manager.env_groups": 8,
+    "stages.play.rollout_batch_size": 32,
+    "stages.play.train_env_manager.env_groups": 4,
     "stages.dpo.max_steps": 2,
     "stages.dpo.evaluation": None,
     "stages.rl.max_steps": 1,
-    "stages.rl.rollout_batch_size": 32,
-    "stages.rl.train_env_manager.env_groups": 4,
+    "stages.rl.rollout_batch_size": 16,
+    "stages.rl.train_env_manager.env_groups": 2,
     "actor_train.training_args.adam_epsilon": 1e-4,  # with the usual one AdamW divides noise by noise
 }
 

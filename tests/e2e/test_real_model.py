@@ -36,11 +36,11 @@ SHORT = {
 }
 GAMES = {
     **SHORT,
-    "train_env_manager.env_groups": 2,
+    "train_env_manager.env_groups": 1,
     "train_env_manager.group_size": 2,
-    "rollout_batch_size": 4,
+    "rollout_batch_size": 2,
     "mini_batches": 1,
-    "max_actions_per_traj": 3,
+    "max_actions_per_traj": 2,
 }
 PROBLEMS = {
     **SHORT,
