@@ -51,6 +51,7 @@ def logits(folder: Path, cwd: Path) -> torch.Tensor:
     return torch.tensor(json.loads(done.stdout))
 
 
+@pytest.mark.exhaustive
 @pytest.mark.processes
 def test_plain_transformers_gives_the_same_logits(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     checkpoint = saved_by_trainer(tmp_path / "step=000008")

@@ -136,6 +136,7 @@ def test_arguments_that_cannot_travel_fail_before_the_call(pair: WorkerGroup) ->
         asyncio.run(pair.all("echo", threading.Lock()))
 
 
+@pytest.mark.exhaustive
 def test_a_failing_rank_is_reported_without_waiting_for_the_others(victims: WorkerGroup) -> None:
     async def play() -> None:
         slow = asyncio.create_task(victims.one(1, "sleep", 1, 30.0))
@@ -209,6 +210,7 @@ def test_a_constructor_that_fails_says_which_and_leaves_nothing_behind(cluster: 
     in_time(play)
 
 
+@pytest.mark.exhaustive
 def test_workers_have_their_own_environment_and_close_before_they_end(cluster: RayCluster, tmp_path: Path) -> None:
     async def play() -> None:
         # One variable that is set in a running process, and one that counts from its start.

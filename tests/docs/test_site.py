@@ -19,6 +19,8 @@ from playwright.sync_api import Page, sync_playwright
 
 import roll
 
+pytestmark = pytest.mark.exhaustive
+
 NAVIGATION = (ROOT / "mkdocs.yml").read_text(encoding="utf-8").partition("\nnav:")[2].partition("\nnot_in_nav")[0]
 FETCHED = {"link": "href", "script": "src", "img": "src", "iframe": "src", "source": "src", "object": "data"}
 """What a browser fetches without being asked, and the attribute that says from where."""
@@ -67,7 +69,6 @@ def opened(site: Path) -> Iterator[tuple[Page, list[str]]]:
         chromium.close()
 
 
-@pytest.mark.exhaustive
 @pytest.mark.processes
 def test_no_page_makes_a_browser_fetch_anything_from_elsewhere(site: Path) -> None:
     pages = list(site.rglob("*.html"))
@@ -81,7 +82,6 @@ def test_no_page_makes_a_browser_fetch_anything_from_elsewhere(site: Path) -> No
         assert not re.search(r"url\(['\"]?(https?:)?//|@import", style.read_text(encoding="utf-8")), style
 
 
-@pytest.mark.exhaustive
 @pytest.mark.processes
 def test_the_search_answers_where_the_site_is_a_folder_of_files(opened: tuple[Page, list[str]]) -> None:
     page, asked = opened
@@ -93,7 +93,6 @@ def test_the_search_answers_where_the_site_is_a_folder_of_files(opened: tuple[Pa
     assert not [address for address in asked if not address.startswith(("file:", "blob:", "data:"))]
 
 
-@pytest.mark.exhaustive
 @pytest.mark.processes
 def test_every_page_fits_a_telephone(site: Path, opened: tuple[Page, list[str]]) -> None:
     page, _ = opened

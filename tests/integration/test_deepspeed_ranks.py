@@ -136,6 +136,7 @@ def test_adapters_learn_as_in_a_plain_loop(two: RankPool, setting: str) -> None:
 
 
 @pytest.mark.exhaustive
+@pytest.mark.exhaustive
 def test_four_ranks_equal_a_plain_loop(four: RankPool) -> None:
     check(four, ZeroCase(shares=(3, 1, 0, 5), config=SETTINGS["zero 3"], train={"l2": 0.01}))
 

@@ -27,7 +27,6 @@ from roll.strategies.jobs import TrainOptions
 from roll.strategies.training.deepspeed.train import DeepSpeedTrainStrategy
 from roll.strategies.training.pytorch.train import FsdpTrainStrategy
 from roll.strategies.training.supervised import SupervisedLoss
-from tests.rings import exhaustive_but
 
 pytestmark = pytest.mark.long
 
@@ -127,7 +126,8 @@ def measured(strategy: str, config: dict[str, Any], name: str) -> tuple[int, Tra
     return resting + working, training, made[0]
 
 
-@pytest.mark.parametrize("name", exhaustive_but(CASES, "small"))
+@pytest.mark.exhaustive
+@pytest.mark.parametrize("name", CASES)
 def test_a_training_step_takes_the_bytes_that_were_predicted(name: str) -> None:
     most, training, _ = measured("fsdp_train", {}, name)
     assert states(training).total + pass_bytes(training).peak == pytest.approx(most, rel=0.1)
@@ -136,7 +136,7 @@ def test_a_training_step_takes_the_bytes_that_were_predicted(name: str) -> None:
 @pytest.mark.exhaustive
 @pytest.mark.processes  # DeepSpeed starts a thread pool of its own and a process group
 @pytest.mark.parametrize("stage", [0, 1, 2, 3])
-@pytest.mark.parametrize("name", exhaustive_but(CASES, "small"))
+@pytest.mark.parametrize("name", CASES)
 def test_the_tensors_that_deepspeed_keeps_are_those_that_were_predicted(name: str, stage: int) -> None:
     config = {"zero_optimization": {"stage": stage}}
     _, training, strategy = measured("deepspeed_train", config, name)

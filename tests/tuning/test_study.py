@@ -82,6 +82,7 @@ def test_the_configuration_itself_is_tried_first_and_the_best_rate_wins(whole: t
     assert [line for line in said if "stopped after" in line]
 
 
+@pytest.mark.exhaustive
 def test_a_trial_that_is_stopped_has_fewer_steps_than_its_run_was_asked_for(
     whole: tuple[Plan, Results, list[str]],
 ) -> None:
@@ -103,6 +104,7 @@ def test_the_best_is_a_configuration_to_train_with(whole: tuple[Plan, Results, l
     assert drawn is None or drawn.read_bytes().startswith(b"\x89PNG")
 
 
+@pytest.mark.exhaustive
 def test_optuna_s_own_program_reads_the_study(whole: tuple[Plan, Results, list[str]]) -> None:
     plan, results, _ = whole
     program = Path(sys.executable).with_name("optuna")
