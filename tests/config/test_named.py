@@ -25,6 +25,7 @@ from roll.config import (
 from roll.config.composing import primary_names
 from roll.config.shipped import SHIPPED, shipped_configs, shipped_data
 from roll.config.staged import StagedConfig
+from tests.rings import exhaustive_but
 
 ROOT = Path(__file__).resolve().parents[2]
 KINDS = {
@@ -54,7 +55,9 @@ def elsewhere(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 @pytest.mark.long
-@pytest.mark.parametrize("name", primary_names([shipped_configs()]))
+@pytest.mark.parametrize(
+    "name", exhaustive_but(primary_names([shipped_configs()]), "rlvr_math", "three_stages", "eval_math")
+)
 def test_every_shipped_configuration_is_found_by_its_name(name: str) -> None:
     assert type(load(name)) is KINDS.get(name, AgenticConfig)
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import re
 import runpy
 import subprocess
@@ -21,7 +20,6 @@ from roll.config import RLConfig
 from roll.envs import ENV_TYPES, TAGS
 from roll.models.toy import build
 from roll.pipelines.run.life_cycle import is_due
-from tests import programs
 from tests.rings import exhaustive_but
 
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
@@ -86,9 +84,7 @@ def _python(words: list[str], started: list[RLConfig]) -> None:
     elif words[0].startswith("examples/start_") or words[0] == "examples/custom_env.py":
         _start(words, started)
     else:
-        answer = programs.run(
-            [sys.executable, words[0], "--help"], Path.cwd(), {**os.environ, "OMP_NUM_THREADS": "1"}, timeout=120
-        )
+        answer = subprocess.run([sys.executable, words[0], "--help"], capture_output=True, text=True, timeout=120)
         assert answer.returncode == 0, answer.stderr
         assert all(option in answer.stdout for option in words if option.startswith("--"))
 

@@ -132,7 +132,7 @@ def test_every_conversation_has_the_tokens_of_its_whole_rendering(name: str) -> 
 
 
 @pytest.mark.long
-@pytest.mark.parametrize("name", FILES)
+@pytest.mark.parametrize("name", exhaustive_but(FILES, *OF_EACH))
 def test_games_are_extended_in_place_unless_the_template_rewrites_what_was_said(name: str) -> None:
     """An agentic episode: the user speaks in turn with an assistant that does not think."""
     tokenizer, renderer = usable(name)

@@ -27,7 +27,7 @@ def press_ctrl_c(words: list[str], folder: Path, sign: str, **variables: str) ->
         return left
 
 
-@pytest.mark.parametrize("stage", exhaustive_but(STAGES, "rollout", "checkpoint"))
+@pytest.mark.parametrize("stage", exhaustive_but(STAGES, "rollout"))
 def test_a_training_run_keeps_the_step_that_is_complete(stage: str, tmp_path: Path) -> None:
     words = command("agentic", "env_modules=[held]", "eval_steps=1")
     left = press_ctrl_c(words, tmp_path, f"● {stage.replace('_', '-')}", ROLL_TEST_HOLD=stage)

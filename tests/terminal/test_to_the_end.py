@@ -73,6 +73,7 @@ def test_the_agentic_run_shows_its_stages_and_leaves_its_summary(sokoban: Seen) 
     assert sokoban.left.splitlines()[-1].strip() == "$ tail -n 3 out/logs/metrics.jsonl"
 
 
+@pytest.mark.exhaustive
 def test_the_commands_of_the_summary_can_be_copied(sokoban: Seen) -> None:
     """As a terminal copies them: the lines of one command are one line, for the program did not break it."""
     plain = re.sub(rb"\x1b\[[0-9;]*m", b"", sokoban.written).decode()

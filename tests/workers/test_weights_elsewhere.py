@@ -19,7 +19,6 @@ from roll.distributed.weight_exchange import WeightExchange  # noqa: E402
 from roll.workers.offered_weights import OfferedWeights, Offering  # noqa: E402
 from roll.workers.weights_elsewhere import DistantTrainer, StoredWeights, WeightsElsewhere  # noqa: E402
 from tests.experience.ray_session import ray_session  # noqa: E402
-from tests.rings import exhaustive_but
 
 pytestmark = pytest.mark.processes
 
@@ -69,7 +68,8 @@ def source_of(exchange: WeightExchange, method: Any) -> WeightsElsewhere:
     return StoredWeights(exchange) if method == "memory" else DistantTrainer(exchange, "explorer", method, 20)
 
 
-@pytest.mark.parametrize("method", exhaustive_but(["memory", "gloo"], "gloo"))
+@pytest.mark.exhaustive
+@pytest.mark.parametrize("method", ["memory", "gloo"])
 def test_the_newest_versions_are_taken_as_they_were_and_older_ones_are_gone(cluster: None, method: Any) -> None:
     exchange = WeightExchange(f"weights-{method}", "roll")
     trainer, source = Trainer(exchange, method), source_of(exchange, method)
