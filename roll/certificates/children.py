@@ -60,12 +60,18 @@ class Children:
             server.communicate()
         self._servers.clear()
 
-    def prepare(self, target: Target) -> None:
-        """Import what a target needs once for all its probes; only after a probe has shown that it can be imported."""
+    def prepare(self, target: Target, imported: Sequence[str]) -> None:
+        """Import what a target needs once for all its probes; only after a probe has shown that it can be imported.
+
+        Args:
+            target: The target.
+            imported: The modules that the probe imported to make it.
+        """
         if self._prepared == target:
             return
         for hash_seed in HASH_SEEDS:
-            answer = self._ask(hash_seed, PREPARE, {"name": target.name, "modules": list(target.modules)}, 0.0)
+            named = {"target": {"name": target.name, "modules": list(target.modules)}, "imported": list(imported)}
+            answer = self._ask(hash_seed, PREPARE, named, 0.0)
             if answer["value"] != 1:
                 # Whatever has threads must not be forked: let each child import for itself.
                 self._servers.pop(hash_seed).kill()

@@ -63,7 +63,7 @@ def gather(target: Target, effort: Effort, children: Children, progress: Progres
     described = children.run("describe", named, call_seconds=max(effort.call_seconds, 60.0), hash_seed=HASH_SEEDS[1])
     if described.value is None:
         raise TargetError(described.lost if described.raised == "TargetError" else _unusable(target, described))
-    children.prepare(target)
+    children.prepare(target, described.value.pop("imported"))
     evidence = Evidence(described.value)
     outcomes: dict[str, Outcome] = {}
     for name, said, probe, arguments, hash_seed in _plan(evidence, effort):

@@ -27,9 +27,9 @@ Probe = Callable[..., Any]
 
 
 def describe(note: Note, target: Mapping[str, Any]) -> dict[str, Any]:
-    """Say what the environment is."""
+    """Say what the environment is, and which modules were imported to make and reset it."""
     note("its import")
-    source = _source(target)
+    source, before = _source(target), set(sys.modules)
     note("making it")
     env = source.make()
     note("reset(seed=0)")
@@ -46,6 +46,7 @@ def describe(note: Note, target: Mapping[str, Any]) -> dict[str, Any]:
         "use_thread_lock": bool(source.tag and source.tag.use_thread_lock),
         "awaits": iscoroutinefunction(getattr(env, "reset", None)),
         "solution": hasattr(env, "solution") and settled(env.solution()) is not None,
+        "imported": [name for name in sys.modules if name not in before],
     }
 
 

@@ -8,6 +8,8 @@ Requests and answers are lines of JSON on standard input and output.
 
 from __future__ import annotations
 
+import contextlib
+import importlib
 import json
 import os
 import select
@@ -34,7 +36,10 @@ def serve() -> None:
     for line in sys.stdin:
         request = json.loads(line)
         if request["probe"] == PREPARE:
-            find(Target(**request["arguments"]))
+            find(Target(**request["arguments"]["target"]))
+            for name in request["arguments"]["imported"]:
+                with contextlib.suppress(Exception):  # a module that somebody made, and that no file holds
+                    importlib.import_module(name)
             answer: dict[str, Any] = {"value": threading.active_count()}
         else:
             answer = _in_child(PROBES[request["probe"]], request["arguments"], request["call_seconds"], nowhere)

@@ -58,7 +58,8 @@ class IndexedRows:
 
     def _cell(self, column: str, index: int) -> TokenIds:
         first, end = self._documents[column][index]
-        return TokenIds(token for one in range(first, end) for token in self._data[column][one].tolist())
+        sequences = [self._data[column][one] for one in range(first, end)]
+        return TokenIds(np.concatenate(sequences).tolist() if sequences else ())
 
     def place(self, index: int) -> int:
         """Return the number of row ``index``, counted from 1."""

@@ -20,7 +20,7 @@ from roll.data.dataset import PromptDataset
 from roll.data.errors import DataError
 from roll.data.files import DataFile, open_file
 from roll.data.indexed import IndexedRows, is_indexed, open_indexed
-from roll.data.lengths import Decode, Encode, EncodeText, LengthLimit
+from roll.data.lengths import LengthLimit
 from roll.data.operated import Rows, operated
 from roll.data.places import data_paths
 from roll.data.report import DomainCounts, LoadReport
@@ -35,12 +35,8 @@ Source = DataFile | CustomRows | SqlTable | IndexedRows
 def load_prompts(
     args: DataArgs,
     domains: Mapping[str, Sequence[str]],
+    limit: LengthLimit,
     *,
-    encode: Encode,
-    encode_text: EncodeText,
-    decode: Decode,
-    prompt_text: Decode | None = None,
-    prompt_length: int | None,
     seed: int,
     operators: Sequence[Operator] = (),
 ) -> PromptDataset:
@@ -49,60 +45,23 @@ def load_prompts(
     Args:
         args: The ``data_args`` section.
         domains: The tags of the rows that belong to each domain; ``*`` are all that no other domain names.
-        encode: Conversation to tokens, generation prompt included (``ChatRenderer.initial_ids``).
-        encode_text: Plain text to tokens; used to cut prompts.
-        decode: Tokens to text; used to cut prompts.
-        prompt_text: The text of a prompt that a row holds as token ids; raises ``FixableError`` where it may not.
-            ``None``: as ``decode`` says.
-        prompt_length: Most tokens of a prompt; ``None`` for no limit.
+        limit: How long a prompt may be, and how it becomes tokens.
         seed: Seed of the order.
         operators: What is done to the rows before they are checked.
 
     Raises:
         DataError: If the files, a row, a tag, a length or the shares are wrong; the message names place and fix.
     """
-    limit = LengthLimit(
-        prompt_length,
-        args.truncation,
-        encode=encode,
-        encode_text=encode_text,
-        decode=decode,
-        prompt_text=prompt_text,
-    )
     table = load_table(args, domains, limit, operators)
     return PromptDataset(table, seed=seed, probabilities=args.domain_interleave_probs, shuffle=args.shuffle)
-
-
-def validation_prompts(
-    args: DataArgs,
-    domains: Mapping[str, Sequence[str]],
-    *,
-    encode: Encode,
-    encode_text: EncodeText,
-    decode: Decode,
-    prompt_text: Decode | None = None,
-    prompt_length: int | None,
-) -> PromptTable:
-    """Load the prompts of an evaluation: all of them, in file order. Their tags are the sources of metrics.
-
-    ``domain_interleave_probs`` and ``shuffle`` have no effect on them. For the arguments and errors see
-    :func:`load_prompts`.
-    """
-    limit = LengthLimit(
-        prompt_length,
-        args.truncation,
-        encode=encode,
-        encode_text=encode_text,
-        decode=decode,
-        prompt_text=prompt_text,
-    )
-    return load_table(args, domains, limit)
 
 
 def load_table(
     args: DataArgs, domains: Mapping[str, Sequence[str]], limit: LengthLimit, operators: Sequence[Operator] = ()
 ) -> PromptTable:
-    """Read all rows of a section, check each, and sort them into domains.
+    """Read all rows of a section, check each, and sort them into domains: in file order, each once, as evaluations do.
+
+    ``domain_interleave_probs`` and ``shuffle`` have no effect on them. For the arguments see :func:`load_prompts`.
 
     Raises:
         DataError: See :func:`load_prompts`.

@@ -146,25 +146,25 @@ class SnapshotServer:
         exchange, trainer = self.offering.exchange, self.offering.trainer
         try:
             while not self._closing.wait(_LOOK_EVERY):
-                for letter in exchange.call("letters", trainer):
+                for call in exchange.call("calls", trainer):
                     # A thread each: an explorer that died holds up nobody but itself.
-                    work = threading.Thread(target=self._answer, args=(letter,), daemon=True, name="weights to engines")
+                    work = threading.Thread(target=self._answer, args=(call,), daemon=True, name="weights to engines")
                     work.start()
         except WeightSyncError as error:
             logging.getLogger(__name__).warning("%s. Engines of other programs get no weights from here", error)
 
-    def _answer(self, letter: WeightCall) -> None:
+    def _answer(self, call: WeightCall) -> None:
         try:
-            answer = pack(self._do(letter))
+            answer = pack(self._do(call))
         except Exception as error:  # whatever it is, it is the caller's
             answer = pack(error if isinstance(error, WeightSyncError) else WeightSyncError(f"weight sync: {error}"))
         with suppress(WeightSyncError):  # who asked hears nothing either, and says so
-            self.offering.exchange.call("reply", self.offering.trainer, letter.name, answer)
+            self.offering.exchange.call("reply", self.offering.trainer, call.name, answer)
 
-    def _do(self, letter: WeightCall) -> Any:
-        links = self._links.setdefault(letter.caller, _ExplorerLinks(self._tensors, self._device))
-        function: Callable[..., Any] = getattr(links, letter.method)
-        return function(*unpack(letter.args))
+    def _do(self, call: WeightCall) -> Any:
+        links = self._links.setdefault(call.caller, _ExplorerLinks(self._tensors, self._device))
+        function: Callable[..., Any] = getattr(links, call.method)
+        return function(*unpack(call.args))
 
     def _tensors(self, version: int | None) -> Iterator[tuple[str, torch.Tensor]]:
         """Yield names and tensors of a version, or of any."""

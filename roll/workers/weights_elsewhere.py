@@ -131,8 +131,8 @@ class DistantTrainer:
         return link, receivers, replace(settings, method="broadcast", backend=self._backend), *rest
 
     def _asked(self, method: str, args: tuple[Any, ...]) -> Any:
-        letter = WeightCall(uuid.uuid4().hex, self._caller, method, pack(args))
-        is_there, answer = self._exchange.call("send", self._trainer, letter), None
+        call = WeightCall(uuid.uuid4().hex, self._caller, method, pack(args))
+        is_there, answer = self._exchange.call("send", self._trainer, call), None
         until = time.monotonic() + self._timeout
         while is_there and answer is None:
             if time.monotonic() > until:
@@ -141,7 +141,7 @@ class DistantTrainer:
                     f"{self._timeout:g} s. Look at what it does, or raise weight_sync.timeout"
                 )
             time.sleep(_LOOK_EVERY)
-            is_there, answer = self._exchange.call("reply_to", self._trainer, letter.name)
+            is_there, answer = self._exchange.call("reply_to", self._trainer, call.name)
         if answer is None:
             raise WeightsGoneError("weight sync: the trainer that offered the weights has ended")
         found = unpack(answer)

@@ -12,7 +12,7 @@ import pyarrow
 from pyarrow import parquet
 
 from roll.config.worker import DataArgs
-from roll.data import PromptDataset, load_prompts
+from roll.data import LengthLimit, PromptDataset, load_prompts
 from roll.data.rows import Messages
 
 MATH = {"math": ["math"]}
@@ -46,7 +46,8 @@ def load(
     if files is not None:
         paths = files if isinstance(files, list) else [files]
         args = {**args, "file_name": [str(path) for path in paths]}
-    return load_prompts(DataArgs(**args), domains, prompt_length=prompt_length, seed=seed, **TOKENS)
+    section = DataArgs(**args)
+    return load_prompts(section, domains, LengthLimit(prompt_length, section.truncation, **TOKENS), seed=seed)
 
 
 def write_jsonl(path: Path, rows: Sequence[Any]) -> Path:

@@ -9,7 +9,7 @@ from data_support import TOKENS, load, problems, write_as, write_jsonl
 from roll.config.errors import FixableError
 from roll.config.objects import load_object
 from roll.config.worker import DataArgs
-from roll.data import DataError, validation_prompts
+from roll.data import DataError, LengthLimit, load_table
 
 CLASS = """
 class Squares:
@@ -89,7 +89,7 @@ def test_validation_gives_every_prompt_of_every_file_in_order(tmp_path: Path) ->
     one = write_jsonl(tmp_path / "one.jsonl", [*problems(2), *problems(1, "code")])
     two = write_as(tmp_path, ".csv", problems(1))
     args = DataArgs(file_name=[str(one), str(two)])
-    table = validation_prompts(args, {"all": ["math", "code"]}, **TOKENS, prompt_length=None)
+    table = load_table(args, {"all": ["math", "code"]}, LengthLimit(None, "error", **TOKENS))
     assert [(prompt.key, prompt.tag) for prompt in table] == [
         ("one.jsonl:1", "math"),
         ("one.jsonl:2", "math"),

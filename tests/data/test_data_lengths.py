@@ -10,8 +10,7 @@ from hypothesis import strategies as st
 
 from roll.config.errors import FixableError
 from roll.config.worker import DataArgs
-from roll.data import DataError, validation_prompts
-from roll.data.lengths import LengthLimit
+from roll.data import DataError, LengthLimit, load_table
 from roll.models.loading import load_tokenizer
 from roll.rendering import ChatRenderer, with_template
 
@@ -154,7 +153,7 @@ def test_no_limit_means_no_check_and_nothing_is_tokenised_at_the_start(lengths: 
         return TOKENS["encode"](messages)
 
     args = DataArgs(file_name=[str(lengths)])
-    table = validation_prompts(args, {"math": ["math"]}, **{**TOKENS, "encode": encode}, prompt_length=None)
+    table = load_table(args, {"math": ["math"]}, LengthLimit(None, "error", **{**TOKENS, "encode": encode}))
     assert len(encoded) == 1  # the template, once for the only pattern of roles
     assert len(table[3].prompt_ids) == 22
 
@@ -172,4 +171,4 @@ def test_conversations_that_the_template_refuses_are_bad_rows(tmp_path: Path, to
     args = DataArgs(file_name=[str(path)])
     tokens = {**TOKENS, "encode": renderer.initial_ids}
     with pytest.raises(DataError, match="line 2: the chat template refuses .* user, user: no two in a row"):
-        validation_prompts(args, {"math": ["math"]}, **tokens, prompt_length=None)
+        load_table(args, {"math": ["math"]}, LengthLimit(None, "error", **tokens))

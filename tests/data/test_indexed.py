@@ -13,7 +13,7 @@ import pytest
 
 from roll.config.sft import SFTConfig
 from roll.config.worker import DataArgs
-from roll.data import PromptDataset, load_prompts
+from roll.data import LengthLimit, PromptDataset, load_prompts
 from roll.data.errors import DataError
 from roll.data.supervised import load_demonstrations
 from roll.data.supervised_rows import Demonstration, Tokens
@@ -74,7 +74,7 @@ def load(path: Path, prompt_length: int | None = None, **args: Any) -> PromptDat
 
     section = DataArgs(file_name=[str(path)], shuffle=False, **args)
     tokens: dict[str, Any] = {"encode": encode, "encode_text": spelled, "decode": read_letters}
-    return load_prompts(section, {"all": ["*"]}, prompt_length=prompt_length, seed=1, **tokens)
+    return load_prompts(section, {"all": ["*"]}, LengthLimit(prompt_length, section.truncation, **tokens), seed=1)
 
 
 def imitated(path: Path, **args: Any) -> list[tuple[list[int], list[bool]]]:

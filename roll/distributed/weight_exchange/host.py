@@ -78,7 +78,7 @@ class WeightHost:
         self._arriving: list[ray.ObjectRef[Bytes]] = []
         self._asked: dict[str, int] = {}
         self._answered: dict[str, int] = {}
-        self._letters: dict[str, WeightCall] = {}
+        self._calls: dict[str, WeightCall] = {}
         self._answers: dict[str, Packed] = {}
 
     def standing(self) -> Standing:
@@ -95,7 +95,7 @@ class WeightHost:
         self._versions = {
             version: stored for version, stored in self._versions.items() if stored is not None and version <= step
         }
-        self._letters, self._answers = {}, {}
+        self._calls, self._answers = {}, {}
 
     def put(self, number: int, bucket: Bytes) -> None:
         """Keep a bucket of the version that is offered next; they come in their order, from number 0."""
@@ -131,7 +131,7 @@ class WeightHost:
         """Take note that nothing more will come, and that the trainer sends no more."""
         self._finished = True
         self._versions = {version: stored for version, stored in self._versions.items() if stored is not None}
-        self._letters, self._answers, self._trainer = {}, {}, None
+        self._calls, self._answers, self._trainer = {}, {}, None
 
     def ask(self, explorer: str, number: int) -> None:
         """Ask for the weights of now, by a number that the explorer asks by again after it was killed."""
@@ -145,24 +145,24 @@ class WeightHost:
         """Take note that there are weights for those who asked."""
         self._answered.update(asked)
 
-    def send(self, trainer: str, letter: WeightCall) -> bool:
-        """Pass something on to a trainer; returns whether it is there. Sent twice, it is one letter."""
+    def send(self, trainer: str, call: WeightCall) -> bool:
+        """Pass something on to a trainer; returns whether it is there. Sent twice, it is one call."""
         if trainer == self._trainer:
-            self._letters[letter.name] = letter
+            self._calls[call.name] = call
         return trainer == self._trainer
 
-    def letters(self, trainer: str) -> list[WeightCall]:
+    def calls(self, trainer: str) -> list[WeightCall]:
         """Return what a trainer was sent since the last call."""
         if trainer != self._trainer:
             return []
-        letters, self._letters = list(self._letters.values()), {}
-        return letters
+        calls, self._calls = list(self._calls.values()), {}
+        return calls
 
-    def reply(self, trainer: str, letter: str, answer: Packed) -> None:
-        """Answer a letter."""
+    def reply(self, trainer: str, call: str, answer: Packed) -> None:
+        """Answer a call."""
         if trainer == self._trainer:
-            self._answers[letter] = answer
+            self._answers[call] = answer
 
-    def reply_to(self, trainer: str, letter: str) -> tuple[bool, Packed | None]:
-        """Return whether a trainer is still there, and its answer to a letter, once there is one."""
-        return trainer == self._trainer, self._answers.pop(letter, None)
+    def reply_to(self, trainer: str, call: str) -> tuple[bool, Packed | None]:
+        """Return whether a trainer is still there, and its answer to a call, once there is one."""
+        return trainer == self._trainer, self._answers.pop(call, None)

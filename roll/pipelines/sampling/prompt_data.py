@@ -12,7 +12,8 @@ from roll.config.errors import FixableError
 from roll.config.prompt_keys import PromptKeys
 from roll.config.worker import DataArgs
 from roll.data.dataset import PromptDataset
-from roll.data.loading import load_prompts, validation_prompts
+from roll.data.lengths import LengthLimit
+from roll.data.loading import load_prompts, load_table
 from roll.data.prompts import Prompt
 from roll.pipelines.sampling.data_sections import data_faults_at
 from roll.pipelines.sampling.operators import operators_on
@@ -49,10 +50,10 @@ def load_data(config: PromptKeys, text: Text) -> PromptData:
         ConfigError: If they cannot be used.
     """
     data = config.actor_train.data_args
-    tokens = tokenisation(config, text, config.actor_infer.generating_args)
+    limit = length_limit(config, data, text, config.actor_infer.generating_args)
     with data_faults_at("actor_train.data_args"):
         operators = operators_on(config, "tasks")
-        train = load_prompts(data, config.prompt_tags, seed=config.seed, operators=operators, **tokens)
+        train = load_prompts(data, config.prompt_tags, limit, seed=config.seed, operators=operators)
     return PromptData(train, eval_prompts(config, config.val_data_args, text) if config.validation else [])
 
 
@@ -62,20 +63,22 @@ def eval_prompts(config: PromptKeys, data: DataArgs, text: Text) -> Sequence[Pro
     Raises:
         ConfigError: If they cannot be used.
     """
+    limit = length_limit(config, data, text, config.validation_generating)
     with data_faults_at("validation.data_args"):
-        return validation_prompts(data, config.prompt_tags, **tokenisation(config, text, config.validation_generating))
+        return load_table(data, config.prompt_tags, limit)
 
 
-def tokenisation(config: PromptKeys, text: Text, generating: GeneratingArgs) -> dict[str, Any]:
+def length_limit(config: PromptKeys, data: DataArgs, text: Text, generating: GeneratingArgs) -> LengthLimit:
     """Return how a data set turns text into tokens and back, and how long a prompt may be."""
     room = config.sequence_length - generating.max_new_tokens
-    return {
-        "encode": text.renderer.initial_ids,
-        "encode_text": lambda content: text.tokenizer.encode(content, add_special_tokens=False),
-        "decode": text.tokenizer.decode,
-        "prompt_text": partial(_prompt_text, config, text),
-        "prompt_length": config.prompt_length or room,
-    }
+    return LengthLimit(
+        config.prompt_length or room,
+        data.truncation,
+        encode=text.renderer.initial_ids,
+        encode_text=lambda content: text.tokenizer.encode(content, add_special_tokens=False),
+        decode=text.tokenizer.decode,
+        prompt_text=partial(_prompt_text, config, text),
+    )
 
 
 def _prompt_text(config: PromptKeys, text: Text, ids: Sequence[int]) -> str:
