@@ -289,6 +289,8 @@ def main() -> None:
     parser.add_argument("--peer-micro-batch", type=int, default=64, help="TRL's per_device_train_batch_size")
     parser.add_argument("--policy", type=Path, help="folder to keep the taught policy in, and to take it from")
     arguments = parser.parse_args()
+    if arguments.steps < 2:
+        parser.error("--steps: the first step of a round is warm-up, so take 2 or more.")
     os.environ.setdefault("TRANSFORMERS_VERBOSITY", "error")
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)

@@ -70,25 +70,25 @@ class Children:
         if self._prepared == target:
             return
         for hash_seed in HASH_SEEDS:
-            named = {"target": {"name": target.name, "modules": list(target.modules)}, "imported": list(imported)}
-            answer = self._ask(hash_seed, PREPARE, named, 0.0)
+            answer = self._ask(hash_seed, PREPARE, target, {"imported": list(imported)}, 0.0)
             if answer["value"] != 1:
                 # Whatever has threads must not be forked: let each child import for itself.
                 self._servers.pop(hash_seed).kill()
         self._prepared = target
 
     def run(
-        self, probe: str, arguments: dict[str, Any], *, call_seconds: float, hash_seed: str = HASH_SEEDS[0]
+        self, probe: str, target: Target, arguments: dict[str, Any], *, call_seconds: float, hash_seed: str
     ) -> Outcome:
         """Run a probe in a process of its own.
 
         Args:
             probe: Its name.
+            target: What is tried.
             arguments: Its arguments, as JSON.
             call_seconds: After so long without progress the process is ended.
             hash_seed: One of ``HASH_SEEDS``.
         """
-        answer = self._ask(hash_seed, probe, arguments, call_seconds)
+        answer = self._ask(hash_seed, probe, target, arguments, call_seconds)
         if "value" in answer:
             return Outcome(answer["value"])
         if "raised" in answer:
@@ -97,12 +97,15 @@ class Children:
             return Outcome(lost=f"nothing came back within {answer['hung']:g} s from {answer['doing']}")
         return Outcome(lost=f"the process ended ({answer['died']}) in {answer['doing']}")
 
-    def _ask(self, hash_seed: str, probe: str, arguments: dict[str, Any], call_seconds: float) -> dict[str, Any]:
+    def _ask(
+        self, hash_seed: str, probe: str, target: Target, arguments: dict[str, Any], call_seconds: float
+    ) -> dict[str, Any]:
         server = self._servers.get(hash_seed)
         if server is None:
             server = self._servers[hash_seed] = self._start(hash_seed)
         assert server.stdin is not None and server.stdout is not None
-        request = {"probe": probe, "arguments": arguments, "call_seconds": call_seconds}
+        named = {"name": target.name, "modules": list(target.modules)}
+        request = {"probe": probe, "target": named, "arguments": arguments, "call_seconds": call_seconds}
         server.stdin.write(json.dumps(request) + "\n")
         server.stdin.flush()
         line = server.stdout.readline()

@@ -58,9 +58,9 @@ def gather(target: Target, effort: Effort, children: Children, progress: Progres
     Raises:
         TargetError: There is no such environment, or it cannot be made.
     """
-    named = {"target": {"name": target.name, "modules": list(target.modules)}}
     progress("what it is")
-    described = children.run("describe", named, call_seconds=max(effort.call_seconds, 60.0), hash_seed=HASH_SEEDS[1])
+    seconds = max(effort.call_seconds, 60.0)
+    described = children.run("describe", target, {}, call_seconds=seconds, hash_seed=HASH_SEEDS[1])
     if described.value is None:
         raise TargetError(described.lost if described.raised == "TargetError" else _unusable(target, described))
     children.prepare(target, described.value.pop("imported"))
@@ -68,9 +68,7 @@ def gather(target: Target, effort: Effort, children: Children, progress: Progres
     outcomes: dict[str, Outcome] = {}
     for name, said, probe, arguments, hash_seed in _plan(evidence, effort):
         progress(said)
-        outcomes[name] = children.run(
-            probe, {**named, **arguments}, call_seconds=effort.call_seconds, hash_seed=hash_seed
-        )
+        outcomes[name] = children.run(probe, target, arguments, call_seconds=effort.call_seconds, hash_seed=hash_seed)
     return Evidence(described.value, outcomes)
 
 

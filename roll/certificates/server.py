@@ -18,7 +18,10 @@ import sys
 import threading
 import time
 from collections.abc import Callable
+from functools import partial
 from typing import Any
+
+from roll.certificates.target import Target, find
 
 PREPARE = "prepare"
 """The probe that this process runs itself: what it imports, its children have got already."""
@@ -27,7 +30,6 @@ PREPARE = "prepare"
 def serve() -> None:
     """Answer requests until standard input ends."""
     from roll.certificates.probes import PROBES
-    from roll.certificates.target import Target, find
 
     answers = os.fdopen(os.dup(1), "w")
     nowhere = os.open(os.devnull, os.O_RDWR)
@@ -35,21 +37,21 @@ def serve() -> None:
         os.dup2(nowhere, stream)
     for line in sys.stdin:
         request = json.loads(line)
+        target = Target(**request["target"])
         if request["probe"] == PREPARE:
-            find(Target(**request["arguments"]["target"]))
+            find(target)
             for name in request["arguments"]["imported"]:
                 with contextlib.suppress(Exception):  # a module that somebody made, and that no file holds
                     importlib.import_module(name)
             answer: dict[str, Any] = {"value": threading.active_count()}
         else:
-            answer = _in_child(PROBES[request["probe"]], request["arguments"], request["call_seconds"], nowhere)
+            probe = partial(PROBES[request["probe"]], **request["arguments"])
+            answer = _in_child(probe, target, request["call_seconds"], nowhere)
         answers.write(json.dumps(answer) + "\n")
         answers.flush()
 
 
-def _in_child(
-    probe: Callable[..., Any], arguments: dict[str, Any], call_seconds: float, nowhere: int
-) -> dict[str, Any]:
+def _in_child(probe: Callable[..., Any], target: Target, call_seconds: float, nowhere: int) -> dict[str, Any]:
     """Run a probe in a child; return its value, or what became of it."""
     reading, writing = os.pipe()
     child = os.fork()
@@ -57,7 +59,7 @@ def _in_child(
         os.close(reading)
         os.setsid()
         os.dup2(nowhere, 0)
-        _run(probe, arguments, writing)
+        _run(probe, target, writing)
     os.close(writing)
     try:
         return _answer_of(child, reading, call_seconds)
@@ -65,7 +67,7 @@ def _in_child(
         os.close(reading)
 
 
-def _run(probe: Callable[..., Any], arguments: dict[str, Any], writing: int) -> None:
+def _run(probe: Callable[..., Any], target: Target, writing: int) -> None:
     """Run the probe, as the child, and leave."""
 
     def note(text: str) -> None:
@@ -73,7 +75,8 @@ def _run(probe: Callable[..., Any], arguments: dict[str, Any], writing: int) -> 
 
     answer: dict[str, Any]
     try:
-        answer = {"value": probe(note, **arguments)}
+        note("its import")
+        answer = {"value": probe(note, find(target))}
     except BaseException as error:  # also sys.exit() of an environment: the parent must learn of it
         answer = {"raised": type(error).__name__, "message": str(error)}
     text = b"R" + json.dumps(answer).encode() + b"\n"

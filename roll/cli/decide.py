@@ -20,10 +20,17 @@ app = typer.Typer()
         "roll decide output/experience train-0000017 reject",
         "roll decide output/experience train-0000017 1,-,0.5",
         "roll decide postgresql://roll@host/experience --json",
+        "RAY_ADDRESS=127.0.0.1:6379 roll decide ray:my_store",
     )
 )
 def decide(
-    store: Annotated[str, typer.Argument(help="Folder of an experience store, or its address.", metavar="STORE")],
+    store: Annotated[
+        str,
+        typer.Argument(
+            help="Folder of an experience store, or its address (in a Ray cluster, ray:NAME).",
+            metavar="STORE",
+        ),
+    ],
     group: Annotated[
         str, typer.Argument(help="A group that waits; without it, they are listed.", metavar="GROUP")
     ] = "",

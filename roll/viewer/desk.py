@@ -10,7 +10,7 @@ from typing import Any
 from roll.experience.base import ExperienceStore
 from roll.experience.errors import StoreError
 from roll.experience.folder import is_store
-from roll.experience.opened import open_place
+from roll.experience.opened import open_place, place_of
 from roll.experience.reviewing import Decision, Waiting
 from roll.trajectories.model import Trajectory
 from roll.viewer.episodes import Row
@@ -20,7 +20,7 @@ from roll.viewer.run_folder import RunFolder
 SHOWN = 200
 """Groups that are listed at once."""
 _PATIENCE = 3.0
-"""Seconds that a page waits for a database."""
+"""Seconds that a page waits for a database, or a cluster."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,7 +42,7 @@ class Desk:
     """Where a person decides about groups. Methods may be called from any thread.
 
     Args:
-        place: The folder of the store, or the address of its database.
+        place: The folder of the store, or its address.
     """
 
     def __init__(self, place: Path | str) -> None:
@@ -55,11 +55,10 @@ class Desk:
         """Return where the groups of a run wait, or of a store whose folder is looked at; ``None`` if nowhere."""
         if is_store(run.path):
             return cls(run.path)
-        found = run.config().get("experience")
-        path = found.get("path") if isinstance(found, dict) else found
-        if run.config().get("mode") not in ("explore", "train") or not path:
+        place = place_of(run.config().get("experience"))
+        if run.config().get("mode") not in ("explore", "train") or not place:
             return None
-        return cls(str(path))
+        return cls(place)
 
     def listed(self) -> Listed:
         """Return the groups that wait."""

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import logging
 import threading
-from collections import deque
 from collections.abc import Callable, Iterator
 from contextlib import suppress
 from dataclasses import dataclass
@@ -17,7 +16,7 @@ from roll.distributed.weight_exchange import WeightCall, WeightExchange
 from roll.distributed.weight_sync import Manifest, WeightsGoneError, WeightSyncError, describe
 from roll.distributed.weight_sync.buffers import BufferPool, unpacked
 from roll.distributed.weight_sync.buffers import pack as packed_buckets
-from roll.workers.weights import NamedTensors, WeightLinks
+from roll.workers.weights import WeightLinks, WholeWeights
 
 _LOOK_EVERY: Final = 0.05
 """Seconds between two looks at what explorers ask."""
@@ -50,18 +49,12 @@ class Offering:
 class OfferedWeights:
     """Offers the weights of now as a version.
 
-    Every rank takes part, because a sharded model is gathered while it is read; rank 0 alone offers.
-
     Args:
-        named_parameters: Streams full tensors under Hugging Face names.
-        offers: Whether this is the rank that offers.
-        device: Where the tensors are.
+        weights: What is offered.
     """
 
-    def __init__(self, named_parameters: NamedTensors, offers: bool, device: torch.device) -> None:
-        self._named_parameters = named_parameters
-        self._offers = offers
-        self._device = device
+    def __init__(self, weights: WholeWeights) -> None:
+        self._weights = weights
         self._manifest: Manifest | None = None
         self._pool = BufferPool()
         self._server: SnapshotServer | None = None
@@ -74,15 +67,13 @@ class OfferedWeights:
         """
         if self._manifest is None:
             size, dtype = offering.bucket_bytes, offering.wire_dtype
-            self._manifest = describe(self._named_parameters(), bucket_bytes=size, wire_dtype=dtype)
-        tensors = iter(self._named_parameters())
+            self._manifest = describe(self._weights.stream(), bucket_bytes=size, wire_dtype=dtype)
         try:
-            if self._offers:
-                buckets = (flat for _, flat in packed_buckets(self._manifest, tensors, self._pool))
-                self._give(offering, version, self._manifest, buckets)
+            with self._weights.read() as tensors:
+                if self._weights.speaks:
+                    buckets = (flat for _, flat in packed_buckets(self._manifest, tensors, self._pool))
+                    self._give(offering, version, self._manifest, buckets)
         finally:
-            # The other ranks gather all of them: left alone they would wait, or meet this rank's next collective.
-            deque(tensors, maxlen=0)
             self._pool.rest()
 
     def _give(self, offering: Offering, version: int, manifest: Manifest, buckets: Iterator[torch.Tensor]) -> None:
@@ -99,7 +90,7 @@ class OfferedWeights:
             return
         if self._server is None or self._server.offering.trainer != offering.trainer:
             self.close()
-            where = self._device if offering.method == "nccl" else torch.device("cpu")
+            where = self._weights.device if offering.method == "nccl" else torch.device("cpu")
             self._server = SnapshotServer(offering, manifest, where)
         self._server.keep(version, [flat.clone() for flat in buckets])
         call("offer", version, offering.kept)
@@ -180,7 +171,7 @@ class _ExplorerLinks:
 
     def __init__(self, tensors: Callable[[int | None], Iterator[tuple[str, torch.Tensor]]], device: torch.device):
         self._version: int | None = None
-        self._links = WeightLinks(lambda: tensors(self._version), True, device)
+        self._links = WeightLinks(WholeWeights(lambda: tensors(self._version), True, device))
 
     def open_weights(self, *args: Any) -> Any:
         self._version = None

@@ -39,7 +39,7 @@ from roll.workers.factory import frozen_scorer, train_strategy
 from roll.workers.loading import load_role_model
 from roll.workers.memory import peak_memory
 from roll.workers.setup import Registered, set_up
-from roll.workers.weights import WeightLinks
+from roll.workers.weights import WeightLinks, WholeWeights
 
 if TYPE_CHECKING:
     from roll.workers.offered_weights import OfferedWeights, Offering
@@ -86,8 +86,9 @@ class TrainWorker:
             self._begin_with(config.optimizer_from)
         self._has_adapters = getattr(config, role).model_args.lora_rank is not None
         self._checkpoints, self._last_step = config.checkpoint_config, config.max_steps
-        sends = worker_context().rank == 0
-        self._links = WeightLinks(self._strategy.named_parameters, sends, self._strategy.device)
+        speaks = worker_context().rank == 0
+        self._weights = WholeWeights(self._strategy.named_parameters, speaks, self._strategy.device)
+        self._links = WeightLinks(self._weights)
         self._offered: OfferedWeights | None = None
 
     def make_strategy(self, config: TrainerKeys, role: str) -> TrainStrategy:
@@ -222,8 +223,7 @@ class TrainWorker:
             # Here alone: it needs Ray, which is an extra.
             from roll.workers.offered_weights import OfferedWeights
 
-            first = worker_context().rank == 0
-            self._offered = OfferedWeights(self._strategy.named_parameters, first, self._strategy.device)
+            self._offered = OfferedWeights(self._weights)
         self._offered.offer(offering, version)
 
     def stop_offering(self) -> None:

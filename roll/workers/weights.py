@@ -3,31 +3,56 @@
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass
 
 import torch
 
 from roll.distributed.weight_sync import Manifest, Place, WeightOffer, WeightSender, WeightSyncSettings, describe
 from roll.strategies.fingerprints import Fingerprints, fingerprint
 
-NamedTensors = Callable[[], Iterable[tuple[str, torch.Tensor]]]
+
+@dataclass(frozen=True, slots=True)
+class WholeWeights:
+    """The weights of now, of which every rank reads all: a sharded model is gathered meanwhile.
+
+    Attributes:
+        stream: Yields full tensors under Hugging Face names.
+        speaks: Whether this is the rank that does something with them, rank 0.
+        device: Where the tensors are.
+    """
+
+    stream: Callable[[], Iterable[tuple[str, torch.Tensor]]]
+    speaks: bool
+    device: torch.device
+
+    @contextmanager
+    def read(self) -> Iterator[Iterator[tuple[str, torch.Tensor]]]:
+        """Lend them to the rank that speaks, who may read them later too; other ranks read all of them here.
+
+        If what is done with them fails, the rest is read all the same: left alone, the other ranks would wait, or meet
+        this rank's next collective.
+        """
+        tensors = iter(self.stream())
+        try:
+            yield tensors
+        except BaseException:
+            deque(tensors, maxlen=0)
+            raise
+        if not self.speaks:
+            deque(tensors, maxlen=0)
 
 
 class WeightLinks:
     """Links by name: one to all engines, and one to an engine that was just restarted.
 
-    Every rank takes part, because a sharded model is gathered while it is read; rank 0 alone sends.
-
     Args:
-        named_parameters: Streams full tensors under Hugging Face names.
-        sends: Whether this is the rank that sends.
-        device: Where the tensors are.
+        weights: What is sent.
     """
 
-    def __init__(self, named_parameters: NamedTensors, sends: bool, device: torch.device) -> None:
-        self._named_parameters = named_parameters
-        self._sends = sends
-        self._device = device
+    def __init__(self, weights: WholeWeights) -> None:
+        self._weights = weights
         self._senders: dict[str, WeightSender] = {}
         self._manifests: dict[torch.dtype | None, Manifest] = {}
 
@@ -46,35 +71,23 @@ class WeightLinks:
         """
         self.close(link)
         if wire_dtype not in self._manifests:
-            manifest = describe(self._named_parameters(), bucket_bytes=bucket_bytes, wire_dtype=wire_dtype)
+            manifest = describe(self._weights.stream(), bucket_bytes=bucket_bytes, wire_dtype=wire_dtype)
             self._manifests[wire_dtype] = manifest
-        if not self._sends:
+        if not self._weights.speaks:
             return None
-        sender = WeightSender(self._manifests[wire_dtype], receivers, settings, device=self._device)
+        sender = WeightSender(self._manifests[wire_dtype], receivers, settings, device=self._weights.device)
         self._senders[link] = sender
         return sender.offer
 
     def send(self, link: str, version: int) -> dict[str, float]:
         """Send the weights of now as ``version``; returns metrics from the rank that sends."""
-        if not self._sends:
-            deque(self._named_parameters(), maxlen=0)
-            return {}
-        tensors = iter(self._named_parameters())
-        try:
-            return self._senders[link].send(version, tensors)
-        except BaseException:
-            # The other ranks gather all of them: left alone they would wait, or meet this rank's next collective.
-            deque(tensors, maxlen=0)
-            raise
+        with self._weights.read() as tensors:
+            return self._senders[link].send(version, tensors) if self._weights.speaks else {}
 
     def fingerprints(self, dtype: torch.dtype | None) -> Fingerprints:
         """Return fingerprints of the weights of now, rounded to ``dtype``, from the rank that sends."""
-        found: Fingerprints = {}
-        for name, tensor in self._named_parameters():
-            # Every rank reads all of them: a sharded model is gathered meanwhile.
-            if self._sends:
-                found[name] = fingerprint(tensor, dtype)
-        return found
+        with self._weights.read() as tensors:
+            return {name: fingerprint(tensor, dtype) for name, tensor in tensors} if self._weights.speaks else {}
 
     def close(self, link: str) -> None:
         """Close a link; one that is not there is ignored."""

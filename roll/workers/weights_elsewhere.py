@@ -18,7 +18,7 @@ from roll.distributed.weight_exchange import Stored, WeightCall, WeightExchange
 from roll.distributed.weight_sync import Manifest, Place, WeightsGoneError, WeightSyncError, WeightSyncSettings
 from roll.distributed.weight_sync.buffers import unpacked
 from roll.distributed.weight_sync.settings import Backend
-from roll.workers.weights import WeightLinks
+from roll.workers.weights import WeightLinks, WholeWeights
 
 _LOOK_EVERY: Final = 0.05
 
@@ -51,7 +51,7 @@ class StoredWeights:
         self._exchange = exchange
         self._manifest = Manifest(())
         self._buckets: list[torch.Tensor] = []
-        links = WeightLinks(self._tensors, True, torch.device("cpu"))
+        links = WeightLinks(WholeWeights(self._tensors, True, torch.device("cpu")))
         self._methods: dict[str, Callable[..., Any]] = {
             "open_weights": links.open,
             "send_weights": links.send,

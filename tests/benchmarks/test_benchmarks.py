@@ -75,7 +75,7 @@ def test_a_benchmark_runs_to_its_table(name: str, tmp_path: Path) -> None:
     assert len(done.stdout.splitlines()) > 1
 
 
-@pytest.mark.parametrize("name", ["sft_vs_trl", "dpo_vs_trl"])
+@pytest.mark.parametrize("name", ["sft_vs_trl", "dpo_vs_trl", "rlvr_vs_trl"])
 def test_a_contest_of_warm_up_alone_is_refused(name: str, tmp_path: Path) -> None:
     words = [sys.executable, str(BENCHMARKS / f"{name}.py"), "uniform", "--steps", "1", "--rounds", "1"]
     done = programs.run(words, tmp_path, {**os.environ, "OMP_NUM_THREADS": "1", "HF_HUB_OFFLINE": "1"}, timeout=120)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import secrets
 import signal
@@ -84,6 +85,50 @@ def test_a_trainer_that_is_killed_and_an_explorer_find_one_store_by_its_name(
     assert same(train_state(tmp_path / "train", 3), train_state(tmp_path / "train_folder", 3))
     groups = [{each.group_id for each in trained_on(tmp_path / "train", step)} for step in (1, 2, 3)]
     assert [len(step) for step in groups] == [4] * 3 and len(set().union(*groups)) == 12
+
+
+REJECT = """
+from pathlib import Path
+from roll.experience.reviewing import Decision
+from roll.viewer.desk import Desk
+from roll.viewer.run_folder import RunFolder
+
+desk = Desk.of(RunFolder(Path("explore")))
+listed = desk.listed()
+print(listed.problem, *(each.group_id for each in listed.groups))
+for each in listed.groups:
+    assert desk.look(each.group_id)["group"] == each.group_id
+    desk.decide(each.group_id, Decision.read("reject"))
+desk.close()
+"""
+"""What the page of waiting groups of `roll view explore` does, in a program as that is: Ray reads its token once."""
+
+
+@pytest.mark.exhaustive
+def test_people_decide_about_groups_that_lie_in_a_cluster(cluster: dict[str, str], tmp_path: Path) -> None:
+    """With the program, and in the review of the run that explored; a trainer learns from what they left."""
+    keys = {"max_steps": 2, "save_steps": 2, "eval_steps": 0, "experience.type": "ray", "experience.name": "looked_at"}
+    reviewed = {"operators.experience": "[{name: human_review, args: {share: 0.5}}]", "experience.ahead": 99}
+    joined = environment(**cluster)
+    explored = programs.run(command(output_dir="explore", mode="explore", **keys, **reviewed), tmp_path, joined, 240)
+    assert explored.returncode == 0, explored.stderr
+
+    def decide(*words: str) -> str:
+        done = programs.run([sys.executable, "-m", "roll", "decide", *words], tmp_path, joined, 120)
+        assert done.returncode == 0, done.stderr
+        return done.stdout
+
+    waiting = [json.loads(line)["group_id"] for line in decide("ray:looked_at", "--json").splitlines()]
+    assert len(waiting) >= 2
+    assert f"{len(waiting) - 1} more wait" in decide("ray:roll/looked_at", waiting[0], "5.25")
+    (tmp_path / "reject.py").write_text(REJECT)
+    done = programs.run([sys.executable, "reject.py"], tmp_path, joined, 120)
+    assert done.returncode == 0 and done.stdout.split() == waiting[1:], done.stdout + done.stderr
+    done = programs.run(command(output_dir="train", mode="train", **{**keys, "max_steps": 1}), tmp_path, joined, 240)
+    assert done.returncode == 0, done.stderr
+    learned = trained_on(tmp_path / "train", 1)
+    assert not {each.group_id for each in learned} & set(waiting[1:])
+    assert {each.group_id for each in learned if each.score == 5.25} == {waiting[0]}
 
 
 SYNCED = {"max_steps": 6, "save_steps": 3, "eval_steps": 0, "checkpoint_config.keep": 9, "env_modules": "[sabotage]"}

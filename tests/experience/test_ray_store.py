@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -12,6 +13,8 @@ from roll.config.experience import ExperienceConfig
 from roll.experience.base import Reader
 from roll.experience.errors import SegmentError, StoreError
 from roll.experience.folder import FolderStore
+from roll.experience.opened import open_place
+from roll.experience.reviewing import Decision
 from roll.pipelines.experience.opening import cluster_problems
 
 ray = pytest.importorskip("ray")
@@ -47,6 +50,31 @@ def test_a_group_is_put_into_the_object_store_once_and_read_there(session: Sessi
     store.keep_first(1)
     lease = RayStore(name, Reader("three")).lease(1, 1)
     assert lease is not None and list(lease.groups) == [make_group(0)]
+
+
+def test_whoever_decides_opens_a_store_that_is_there_and_makes_none(session: Session) -> None:
+    name = session.new_name()
+    with pytest.raises(StoreError, match=rf"has no experience store '{name}' in the namespace 'roll' \(yet\)"):
+        open_place(f"ray:{name}", patience=10)
+    with pytest.raises(ValueError, match=name):
+        ray.get_actor(name, namespace="roll")
+    RayStore(name).append([replace(make_group(0), waits=True), make_group(1)], 0)
+    for address in (f"ray:{name}", f"ray:roll/{name}"):
+        opened = open_place(address, patience=10)
+        assert [each.group_id for each in opened.waiting()] == [make_group(0).group_id]
+    opened.decide(make_group(0).group_id, Decision.read("reject"))
+    lease = RayStore(name).lease(1, 1)
+    assert lease is not None and list(lease.groups) == [make_group(1)]
+    session.kill(name)
+    with pytest.raises(StoreError, match="has ended"):
+        opened.waiting()
+
+
+def test_whose_cluster_does_not_answer_is_told_so(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(ray, "is_initialized", lambda: False)
+    monkeypatch.setenv("RAY_ADDRESS", "127.0.0.1:9")
+    with pytest.raises(StoreError, match=r"No Ray cluster answers at RAY_ADDRESS=127\.0\.0\.1:9"):
+        open_place("ray:mine", patience=1)
 
 
 @pytest.mark.exhaustive

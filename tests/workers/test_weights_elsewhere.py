@@ -17,6 +17,7 @@ pytest.importorskip("ray")
 
 from roll.distributed.weight_exchange import WeightExchange  # noqa: E402
 from roll.workers.offered_weights import OfferedWeights, Offering  # noqa: E402
+from roll.workers.weights import WholeWeights  # noqa: E402
 from roll.workers.weights_elsewhere import DistantTrainer, StoredWeights, WeightsElsewhere  # noqa: E402
 from tests.experience.ray_session import ray_session  # noqa: E402
 
@@ -37,7 +38,7 @@ class Trainer:
     def __init__(self, exchange: WeightExchange, method: Any, step: int = 0) -> None:
         self.seed = step
         self.offering = Offering(exchange, uuid.uuid4().hex, method, KEPT, None, 2**10)
-        self.offered = OfferedWeights(lambda: make_model(self.seed).items(), True, torch.device("cpu"))
+        self.offered = OfferedWeights(WholeWeights(lambda: make_model(self.seed).items(), True, torch.device("cpu")))
         exchange.call("begin", self.offering.trainer, step)
 
     def learn(self, version: int) -> None:

@@ -32,9 +32,11 @@ class StoreCalls:
         namespace: Where the name is known.
         folder: Where it keeps its groups; ``None``: in the object store.
         patience: Seconds that it may be gone, or silent.
+        makes: Whether it is made where there is none. If not, ``folder`` says nothing: it is what the store has.
     """
 
-    def __init__(self, name: str, namespace: str, folder: Path | None, patience: float) -> None:
+    def __init__(self, name: str, namespace: str, folder: Path | None, patience: float, *, makes: bool = True) -> None:
+        self._makes = makes
         self._name = name
         self._namespace = namespace
         self._folder = None if folder is None else str(folder.absolute())
@@ -43,10 +45,10 @@ class StoreCalls:
         self._lost: StoreError | None = None
 
     def standing(self) -> Standing:
-        """Return what the store is; it is made where there is none.
+        """Return what the store is.
 
         Raises:
-            StoreError: It keeps its groups elsewhere, or does not answer.
+            StoreError: It keeps its groups elsewhere, does not answer, or is not there and not to be made.
         """
         return self._again(self._ask_standing)
 
@@ -118,26 +120,46 @@ class StoreCalls:
         )
 
     def _found(self) -> Any:
-        """Return the actor, which is made where there is none; whoever is first makes it."""
+        """Return the actor."""
         if self._host is None:
-            # On this machine for good: its folder is here.
-            here = NodeAffinitySchedulingStrategy(ray.get_runtime_context().get_node_id(), soft=False)
-            host = ray.remote(StoreHost).options(
-                name=self._name,
-                namespace=self._namespace,
-                get_if_exists=True,
-                lifetime="detached",
-                num_cpus=0,
-                max_restarts=_NEVER if self._folder is None else _ALWAYS,
-                scheduling_strategy=here,
-            )
-            found = host.remote(self._folder)
+            found = self._made() if self._makes else self._named()
             self._ask_standing(found)
             self._host = found
         return self._host
 
+    def _made(self) -> Any:
+        """Return the actor, which is made where there is none; whoever is first makes it."""
+        # On this machine for good: its folder is here.
+        here = NodeAffinitySchedulingStrategy(ray.get_runtime_context().get_node_id(), soft=False)
+        host = ray.remote(StoreHost).options(
+            name=self._name,
+            namespace=self._namespace,
+            get_if_exists=True,
+            lifetime="detached",
+            num_cpus=0,
+            max_restarts=_NEVER if self._folder is None else _ALWAYS,
+            scheduling_strategy=here,
+        )
+        return host.remote(self._folder)
+
+    def _named(self) -> Any:
+        """Return the actor that is there.
+
+        Raises:
+            StoreError: There is none.
+        """
+        try:
+            return ray.get_actor(self._name, namespace=self._namespace)
+        except ValueError as error:
+            raise StoreError(
+                f"this Ray cluster has no experience store {self._name!r} in the namespace {self._namespace!r} (yet): "
+                "give the experience.name of the run that explores, or wait until it has begun"
+            ) from error
+
     def _ask_standing(self, host: Any) -> Standing:
         standing: Standing = ray.get(host.standing.remote(), timeout=self._patience)
+        if not self._makes:
+            self._folder = standing.folder
         if standing.folder != self._folder:
             raise StoreError(
                 f"the experience store {self._name!r} of this Ray cluster keeps its groups in "

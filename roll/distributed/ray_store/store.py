@@ -8,6 +8,7 @@ from typing import Final
 
 import ray
 
+from roll.config import RunError
 from roll.distributed.ray_address import ADDRESS_VARIABLE, named_cluster
 from roll.distributed.ray_joining import join
 from roll.distributed.ray_store.calls import StoreCalls
@@ -107,6 +108,7 @@ class RayStore(IndexedStore):
         namespace: Where the name is known.
         folder: Where groups are kept; ``None``: in the object store.
         patience: Seconds that the actor may be gone.
+        makes: Whether the actor is made where there is none. If not, ``folder`` says nothing: it is what the store has.
 
     Raises:
         RunError: No Ray cluster answers.
@@ -121,9 +123,10 @@ class RayStore(IndexedStore):
         namespace: str = NAMESPACE,
         folder: Path | None = None,
         patience: float = PATIENCE,
+        makes: bool = True,
     ) -> None:
         self._joined = _join(name)
-        self._calls = StoreCalls(name, namespace, folder, patience)
+        self._calls = StoreCalls(name, namespace, folder, patience, makes=makes)
         super().__init__(RemoteIndex(self._calls), reader)
         try:
             self._calls.standing()
@@ -158,6 +161,19 @@ class RayStore(IndexedStore):
         if self._joined and ray.is_initialized():
             ray.shutdown()
         self._joined = False
+
+
+def open_address(address: str, patience: float) -> RayStore:
+    """Open a store that is there, by its address: ``ray:NAME``, or ``ray:NAMESPACE/NAME``.
+
+    Raises:
+        StoreError: There is none, or no cluster answers.
+    """
+    namespace, _, name = address.partition(":")[2].rpartition("/")
+    try:
+        return RayStore(name, namespace=namespace or NAMESPACE, patience=patience, makes=False)
+    except RunError as error:
+        raise StoreError(str(error).rstrip(".")) from error
 
 
 def _join(name: str) -> bool:

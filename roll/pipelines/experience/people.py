@@ -8,6 +8,7 @@ from typing import Final
 
 from roll.config.experience import ExperienceConfig
 from roll.experience.base import StoreCounts
+from roll.experience.opened import address_in_ray
 from roll.schedulers.groups import RolloutError
 
 _SAY_EVERY: Final = 60.0
@@ -31,7 +32,8 @@ def shown_place(config: ExperienceConfig) -> str:
 def command_for(config: ExperienceConfig) -> str:
     """Return what a person calls to look at the groups that wait."""
     if config.type == "ray":
-        return f"roll view {config.path} on the machine of the store"
+        address = address_in_ray(str(config.name), config.namespace if "namespace" in config.model_fields_set else None)
+        return f"roll view with the output_dir of the run that explores, or roll decide {address}"
     if isinstance(config.path, str):
         return "roll view with the output_dir of the run that explores, or roll decide with experience.path"
     return f"roll view {config.path}"

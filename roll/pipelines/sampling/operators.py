@@ -41,10 +41,6 @@ def _review_problems(config: GradedKeys, path: str) -> Iterator[Problem]:
     if _learns_at_once(config):
         message = "groups wait for people in a store between two programs, and this run has none."
         yield Problem(path, message, "use mode: explore and mode: train.", "human_review")
-    elif isinstance(config, RLConfig) and config.experience is not None and config.experience.type == "ray":
-        if config.experience.path is None:
-            message = "groups wait for people in a folder or a database, and this store is in Ray's object store."
-            yield Problem(path, message, "give it a folder: experience.path=output/experience.", "human_review")
 
 
 def _learns_at_once(config: GradedKeys) -> bool:
