@@ -11,6 +11,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
@@ -146,23 +147,29 @@ def sampled_with(folder: Path) -> list[int]:
 
 @pytest.mark.exhaustive
 @pytest.mark.parametrize("method", ["memory", "gloo"])
-def test_weights_reach_an_explorer_without_a_disk_also_where_the_trainer_is_killed_and_continued(
+def test_weights_reach_an_explorer_without_a_disk_also_where_both_are_killed_and_continued(
     method: str, cluster: dict[str, str], tmp_path: Path
 ) -> None:
     """Both begin at once; each step is sampled with the version that checkpoints would have given it."""
     sync = "style: fixed, interval: 2, offset: 1, timeout: 300"
     shared = {**SYNCED, "experience.type": "ray", "experience.name": f"by_{method}"}
     shared |= {"experience.sync": f"{{method: {method}, {sync}}}"}
-    explore = command(output_dir="explore", mode="explore", resume_from_checkpoint="true", **shared)
-    train = command(output_dir="train", mode="train", resume_from_checkpoint="true", **shared)
-    joined, train_killed = environment(**cluster), environment(**cluster, ROLL_TEST_KILL="update:8")
-    with (tmp_path / "log").open("w") as log:
-        with subprocess.Popen(explore, cwd=tmp_path, env=joined, stdout=log, stderr=log) as explorer:
-            with subprocess.Popen(train, cwd=tmp_path, env=train_killed, stdout=log, stderr=log) as trainer:
-                assert trainer.wait(240) == -signal.SIGKILL, (tmp_path / "log").read_text()
-            done = programs.run(train, tmp_path, joined, 240)
-            assert done.returncode == 0, done.stderr
-            assert explorer.wait(120) == 0, (tmp_path / "log").read_text()
+
+    def killed_and_continued(mode: str, moment: str) -> None:
+        words = command(output_dir=mode, mode=mode, resume_from_checkpoint="true", **shared)
+        first = programs.run(words, tmp_path, environment(**cluster, ROLL_TEST_KILL=moment), 240)
+        assert first.returncode == -signal.SIGKILL, first.stderr
+        then = programs.run(words, tmp_path, environment(**cluster), 240)
+        assert then.returncode == 0, then.stderr
+
+    with ThreadPoolExecutor(2) as pool:
+        # In its fourth step, whose weights are not those of the checkpoint; the trainer, in its fourth.
+        both = (
+            pool.submit(killed_and_continued, "explore", "rollout:4"),
+            pool.submit(killed_and_continued, "train", "update:8"),
+        )
+        for each in both:
+            each.result()
     assert sampled_with(tmp_path / "train") == [0, 0, 0, 2, 2, 4], "nothing of it depends on who is faster"
     assert [path.name for path in sorted((tmp_path / "train" / "checkpoints").iterdir())] == [
         "step=000003",
