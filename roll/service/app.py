@@ -258,8 +258,9 @@ class Service:
             name = new_name("sampler")
             if body.get("model_path") is None:
                 self._check_base(body.get("base_model"))
-            await self._clients.open_sampler(name, body.get("model_path"))
-        sampler, _ = self._clients.sampler(name)
+            sampler = await self._clients.sampler_at(body.get("model_path"))
+        else:
+            sampler, _ = self._clients.sampler(name)
         count, scored = int(body.get("num_samples", 1)), bool(body.get("prompt_logprobs"))
 
         async def sample() -> Result:

@@ -16,13 +16,15 @@ from typing import Final, TypeVar
 from transformers import PreTrainedModel
 
 from roll.service.records import Adapters, RefusedError
-from roll.service.sampling import Sampler
+from roll.service.sampling import LiveEngines, Sampler
 from roll.service.training import ClientModel, sharing, stored_kind
 
 T = TypeVar("T")
 _SCHEME: Final = "tinker://"
 _NAME: Final = re.compile(r"[\w.-]{1,100}")
 KINDS: Final = ("weights", "sampler_weights")
+ENGINES: Final = 4
+"""Engines that are there at once: clients save weights at every step, and sample from the newest, and maybe a rival."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -78,6 +80,8 @@ class Clients:
         self.computing = ThreadPoolExecutor(1, thread_name_prefix="roll-service")
         self._folder = folder
         self._models: dict[str, Client] = {}
+        self.engines = LiveEngines(ENGINES)
+        self._base_sampler = self._sampler(sharing(base.model))
         self._samplers: dict[str, tuple[Sampler, str | None]] = {}
         self._stored: dict[str, Sampler] = {}
 
@@ -170,10 +174,12 @@ class Clients:
 
     async def open_sampler(self, sampler_id: str, path: str | None) -> None:
         """Let a client sample from stored weights, or from the base model."""
+        self._samplers[sampler_id] = await self.sampler_at(path), path
+
+    async def sampler_at(self, path: str | None) -> Sampler:
+        """Return what samples from stored weights, or from the base model; all who ask share it."""
         if path is None:
-            frozen = sharing(self.base.model)
-            self._samplers[sampler_id] = self._sampler(frozen), None
-            return
+            return self._base_sampler
         if path not in self._stored:
             folder, kind = self._place(path), self.kind(path)
 
@@ -183,7 +189,7 @@ class Clients:
                 return model.snapshot()
 
             self._stored[path] = self._sampler(await self.compute(adapted))
-        self._samplers[sampler_id] = self._stored[path], path
+        return self._stored[path]
 
     async def open_snapshot(self, model_id: str, sampler_id: str) -> None:
         """Let a client sample from a model as it is now, without storing it. It has its turn already."""
@@ -202,14 +208,13 @@ class Clients:
 
     async def close(self) -> None:
         """End the engines."""
-        engines = {id(each): each for each in (*self._stored.values(), *(pair[0] for pair in self._samplers.values()))}
-        for engine in engines.values():
-            await engine.close()
+        for sampler in {self._base_sampler, *self._stored.values(), *(pair[0] for pair in self._samplers.values())}:
+            await sampler.close()
         self.computing.shutdown()
 
     def _sampler(self, model: PreTrainedModel) -> Sampler:
         base = self.base
-        return Sampler(base.folder, model, base.longest, base.decode, self.computing)
+        return Sampler(self.engines, base.folder, model, base.longest, base.decode, self.computing)
 
     def _place(self, path: str) -> Path:
         """Return the folder of a path.

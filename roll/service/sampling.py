@@ -1,4 +1,4 @@
-"""Weights that clients sample from: an engine for each, made when it is first asked."""
+"""Weights that clients sample from: an engine for each, made when it is asked, and ended when others are asked more."""
 
 from __future__ import annotations
 
@@ -21,10 +21,36 @@ from roll.strategies.building import build_engine
 _ENGINE = WorkerConfig().strategy_args.strategy_name
 
 
+class LiveEngines:
+    """Which samplers have an engine, and with it memory for what it samples: no more than so many, except all at work.
+
+    Args:
+        most: So many. Above it the one that was not asked for longest, and is not at work, gives its engine back.
+    """
+
+    def __init__(self, most: int) -> None:
+        self._most = most
+        self._samplers: dict[Sampler, None] = {}
+
+    def __len__(self) -> int:
+        """Return how many there are."""
+        return len(self._samplers)
+
+    async def take(self, sampler: Sampler) -> None:
+        """Let a sampler have an engine, which is at work."""
+        self._samplers.pop(sampler, None)
+        self._samplers[sampler] = None
+        resting = [each for each in self._samplers if not each.at_work]
+        for each in resting[: max(len(self._samplers) - self._most, 0)]:
+            del self._samplers[each]
+            await each.close()
+
+
 class Sampler:
     """One set of weights.
 
     Args:
+        engines: Which samplers have an engine.
         folder: Where the model's configuration is.
         model: Frozen.
         longest: Most tokens of a prompt and an answer.
@@ -34,12 +60,15 @@ class Sampler:
 
     def __init__(
         self,
+        engines: LiveEngines,
         folder: str,
         model: PreTrainedModel,
         longest: int,
         decode: Callable[[list[int]], str],
         computing: Executor,
     ) -> None:
+        self.at_work = 0
+        self._engines = engines
         self._folder = folder
         self._model = model
         self._longest = longest
@@ -69,11 +98,6 @@ class Sampler:
         room = self._longest - len(prompt)
         if room < 1:
             raise RefusedError(f"the prompt has {len(prompt)} tokens, and there is room for {self._longest - 1}")
-        if self._engine is None:
-            job = EngineJob(
-                folder=lambda: self._folder, load=lambda: self._model, max_length=self._longest, decode=self._decode
-            )
-            self._engine = build_engine(_ENGINE, job)
         noise, limits = secrets.randbits(63) if seed is None else seed, sampling.within(room)
         asked = [
             GenerationRequest(
@@ -81,12 +105,25 @@ class Sampler:
             )
             for number in range(count)
         ]
-        found = await asyncio.gather(*map(self._engine.generate, asked))
+        self.at_work += 1
+        try:
+            await self._engines.take(self)
+            found = await asyncio.gather(*map(self._ready().generate, asked))
+        finally:
+            self.at_work -= 1
         scored: Sequence[float | None] = ()
         if prompt_logprobs:
             loop = asyncio.get_running_loop()
             scored = await loop.run_in_executor(self._computing, self._score, list(prompt))
         return Sampled([(each.token_ids, each.logprobs, each.finish_reason == "stop") for each in found], scored)
+
+    def _ready(self) -> GenerationStrategy:
+        if self._engine is None:
+            job = EngineJob(
+                folder=lambda: self._folder, load=lambda: self._model, max_length=self._longest, decode=self._decode
+            )
+            self._engine = build_engine(_ENGINE, job)
+        return self._engine
 
     def _score(self, prompt: list[int]) -> list[float | None]:
         with torch.no_grad():
@@ -95,7 +132,7 @@ class Sampler:
         return [None, *found.tolist()]
 
     async def close(self) -> None:
-        """End the engine."""
-        if self._engine is not None:
-            await self._engine.close()
-            self._engine = None
+        """End the engine; whoever samples again has another one."""
+        engine, self._engine = self._engine, None
+        if engine is not None:
+            await engine.close()

@@ -11,16 +11,17 @@ import tinker
 import torch
 from peft import PeftModel
 from tinker import types
-from training_server import KEY, client, serving
+from training_server import KEY, base, client, serving
 
 from roll.models.loading import load_model, load_tokenizer
+from roll.service.clients import ENGINES, Clients
 
 TEXT = "What is 2 + 3? 5"
 
 
 @pytest.fixture(scope="module")
 def address(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
-    with serving(tmp_path_factory.mktemp("weights")) as address:
+    with serving(Clients(base(), tmp_path_factory.mktemp("weights"))) as address:
         yield address
 
 
@@ -73,6 +74,31 @@ def test_it_learns_what_it_is_shown_and_samples_it(service: tinker.ServiceClient
     answer = sampling.sample(prompt=prompt, num_samples=2, sampling_params=drawn).result()
     assert [load_tokenizer("toy_math").decode(each.tokens) for each in answer.sequences] == [" 5", " 5"]
     assert answer.sequences[0].logprobs[0] > -1.0
+
+
+def test_samplers_of_many_steps_have_few_engines_and_answer_as_before(tmp_path: Path) -> None:
+    prompt = types.ModelInput.from_ints(load_tokenizer("toy_math")("What is 2 + 3?")["input_ids"])
+    drawn = types.SamplingParams(max_tokens=4, temperature=1.0, seed=1)
+
+    def answers(of: list[tinker.SamplingClient]) -> list[list[int]]:
+        asked = [each.sample(prompt=prompt, num_samples=1, sampling_params=drawn) for each in of]
+        return [each.result().sequences[0].tokens for each in asked]
+
+    clients = Clients(base(), tmp_path)
+    with serving(clients) as address:
+        training = client(address).create_lora_training_client(base_model="toy_math", rank=4, seed=1).result()
+        saved = [client(address).create_sampling_client(base_model="toy_math")]
+        before = answers(saved)
+        for _ in range(2 * ENGINES):
+            training.forward_backward([datum()], "cross_entropy")
+            training.optim_step(types.AdamParams(learning_rate=1e-2)).result()
+            saved.append(training.save_weights_and_get_sampling_client().result())
+            before += answers(saved[-1:])
+            assert len(clients.engines) <= ENGINES
+        assert len({tuple(each) for each in before}) > 2
+        assert [answers([each])[0] for each in saved] == before and len(clients.engines) == ENGINES
+        assert answers(saved) == before, "all at once have one each"
+        assert answers(saved[:1]) == before[:1] and len(clients.engines) == ENGINES
 
 
 def test_gradients_add_up_until_a_step(service: tinker.ServiceClient) -> None:

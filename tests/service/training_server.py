@@ -6,7 +6,6 @@ import threading
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
-from pathlib import Path
 
 import tinker
 import uvicorn
@@ -33,10 +32,10 @@ def base() -> Base:
 
 
 @contextmanager
-def serving(folder: Path) -> Iterator[str]:
+def serving(clients: Clients) -> Iterator[str]:
     """Serve until the block ends; yields the address."""
     listener = listen(HOST, 0)
-    app = Service(Clients(base(), folder), KEY).app
+    app = Service(clients, KEY).app
     server = uvicorn.Server(uvicorn.Config(app, log_level="warning", access_log=False, lifespan="off"))
     thread = threading.Thread(target=server.run, kwargs={"sockets": [listener]}, daemon=True)
     thread.start()
