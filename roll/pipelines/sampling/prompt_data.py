@@ -76,7 +76,7 @@ def length_limit(config: PromptKeys, data: DataArgs, text: Text, generating: Gen
         data.truncation,
         encode=text.renderer.initial_ids,
         encode_text=lambda content: text.tokenizer.encode(content, add_special_tokens=False),
-        decode=text.tokenizer.decode,
+        decode=lambda ids: str(text.tokenizer.decode(list(ids))),
         prompt_text=partial(_prompt_text, config, text),
     )
 
