@@ -66,6 +66,7 @@ class Service:
             Route("/api/v1/healthz", _healthy, methods=["GET"]),
             Route("/api/v1/get_server_capabilities", self._guarded(self._capabilities), methods=["GET"]),
             Route("/api/v1/samplers/{name:path}", self._guarded(self._sampler), methods=["GET"]),
+            Route("/api/v1/sessions/{session}/finish", self._guarded(self._finish), methods=["POST"]),
             Route("/api/v1/training_runs", self._guarded(self._runs), methods=["GET"]),
             Route(
                 "/api/v1/training_runs/{model}/checkpoints/{rest:path}", self._guarded(self._delete), methods=["DELETE"]
@@ -144,6 +145,10 @@ class Service:
 
     async def _create_session(self, body: Mapping[str, Any]) -> dict[str, Any]:
         return {"session_id": new_name("session")}
+
+    async def _finish(self, request: Request) -> Response:
+        await self._clients.finish(request.path_params["session"])
+        return JSONResponse({})
 
     async def _create_model(self, body: Mapping[str, Any]) -> dict[str, Any]:
         self._check_base(body.get("base_model"))

@@ -108,6 +108,16 @@ class Clients:
         self.client(model_id)
         del self._models[model_id]
 
+    async def finish(self, session_id: str) -> None:
+        """Forget the models and samplers of a session; what was stored of them stays."""
+        begins = f"{session_id}:"
+        for model_id in [each for each in self._models if each.startswith(begins)]:
+            del self._models[model_id]
+        for sampler_id in [each for each in self._samplers if each.startswith(begins)]:
+            sampler, _ = self._samplers.pop(sampler_id)
+            if all(sampler is not other for other, _ in self._samplers.values()):
+                await self.engines.end(sampler)
+
     async def create(self, model_id: str, wanted: Adapters) -> None:
         """Begin to train adapters."""
         self._models[model_id] = Client(await self.compute(lambda: ClientModel(self.base.model, wanted)))

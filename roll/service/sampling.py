@@ -42,8 +42,12 @@ class LiveEngines:
         self._samplers[sampler] = None
         resting = [each for each in self._samplers if not each.at_work]
         for each in resting[: max(len(self._samplers) - self._most, 0)]:
-            del self._samplers[each]
-            await each.close()
+            await self.end(each)
+
+    async def end(self, sampler: Sampler) -> None:
+        """Take the engine of a sampler away, if it has one."""
+        self._samplers.pop(sampler, None)
+        await sampler.close()
 
 
 class Sampler:

@@ -86,8 +86,9 @@ def test_samplers_of_many_steps_have_few_engines_and_answer_as_before(tmp_path: 
 
     clients = Clients(base(), tmp_path)
     with serving(clients) as address:
-        training = client(address).create_lora_training_client(base_model="toy_math", rank=4, seed=1).result()
-        saved = [client(address).create_sampling_client(base_model="toy_math")]
+        session = client(address)
+        training = session.create_lora_training_client(base_model="toy_math", rank=4, seed=1).result()
+        saved = [client(address).create_sampling_client(base_model="toy_math").result()]
         before = answers(saved)
         for _ in range(2 * ENGINES):
             training.forward_backward([datum()], "cross_entropy")
@@ -99,6 +100,9 @@ def test_samplers_of_many_steps_have_few_engines_and_answer_as_before(tmp_path: 
         assert [answers([each])[0] for each in saved] == before and len(clients.engines) == ENGINES
         assert answers(saved) == before, "all at once have one each"
         assert answers(saved[:1]) == before[:1] and len(clients.engines) == ENGINES
+        session.close("success").result()
+        assert not clients.models() and len(clients.engines) == 1
+        assert answers(saved[:1]) == before[:1], "that of another session"
 
 
 def test_gradients_add_up_until_a_step(service: tinker.ServiceClient) -> None:
