@@ -29,7 +29,7 @@ class WholeWeights:
 
     @contextmanager
     def read(self) -> Iterator[Iterator[tuple[str, torch.Tensor]]]:
-        """Lend them to the rank that speaks, who may read them later too; other ranks read all of them here.
+        """Lend full tensors of any shape to the rank that speaks, who may read them later too; others read all here.
 
         If what is done with them fails, the rest is read all the same: left alone, the other ranks would wait, or meet
         this rank's next collective.
