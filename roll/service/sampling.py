@@ -42,7 +42,8 @@ class LiveEngines:
         self._samplers[sampler] = None
         resting = [each for each in self._samplers if not each.at_work]
         for each in resting[: max(len(self._samplers) - self._most, 0)]:
-            await self.end(each)
+            if not each.at_work:  # it may have been asked while another one ended
+                await self.end(each)
 
     async def end(self, sampler: Sampler) -> None:
         """Take the engine of a sampler away, if it has one."""
