@@ -218,8 +218,7 @@ class Clients:
 
     async def close(self) -> None:
         """End the engines."""
-        for sampler in {self._base_sampler, *self._stored.values(), *(pair[0] for pair in self._samplers.values())}:
-            await sampler.close()
+        await self.engines.close()
         self.computing.shutdown()
 
     def _sampler(self, model: PreTrainedModel) -> Sampler:

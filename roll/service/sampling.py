@@ -50,6 +50,11 @@ class LiveEngines:
         self._samplers.pop(sampler, None)
         await sampler.close()
 
+    async def close(self) -> None:
+        """Take the engines of all samplers away."""
+        for each in list(self._samplers):
+            await self.end(each)
+
 
 class Sampler:
     """One set of weights.

@@ -147,7 +147,7 @@ def equal_either_way(first: str, second: str) -> bool:
 @pytest.mark.long
 @given(gold=NUMBERS, wrong=NUMBERS, apart=st.sampled_from(SIDE_BY_SIDE), last=st.booleans())
 @example(gold="14", wrong="5", apart=r"\quad ", last=True)
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=200, deadline=None)
 def test_a_right_answer_beside_a_wrong_one_is_wrong(gold: str, wrong: str, apart: str, last: bool) -> None:
     """A product with 1 and a sum with 0 are the value itself, and no answer to anything else."""
     assume(not any(equal_either_way(each, wrong) for each in (gold, "0", "1", "-1")))

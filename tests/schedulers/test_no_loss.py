@@ -198,7 +198,7 @@ def check_books(run: Run, rollouts: list[StepGroups]) -> None:
 
 
 @pytest.mark.long
-@settings(max_examples=50, deadline=None)
+@settings(max_examples=100, deadline=None)
 @given(CASES)
 def test_every_admitted_group_is_trained_once_or_counted_with_a_reason(case: Case) -> None:
     """Also across a resume, which begins no more at once than a run does. A deadlock would be an error of the clock."""
