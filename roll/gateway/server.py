@@ -69,8 +69,18 @@ class GatewayServer:
             self._loop = asyncio.get_running_loop()
             self._began.set()
             await self._server.serve(sockets=[listener])
+            await self._hang_up()
 
         asyncio.run(serve())
+
+    async def _hang_up(self) -> None:
+        """End connections that uvicorn leaves to the garbage collector: whoever waits at the other end is to know."""
+        for _ in range(3):  # what is accepted at this moment is a connection after that
+            await asyncio.sleep(0)
+        for connection in list(self._server.server_state.connections):
+            if (transport := connection.transport) is not None:
+                transport.abort()
+        await asyncio.sleep(0)
 
     async def _accept(self, listener: socket.socket) -> asyncio.Server:
         config, state = self._server.config, self._server.server_state

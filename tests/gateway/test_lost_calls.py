@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import asyncio
+import gc
 import json
 import threading
 import time
@@ -35,6 +37,41 @@ def test_a_call_that_is_asked_again_gets_the_answer_that_was_recorded() -> None:
         assert trained(trajectory_of(served.recorders[key])) == served.engine.book
 
 
+def test_whoever_waits_for_an_answer_hears_that_the_server_is_closed() -> None:
+    with serving("fine") as served:
+        asked = threading.Event()
+
+        async def never(request: GenerationRequest) -> Completion:
+            asked.set()
+            await asyncio.Event().wait()
+            raise AssertionError
+
+        served.engine.generate = never  # type: ignore[method-assign]
+        server, key, heard = GatewayServer(served.gateway), served.episode(), []
+
+        def ask() -> None:
+            try:
+                httpx.post(
+                    f"{server.url}/v1/chat/completions",
+                    content=BODY,
+                    headers={"authorization": f"Bearer {key}"},
+                    timeout=60,
+                )
+            except httpx.HTTPError as error:
+                heard.append(error)
+
+        thread = threading.Thread(target=ask, daemon=True)
+        thread.start()
+        assert asked.wait(20)
+        gc.disable()  # which would end the connection some day
+        try:
+            server.close()
+            thread.join(20)
+        finally:
+            gc.enable()
+        assert len(heard) == 1 and isinstance(heard[0], httpx.RemoteProtocolError | httpx.ReadError)
+
+
 @pytest.mark.long
 def test_agents_outlive_the_server_and_every_call_is_recorded_once() -> None:
     with serving("fine") as served:
@@ -42,8 +79,6 @@ def test_agents_outlive_the_server_and_every_call_is_recorded_once() -> None:
         agents, calls = 8, 4
 
         async def slowly(request: GenerationRequest) -> Completion:
-            import asyncio
-
             await asyncio.sleep(0.05)
             return await answer(request)
 
