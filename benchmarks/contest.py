@@ -19,16 +19,17 @@ from contextlib import redirect_stdout
 from dataclasses import astuple, dataclass
 from multiprocessing.connection import Connection
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from roll.config.process import prepare_process
 
 prepare_process()  # the same OpenMP settings for both sides, before torch is imported
 
 import numpy as np  # noqa: E402
-import torch  # noqa: E402
 from ratios import leave  # noqa: E402
-from transformers import Qwen3Config, Qwen3ForCausalLM, TrainerCallback  # noqa: E402
+
+if TYPE_CHECKING:  # contestants have processes of their own: what starts them needs neither
+    from transformers import Qwen3ForCausalLM
 
 ROWS, VOCABULARY, RATE = 32, 4096, 1e-4
 DEADLINE = 1800.0
@@ -62,6 +63,9 @@ class Round:
 
 
 def model() -> Qwen3ForCausalLM:
+    import torch
+    from transformers import Qwen3Config, Qwen3ForCausalLM
+
     torch.manual_seed(0)
     sizes = dict(hidden_size=192, num_hidden_layers=4, intermediate_size=576, vocab_size=VOCABULARY, head_dim=48)
     heads = dict(num_attention_heads=4, num_key_value_heads=2)
@@ -93,6 +97,17 @@ def of_step(rows: Sequence[Row], number: int) -> Sequence[Row]:
     return rows[number * ROWS : (number + 1) * ROWS]
 
 
+def beyond_warm_up(given: str) -> int:
+    """Return the number of steps of a round as the command line has it.
+
+    Raises:
+        ArgumentTypeError: Nothing would be measured.
+    """
+    if int(given) < 2:
+        raise argparse.ArgumentTypeError("the first step of a round is warm-up, so take 2 or more.")
+    return int(given)
+
+
 class Clock:
     """Times steps; the first of a round is warm-up."""
 
@@ -114,26 +129,6 @@ class Clock:
 def peak() -> float:
     """Return the most MiB that this process has had."""
     return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
-
-
-class Watch(TrainerCallback):
-    """Lets a clock know of the steps of a trainer of TRL."""
-
-    def __init__(self, clock: Clock) -> None:
-        self._clock = clock
-
-    def on_train_begin(self, *_: Any, **__: Any) -> None:
-        """Begin."""
-        self._clock.tick()
-
-    def on_step_end(self, *_: Any, **__: Any) -> None:
-        """Note a step."""
-        self._clock.tick()
-
-    def on_log(self, *_: Any, logs: dict[str, float], **__: Any) -> None:
-        """Note a loss."""
-        if "loss" in logs:
-            self._clock.losses.append(logs["loss"])
 
 
 def trl_arguments(kind: Any, rows: int, steps: int, **more: Any) -> Any:
@@ -188,12 +183,30 @@ def our_round(steps: int, step: Callable[[int], float]) -> Round:
 def trl_round(trainer: Any, rows: Sequence[Mapping[str, Any]], **more: Any) -> Round:
     """Train with a trainer class of TRL on rows, and return what happened."""
     from datasets import Dataset
+    from transformers import TrainerCallback
 
     from roll.models.loading import load_tokenizer
 
     clock = Clock()
+
+    class Watch(TrainerCallback):
+        """Lets the clock know of the steps."""
+
+        def on_train_begin(self, *_: Any, **__: Any) -> None:
+            """Begin."""
+            clock.tick()
+
+        def on_step_end(self, *_: Any, **__: Any) -> None:
+            """Note a step."""
+            clock.tick()
+
+        def on_log(self, *_: Any, logs: dict[str, float], **__: Any) -> None:
+            """Note a loss."""
+            if "loss" in logs:
+                clock.losses.append(logs["loss"])
+
     tokenizer, data = load_tokenizer("toy"), Dataset.from_list(list(rows))
-    made = trainer(model=model(), train_dataset=data, processing_class=tokenizer, callbacks=[Watch(clock)], **more)
+    made = trainer(model=model(), train_dataset=data, processing_class=tokenizer, callbacks=[Watch()], **more)
     before = peak()
     made.train()
     return clock.round(before)
@@ -274,15 +287,13 @@ def compete(
     """
     parser = argparse.ArgumentParser(description=description, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("cases", nargs="*", default=list(WANTED))
-    parser.add_argument("--steps", type=int, default=6, help="of a round, the first is warm-up")
+    parser.add_argument("--steps", type=beyond_warm_up, default=6, help="of a round, the first is warm-up")
     parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--tokens", type=int, nargs="+", default=[1024, 2048], help="of our micro-batches")
     parser.add_argument("--peer-rows", type=int, nargs="+", default=[4, 8, 16], help="of TRL's micro-batches")
     if padding_free:
         parser.add_argument("--padding-free", action="store_true", help="try TRL's padding_free too")
     arguments = parser.parse_args()
-    if arguments.steps < 2:
-        parser.error("--steps: the first step of a round is warm-up, so take 2 or more.")
     kinds = (False, True) if getattr(arguments, "padding_free", False) else (False,)
     sides: dict[Side, Work] = {Side("ours", tokens=tokens): ours for tokens in arguments.tokens}
     sides |= {Side("TRL", rows, flat=flat): theirs for rows in arguments.peer_rows for flat in kinds}

@@ -28,6 +28,7 @@ from roll.config.process import prepare_process
 prepare_process()  # the same OpenMP settings for both sides, before torch is imported
 
 import numpy as np  # noqa: E402
+from contest import beyond_warm_up  # noqa: E402
 from ratios import leave  # noqa: E402
 from recitation import TEACHING_STEPS, Recitation, correct_share, mixed_lengths, teach, uniform_lengths  # noqa: E402
 
@@ -282,15 +283,13 @@ def compare(case: Case, task: Recitation, policy: Path, folder: Path, arguments:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("cases", nargs="*", default=[case.name for case in CASES])
-    parser.add_argument("--steps", type=int, default=4, help="training steps per run, the first is warm-up")
+    parser.add_argument("--steps", type=beyond_warm_up, default=4, help="training steps per run, the first is warm-up")
     parser.add_argument("--rounds", type=int, default=2, help="runs of each side")
     parser.add_argument("--prompts", type=int, default=64, help=f"of a training step, {GROUP} responses to each")
     parser.add_argument("--teaching-steps", type=int, default=TEACHING_STEPS, help="fewer make a worse reciter")
     parser.add_argument("--peer-micro-batch", type=int, default=64, help="TRL's per_device_train_batch_size")
     parser.add_argument("--policy", type=Path, help="folder to keep the taught policy in, and to take it from")
     arguments = parser.parse_args()
-    if arguments.steps < 2:
-        parser.error("--steps: the first step of a round is warm-up, so take 2 or more.")
     os.environ.setdefault("TRANSFORMERS_VERBOSITY", "error")
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)

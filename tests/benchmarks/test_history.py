@@ -41,16 +41,16 @@ def test_figures_are_measured_kept_and_drawn(tmp_path: Path, monkeypatch: pytest
     page.write_text(f"before\n{history.BEGIN}\nold\n{history.END}\nafter\n")
     for name, value in (("PAGE", page), ("PICTURE", picture), ("FILE", file)):
         monkeypatch.setattr(history, name, value)
-    monkeypatch.setattr(history, "PROGRAMS", {"weight_sync": (1, "--rounds 1 --vocabulary 64")})
+    monkeypatch.setattr(history, "PROGRAMS", {"generation": (1, "uniform --prompts 8 --episodes 4")})
     monkeypatch.setattr("sys.argv", ["history.py", "add"])
     with pytest.raises(SystemExit) as ended:
         history.main()
     assert ended.value.code == 0
     entry = history.Entry.from_line(file.read_text())
-    assert [ratio.name for ratio in entry.ratios] == ["weight_sync: 1 engines", "weight_sync: 2 engines"]
+    assert entry.ratios and all(ratio.name.startswith("generation: ") for ratio in entry.ratios)
     assert json.loads(json.dumps(asdict(entry)))["machine"] == history.machine()
     text = page.read_text()
-    assert text.startswith("before\n") and text.endswith("after\n") and "old" not in text and "weight_sync" in text
+    assert text.startswith("before\n") and text.endswith("after\n") and "old" not in text and "generation" in text
     assert picture.read_bytes()[:4] == b"\x89PNG"
 
 

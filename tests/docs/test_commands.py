@@ -83,6 +83,9 @@ def _python(words: list[str], started: list[RLConfig]) -> None:
         MODULES[module](rest)
     elif words[0].startswith("examples/start_") or words[0] == "examples/custom_env.py":
         _start(words, started)
+    elif not Path(words[0]).resolve().is_relative_to(ROOT):
+        # A program that the page shows: tests of its own run it.
+        compile(Path(words[0]).read_text(encoding="utf-8"), words[0], "exec")
     else:
         answer = subprocess.run([sys.executable, words[0], "--help"], capture_output=True, text=True, timeout=120)
         assert answer.returncode == 0, answer.stderr

@@ -29,19 +29,18 @@ def test_two_steps(name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -
     if name == "mini_swe" and capabilities().network != "namespace":
         pytest.skip("this machine allows no namespaces")
     monkeypatch.chdir(ROOT)
-    few: dict[str, Any] = {"rollout_batch_size": 2, "val_batch_size": 1, "mini_batches": 1}
+    few: dict[str, Any] = {"rollout_batch_size": 2, "mini_batches": 1}
     config = load(
         str(EXAMPLES / f"{name}.yaml"),
         **few,
         **({"pretrain": "toy"} if name == "mini_swe" else {}),
         max_steps=2,
-        save_steps=2,
-        eval_steps=2,
+        save_steps=0,
+        eval_steps=0,
         output_dir=str(tmp_path),
         overrides={
             "train_env_manager.env_groups": 1,
             "train_env_manager.group_size": 2,
-            "val_env_manager.env_groups": 1,
         },
     )
     run_agentic(config)

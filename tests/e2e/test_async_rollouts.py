@@ -73,8 +73,7 @@ def test_a_run_that_was_ahead_when_it_ended_goes_on_without_losing_or_repeating_
 
 
 @pytest.mark.exhaustive
-@pytest.mark.parametrize(("before", "after"), [(0.0, 1.0), (1.0, 0.0)])
-@pytest.mark.parametrize("kind", ["agentic", "rlvr"])
+@pytest.mark.parametrize(("kind", "before", "after"), [("rlvr", 0.0, 1.0), ("agentic", 1.0, 0.0)])
 def test_a_run_may_go_on_with_another_ratio_and_samples_nothing_twice(
     kind: str, before: float, after: float, tmp_path: Path
 ) -> None:

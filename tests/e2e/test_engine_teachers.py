@@ -28,9 +28,10 @@ REAL = [
         marks=[pytest.mark.sglang, pytest.mark.skipif(find_spec("sglang") is None, reason="make test-sglang")],
     ),
 ]
-OWN_OR_ALL = [
-    "of_a_users_own",
-    *(pytest.param(*engine.values, marks=[*engine.marks, pytest.mark.exhaustive]) for engine in REAL),
+WAYS = [
+    *(("of_a_users_own", asked) for asked in ("likeliest", "sampled")),
+    # What the others score is compared in tests/integration/test_engine_scores.py; one run shows that it arrives.
+    *(pytest.param(*engine.values, "likeliest", marks=[*engine.marks, pytest.mark.exhaustive]) for engine in REAL),
 ]
 
 
@@ -97,8 +98,7 @@ def losses(pipeline: str, teacher: str, folder: Path, **changes: Any) -> list[fl
     return [row["train/loss"] for row in rows if "train/loss" in row]
 
 
-@pytest.mark.parametrize("asked", list(ASKS))
-@pytest.mark.parametrize("engine", OWN_OR_ALL)
+@pytest.mark.parametrize(("engine", "asked"), WAYS)
 def test_a_student_learns_the_same_from_an_engine(engine: str, asked: str, tmp_path: Path) -> None:
     sampling = {
         "rollout_batch_size": 16,
@@ -111,8 +111,7 @@ def test_a_student_learns_the_same_from_an_engine(engine: str, asked: str, tmp_p
     assert len(ours) == 3 and ours == pytest.approx(theirs, rel=1e-3, abs=1e-5)
 
 
-@pytest.mark.parametrize("engine", OWN_OR_ALL)
-def test_a_student_learns_the_same_from_an_engine_on_the_answers_of_files(engine: str, tmp_path: Path) -> None:
+def test_a_student_learns_the_same_from_an_engine_on_the_answers_of_files(tmp_path: Path) -> None:
     data = tmp_path / "sums.jsonl"
     said = [{"prompt": f"What is {a} + {b}?", "response": f"{a} + {b} = {a + b}"} for a in range(6) for b in range(4)]
     data.write_text("".join(json.dumps(row) + "\n" for row in said))
@@ -122,5 +121,6 @@ def test_a_student_learns_the_same_from_an_engine_on_the_answers_of_files(engine
         "teacher_top_k": 6,
         "distill_on_prompt": True,
     }
-    ours, theirs = (losses("distill_rows", name, tmp_path / name, **files) for name in (engine, "hf_infer"))
+    both = ("of_a_users_own", "hf_infer")
+    ours, theirs = (losses("distill_rows", name, tmp_path / name, **files) for name in both)
     assert len(ours) == 3 and ours == pytest.approx(theirs, rel=1e-3, abs=1e-5)

@@ -150,13 +150,12 @@ def test_a_store_that_is_used_up_says_what_to_do(tmp_path: Path) -> None:
 
 
 @pytest.mark.exhaustive
-@pytest.mark.parametrize("kind", ["agentic", "rlvr"])
-def test_a_bench_measures_each_checkpoint_as_the_run_itself_would_have(kind: str, tmp_path: Path) -> None:
+def test_a_bench_measures_each_checkpoint_as_the_run_itself_would_have(tmp_path: Path) -> None:
     bench = {"mode": "bench", "experience__follow": tmp_path / "both", "eval_steps": 1}
-    run(kind, tmp_path / "both", max_steps=3, save_steps=2, eval_steps=1)
+    run("agentic", tmp_path / "both", max_steps=3, save_steps=2, eval_steps=1)
     shutil.rmtree(tmp_path / "both" / "trajectories")
-    run(kind, tmp_path / "bench", **bench, max_steps=2)
-    run(kind, tmp_path / "bench", **bench, max_steps=9, resume_from_checkpoint="true")
+    run("agentic", tmp_path / "bench", **bench, max_steps=2)
+    run("agentic", tmp_path / "bench", **bench, max_steps=9, resume_from_checkpoint="true")
     measured = {row["step"]: row for row in rows(tmp_path / "bench")}
     own = {row["step"]: row for row in rows(tmp_path / "both") if "val/success" in row}
     assert list(measured) == [0, 2, 3], "each checkpoint once, and the policy that the run began with"
@@ -183,28 +182,27 @@ REPLAY = {"experience__fresh_share": 0.5, "experience__uses": 2, "experience__pr
 
 
 @pytest.mark.exhaustive
-@pytest.mark.parametrize("kind", ["agentic", "rlvr"])
-def test_half_of_a_step_is_replayed_and_a_run_that_goes_on_ends_the_same(kind: str, tmp_path: Path) -> None:
-    run(kind, tmp_path / "whole", **REPLAY, max_steps=3)
+def test_half_of_a_step_is_replayed_and_a_run_that_goes_on_ends_the_same(tmp_path: Path) -> None:
+    run("rlvr", tmp_path / "whole", **REPLAY, max_steps=3)
     metrics = rows(tmp_path / "whole")
     assert [row["rollout/groups_replayed"] for row in metrics] == [0, 2, 2]
     assert [row["rollout/staleness/max"] for row in metrics] == [0, 1, 1], "the newest is replayed"
     ids = [[member.group_id for member in trained_on(tmp_path / "whole", step)] for step in (1, 2, 3)]
     assert len(ids[0]) == 2 * len(ids[1]) == 2 * len(ids[2]), "half as much is sampled, and stored where it was"
     assert len(set(ids[0] + ids[1] + ids[2])) == 8
-    run(kind, tmp_path / "both", max_steps=1)
+    run("rlvr", tmp_path / "both", max_steps=1)
     first, both = (
         [[turn.completion_ids for turn in member.turns] for member in trained_on(tmp_path / name, 1)]
         for name in ("whole", "both")
     )
     assert first == both, "nothing is there to be replayed in the first step"
-    run(kind, tmp_path / "halves", **REPLAY, max_steps=2)
+    run("rlvr", tmp_path / "halves", **REPLAY, max_steps=2)
     first_checkpoint = folder_of(tmp_path / "halves" / CHECKPOINTS, 1)
-    run(kind, tmp_path / "halves", **REPLAY, max_steps=3, resume_from_checkpoint=first_checkpoint)
+    run("rlvr", tmp_path / "halves", **REPLAY, max_steps=3, resume_from_checkpoint=first_checkpoint)
     assert same(train_state(tmp_path / "halves", 3), train_state(tmp_path / "whole", 3))
     shutil.rmtree(tmp_path / "halves" / "replay")
     with pytest.raises(RunError, match="has 0 of the .* groups that it had at the checkpoint.*folder replay"):
-        run(kind, tmp_path / "halves", **REPLAY, max_steps=4, resume_from_checkpoint=True)
+        run("rlvr", tmp_path / "halves", **REPLAY, max_steps=4, resume_from_checkpoint=True)
 
 
 @pytest.mark.parametrize(
@@ -263,12 +261,9 @@ def test_a_learner_that_is_killed_goes_on_with_the_same_groups(mode: str, tmp_pa
 
 
 @pytest.mark.exhaustive
-@pytest.mark.parametrize("kind", ["folder", "sql"])
-def test_what_people_decided_is_learned_once_by_a_trainer_that_is_killed_before_its_checkpoint(
-    kind: str, tmp_path: Path
-) -> None:
+def test_what_people_decided_is_learned_once_by_a_trainer_that_is_killed_before_its_checkpoint(tmp_path: Path) -> None:
     """A trainer that is killed with decided groups in its hands ends as one that was not, and asks nobody again."""
-    place = tmp_path / "store" if kind == "folder" else f"sqlite:///{tmp_path / 'store.sqlite'}"
+    place = f"sqlite:///{tmp_path / 'store.sqlite'}"
     run("agentic", tmp_path / "explore", mode="explore", experience__path=place, **REVIEWED)
     store = open_place(place, patience=10)
     waiting = [each.group_id for each in store.waiting()]

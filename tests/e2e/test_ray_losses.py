@@ -67,7 +67,10 @@ def test_a_run_over_two_machines_goes_on_with_a_third_when_one_is_lost(
 
 
 def test_a_run_whose_driver_is_killed_is_resumed(in_one_process: Path, tmp_path: Path) -> None:
-    words = command(**{**AGENTIC, **RAY}, output_dir="out", env_modules="[sabotage]", resume_from_checkpoint="true")
+    one_of_each = {**RAY, "actor_train.world_size": 1, "actor_infer.world_size": 1}
+    words = command(
+        **{**AGENTIC, **one_of_each}, output_dir="out", env_modules="[sabotage]", resume_from_checkpoint="true"
+    )
     killed = start(words, tmp_path, ROLL_TEST_KILL="rollout:3")
     assert killed.returncode == -signal.SIGKILL, killed.stdout + killed.stderr
     assert trained_on(tmp_path / "out", 2) and not (tmp_path / "out" / "trajectories" / "step=000003.parquet").exists()

@@ -21,6 +21,7 @@ ray = pytest.importorskip("ray")
 pytestmark = [pytest.mark.exhaustive, pytest.mark.processes]
 
 SMALL = {
+    "pretrain": "toy",
     "progress": "none",
     "eval_steps": 0,
     "save_steps": 0,

@@ -70,7 +70,7 @@ def test_three_steps_with_uneven_rows_equal_a_plain_loop(two: RankPool, setting:
     check(two, ZeroCase(shares=(6, 3), config=SETTINGS[setting], train={"l2": 0.01}))
 
 
-@pytest.mark.parametrize("setting", exhaustive_but([name for name in SETTINGS if name != "zero 2 offload"], "zero 3"))
+@pytest.mark.parametrize("setting", exhaustive_but(["zero 0", "zero 2", "zero 3"], "zero 3"))
 def test_packed_rows_and_a_rank_without_rows_equal_a_plain_loop(two: RankPool, setting: str) -> None:
     case = ZeroCase(shares=(0, 6), config=SETTINGS[setting], loader=False, train={"use_sequence_packing": True})
     check(two, case)
@@ -136,13 +136,12 @@ def test_adapters_learn_as_in_a_plain_loop(two: RankPool, setting: str) -> None:
 
 
 @pytest.mark.exhaustive
-@pytest.mark.exhaustive
 def test_four_ranks_equal_a_plain_loop(four: RankPool) -> None:
     check(four, ZeroCase(shares=(3, 1, 0, 5), config=SETTINGS["zero 3"], train={"l2": 0.01}))
 
 
 @pytest.mark.exhaustive
-@pytest.mark.parametrize("setting", SETTINGS)
+@pytest.mark.parametrize("setting", ["zero 0", "zero 2 offload", "zero 3 offload"])
 def test_scoring_streaming_and_offloading_between_steps_change_nothing(two: RankPool, setting: str) -> None:
     case = ZeroCase(config=SETTINGS[setting])
     batches = [case.batch(seed) for seed in range(2)]
@@ -151,7 +150,7 @@ def test_scoring_streaming_and_offloading_between_steps_change_nothing(two: Rank
     assert all(weights > 0 and states > 0 for parked, _ in results for weights, states in parked[1:])
 
 
-@pytest.mark.parametrize("setting", exhaustive_but(SETTINGS, "zero 3"))
+@pytest.mark.parametrize("setting", exhaustive_but(["zero 0", "zero 2 offload", "zero 3"], "zero 3"))
 def test_a_gradient_that_is_not_finite_on_one_rank_stops_the_step_on_all(two: RankPool, setting: str) -> None:
     case = ZeroCase(config=SETTINGS[setting])
     batches = [case.batch(seed) for seed in range(2)]
