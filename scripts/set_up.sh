@@ -14,9 +14,10 @@ fi
 
 "$python" -m venv "$folder" || { echo "$python cannot make a virtual environment in $(pwd)/$folder: see above." >&2; exit 1; }
 [ $# -gt 0 ] || exit 0
+# Bytecode is made of what is imported, when it is: that of every file of PyTorch takes as long as all the rest.
 said=$(mktemp) || exit 1
 trap 'rm -f "$said"' EXIT
-"$folder/bin/python" -m pip install --quiet --disable-pip-version-check -c constraints.txt "$@" 2>"$said"
+"$folder/bin/python" -m pip install --no-compile --quiet --disable-pip-version-check -c constraints.txt "$@" 2>"$said"
 code=$?
 cat "$said" >&2
 [ $code -eq 0 ] && exit 0

@@ -431,5 +431,5 @@ class Machine(RuleBasedStateMachine):
 @pytest.mark.parametrize("kind", KINDS)
 def test_any_order_of_calls_gives_what_the_model_gives(kind: str, request: pytest.FixtureRequest) -> None:
     machine = type("MachineOfKind", (Machine,), {"kind": kind, "new_place": new_place(kind, request)})
-    examples = {"memory": 120, "folder": 50, "ray": 12, "ray with a folder": 12}.get(kind, 25)
+    examples = {"memory": 120, "folder": 40, "ray": 6, "ray-with-a-folder": 6}.get(kind, 12)
     run_state_machine_as_test(machine, settings=settings(max_examples=examples, stateful_step_count=30, deadline=None))

@@ -79,7 +79,7 @@ def test_any_python_from_3_11_on_is_found(machine: Machine, name: str) -> None:
     done = machine.make("sokoban", "ARGS=max_steps=1")
     assert done.returncode == 0, done.stderr
     install, start = machine.calls()
-    assert install.endswith("-m pip install --quiet --disable-pip-version-check -c constraints.txt -e .")
+    assert install.endswith("-m pip install --no-compile --quiet --disable-pip-version-check -c constraints.txt -e .")
     assert start == ".venv/bin/python examples/start_agentic_pipeline.py --config-name sokoban max_steps=1"
 
 

@@ -135,8 +135,18 @@ def test_a_training_step_takes_the_bytes_that_were_predicted(name: str) -> None:
 
 @pytest.mark.exhaustive
 @pytest.mark.processes  # DeepSpeed starts a thread pool of its own and a process group
-@pytest.mark.parametrize("stage", [0, 1, 2, 3])
-@pytest.mark.parametrize("name", CASES)
+@pytest.mark.parametrize(
+    ("name", "stage"),
+    [
+        ("small", 3),
+        ("normed heads", 1),
+        ("deep", 2),
+        ("recomputed", 0),
+        ("recomputed", 3),
+        ("tempered", 2),
+        ("in chunks", 3),
+    ],
+)
 def test_the_tensors_that_deepspeed_keeps_are_those_that_were_predicted(name: str, stage: int) -> None:
     config = {"zero_optimization": {"stage": stage}}
     _, training, strategy = measured("deepspeed_train", config, name)

@@ -28,7 +28,7 @@ def main() -> None:
         "import torchvision_operators; torchvision_operators.install()\n"
     )
     requirements = HERE / "requirements.txt"
-    pip = [python, "-m", "pip", "install", "--quiet", "--disable-pip-version-check", "--no-deps"]
+    pip = [python, "-m", "pip", "install", "--no-compile", "--quiet", "--disable-pip-version-check", "--no-deps"]
     subprocess.check_call([*pip, "-r", requirements])
 
 

@@ -256,7 +256,7 @@ def test_a_hostile_episode_in_a_file_is_only_text(opened: tuple[Page, str, list[
 
 @pytest.mark.exhaustive
 @pytest.mark.processes
-@pytest.mark.parametrize("look", [(w, s) for w in (1280, 390) for s in ("light", "dark")])
+@pytest.mark.parametrize("look", [(1280, "light"), (390, "dark")])
 def test_a_file_fits_and_an_outside_judge_finds_it_accessible(
     opened: tuple[Page, str, list[str]], look: tuple[int, str]
 ) -> None:
