@@ -130,7 +130,7 @@ def test_what_append_reported_is_there_once_however_often_two_explorers_are_kill
 
 @pytest.mark.exhaustive
 def test_trainers_train_every_group_as_often_as_they_are_to_while_all_programs_are_killed(tmp_path: Path) -> None:
-    draw, last = random.Random(3), 360
+    draw, last = random.Random(3), 180
     explorer = Program("explore", tmp_path, "explorer", last)
     once = Program("train", tmp_path, "once", "once", 4)
     programs = [explorer, once]
@@ -219,7 +219,7 @@ def test_a_decision_holds_exactly_once_whatever_is_killed_between_it_and_trainin
 def test_a_store_in_postgresql_loses_and_doubles_nothing_while_programs_and_server_are_killed(
     tmp_path: Path, server: Server
 ) -> None:
-    draw, last, store = random.Random(5), 240, server.new_database()
+    draw, last, store = random.Random(5), 120, server.new_database()
     explorers = [Program("explore", tmp_path, f"explorer{number}", last, store=store) for number in (0, 1)]
     trainers = [
         Program("train", tmp_path, name, name, count, store=store)
