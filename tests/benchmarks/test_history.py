@@ -47,7 +47,7 @@ def test_figures_are_measured_kept_and_drawn(tmp_path: Path, monkeypatch: pytest
         history.main()
     assert ended.value.code == 0
     entry = history.Entry.from_line(file.read_text())
-    assert entry.ratios and all(ratio.name.startswith("generation: ") for ratio in entry.ratios)
+    assert [ratio.name for ratio in entry.ratios] == ["generation: uniform"]
     assert json.loads(json.dumps(asdict(entry)))["machine"] == history.machine()
     text = page.read_text()
     assert text.startswith("before\n") and text.endswith("after\n") and "old" not in text and "generation" in text

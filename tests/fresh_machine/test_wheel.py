@@ -60,10 +60,10 @@ def machine(wheel: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("machine")
     said([sys.executable, "-m", "venv", folder / "venv"], folder)
     (folder / "empty").mkdir()
-    pip = [folder / "venv/bin/python", "-m", "pip", "install", "--quiet"]
     # Bytecode of all of PyTorch takes as long as everything else: here only what a run imports has some.
-    said([*pip, "--no-compile", "-c", ROOT / "constraints.txt", wheel], folder)
-    said([folder / "venv/bin/python", "-c", "import roll.pipelines.agentic, roll.pipelines.rlvr"], folder)
+    python = folder / "venv/bin/python"
+    said([python, "-m", "pip", "install", "--no-compile", "--quiet", "-c", ROOT / "constraints.txt", wheel], folder)
+    said([python, "-c", "import roll.pipelines.agentic, roll.pipelines.rlvr"], folder)
     return folder
 
 

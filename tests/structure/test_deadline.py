@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.deadline import __file__ as plugin
+ROOT = Path(__file__).resolve().parents[2]
 
 CLOCK = """
 import types, pytest
@@ -47,7 +47,7 @@ def test_exhaustive_tests_are_left_out_first(tmp_path: Path) -> None:
     (tmp_path / "conftest.py").write_text(CLOCK)
     (tmp_path / "test_some.py").write_text(TESTS)
     words = [sys.executable, "-m", "pytest", "-v", "-p", "tests.deadline", "--minutes", "1"]
-    variables = {**os.environ, "PYTHONPATH": str(Path(plugin).parents[1])}
+    variables = {**os.environ, "PYTHONPATH": str(ROOT)}
     done = subprocess.run(
         [*words, "-c", os.devnull, f"--rootdir={tmp_path}", "."],
         cwd=tmp_path,
