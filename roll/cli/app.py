@@ -19,6 +19,7 @@ from typer.main import get_command
 from roll import __version__
 from roll.cli.examples import examples
 from roll.cli.exits import exit_code
+from roll.common.ending import end_quickly
 
 if TYPE_CHECKING:
     from typer._click.core import Command, Context
@@ -120,6 +121,8 @@ def main(argv: Sequence[str] | None = None) -> None:
     Raises:
         SystemExit: Always, with one of :class:`roll.cli.exits.ExitCode`.
     """
+    if argv is None:
+        end_quickly()
     words = list(sys.argv[1:] if argv is None else argv)
     program = get_command(app)
     sys.exit(exit_code(lambda: program.main(args=words, prog_name="roll", standalone_mode=False)))

@@ -12,6 +12,7 @@ from typing import Any, TypeVar
 
 from omegaconf import DictConfig, OmegaConf
 
+from roll.common.ending import end_quickly
 from roll.config.agentic import AgenticConfig
 from roll.config.command_line import CommandLine
 from roll.config.composing import composition_error, find
@@ -63,6 +64,8 @@ def launch(
         SystemExit: With code 1 if no file has the name given, with code 2 and the list of problems on standard error
             if the configuration cannot be used, with code 3 if the run cannot go on, with code 130 after Ctrl-C.
     """
+    if argv is None:
+        end_quickly()
     program = PIPELINES.get(run) if isinstance(run, str) else PipelineKind("", kind, run) if run else None
     words = list(sys.argv[1:] if argv is None else argv)
     try:

@@ -19,6 +19,7 @@ from typing import Any
 import ray
 from ray import cloudpickle
 
+from roll.common.ending import end_quickly
 from roll.config.process import settle_collector
 from roll.distributed.context import WorkerContext, entered
 from roll.distributed.errors import WorkerCallError, WorkerError
@@ -139,6 +140,7 @@ class _Host:
         cls, args, kwargs = pickle.loads(spec)
         self._worker = cls(*args, **kwargs)
         settle_collector()
+        end_quickly()
 
     def _function(self, method: str) -> Any:
         if self._worker is None:

@@ -1,0 +1,33 @@
+"""A program ends as any other does, but for the search for garbage."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+
+import pytest
+
+PROGRAM = """
+import atexit
+class Loop:
+    def __init__(self): self.own = self
+    def __del__(self): print("collected", flush=True)
+{first}
+kept = Loop()
+atexit.register(print, "at exit", flush=True)
+raise SystemExit(3)
+"""
+
+
+@pytest.mark.processes
+@pytest.mark.parametrize(
+    ("first", "said"),
+    [
+        ("", "at exit\ncollected\n"),
+        ("from roll.common.ending import end_quickly; end_quickly(); end_quickly()", "at exit\n"),
+    ],
+    ids=["any", "quick"],
+)
+def test_what_is_to_be_done_at_the_end_is_done_and_nothing_is_searched(first: str, said: str) -> None:
+    done = subprocess.run([sys.executable, "-c", PROGRAM.format(first=first)], capture_output=True, text=True)
+    assert (done.returncode, done.stdout, done.stderr) == (3, said, "")
