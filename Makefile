@@ -69,7 +69,7 @@ sglang: $(SGLANG)/.installed  ## Install SGLang (2 GB) into .venv-sglang, with a
 test-sglang: sglang  ## Run the tests of the real SGLang engine
 	$(SGLANG)/bin/python -m pytest -m sglang tests/integration tests/e2e/test_sglang_runs.py tests/e2e/test_engine_teachers.py
 
-sokoban: core  ## Train the toy policy on Sokoban (two cores, about 5 minutes; ARGS="max_steps=5" to change keys)
+sokoban: core  ## Train the toy policy on Sokoban (two cores, 5 to 8 minutes; ARGS="max_steps=5" to change keys)
 	$(BIN)/python examples/start_agentic_pipeline.py --config-name sokoban $(ARGS)
 
 rlvr: core  ## Train the toy policy on arithmetic with verifiable rewards (two cores, about 9 minutes)

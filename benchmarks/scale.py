@@ -1,6 +1,6 @@
 """Which part saturates first as a job grows: the real schedulers and store in simulated time, 8 to 4,096 engines.
 
-    python benchmarks/scale.py [--engines 8 64 512 4096] [--episodes 256]
+    python benchmarks/scale.py [--engines 8 64 512 4096] [--episodes 256] [--curve docs/images/scale.png]
 
 What runs is the real ``GenerationScheduler``, ``GroupPlayer``, ``GroupStream`` and ``FolderStore``, in an event loop
 whose clock jumps to the next event. Engines and environments only wait: a turn takes ``ENGINE_SECONDS`` of an engine
@@ -17,7 +17,7 @@ without it is taken off.
 A turn also makes trips between processes, of 1.2 ms of processor time on all sides together with real Ray
 (``ray_overhead.py``, its table); they are counted to the environment workers. So the number of **workers** is how many
 cores place turns and carry them, and ``driver`` the share of one core that the stream and the store take. What is above
-100 % cannot be done by one driver.
+100 % cannot be done by one driver. ``--curve`` draws the cores that each part needs, over the engines.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ import random
 import tempfile
 import time
 import zlib
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable, Coroutine, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -204,11 +204,36 @@ def measure(engines: int, per_engine: int) -> Load:
     return Load(engines, episodes, turn, max(streamed - waited, 0.0) / groups, _store(groups))
 
 
+def draw(loads: Sequence[Load], out: Path) -> None:
+    """Draw the cores that each part needs; its suffix says what kind of picture ``out`` becomes."""
+    import matplotlib
+
+    matplotlib.use("Agg")
+    from matplotlib import pyplot as plt
+
+    engines = [load.engines for load in loads]
+    figure, axes = plt.subplots(figsize=(7, 4.2), layout="constrained")
+    for label, color, cores in (
+        ("environment workers: placing turns, and trips between processes", "#0b7285", [one.workers for one in loads]),
+        ("store: writing and leasing groups", "#c2571a", [one.groups_per_second * one.stored for one in loads]),
+        ("driver: booking groups", "#5f3dc4", [one.groups_per_second * one.group for one in loads]),
+    ):
+        axes.plot(engines, cores, marker="o", color=color, label=label)
+    axes.axhline(1.0, color="#495057", linestyle="--", linewidth=1, label="what one process can do")
+    axes.set(xscale="log", yscale="log", xlabel="engines", ylabel="cores")
+    axes.set_xticks(engines, [f"{number:,}" for number in engines], minor=False)
+    axes.minorticks_off()
+    axes.legend(loc="upper left", fontsize=8)
+    figure.savefig(out, dpi=120)
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--engines", type=int, nargs="+", default=[8, 64, 512, 4096])
     parser.add_argument("--episodes", type=int, default=256, help="under way at each engine")
+    parser.add_argument("--curve", type=Path, help="picture to write")
     arguments = parser.parse_args()
+    loads = []
     print(
         "| engines | episodes | turns/s | µs to place a turn | env workers (cores) | groups/s | µs to book a group "
         "| ms to store one | driver |"
@@ -216,12 +241,16 @@ def main() -> None:
     print("|---|---|---|---|---|---|---|---|---|")
     for engines in arguments.engines:
         load = measure(engines, arguments.episodes)
+        loads.append(load)
         print(
             f"| {load.engines:,} | {load.episodes:,} | {load.turns_per_second:,.0f} | {load.turn * 1e6:.0f} "
             f"| {load.workers:.1f} | {load.groups_per_second:,.1f} | {load.group * 1e6:.0f} | {load.stored * 1e3:.2f} "
             f"| {load.driver:.0%} |",
             flush=True,
         )
+    if arguments.curve is not None:
+        draw(loads, arguments.curve)
+        print(arguments.curve)
 
 
 if __name__ == "__main__":

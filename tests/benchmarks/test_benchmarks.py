@@ -32,7 +32,7 @@ ARGUMENTS = {
     "train_env_manager.env_groups=2 train_env_manager.group_size=2 val_batch_size=2 val_env_manager.env_groups=2",
     "review": "--files 2 --episodes 8",
     "rlvr_vs_trl": "uniform --steps 2 --rounds 1 --prompts 2 --teaching-steps 2",
-    "scale": "--engines 2 --episodes 16",
+    "scale": "--engines 2 --episodes 16 --curve curve.png",
     "sft_vs_trl": "uniform --steps 2 --rounds 1 --peer-rows 8 --tokens 1024",
     "shared_prefixes": "--size tiny --rounds 1 --cases games",
     "train_step": "--strategies deepspeed_train --model-size tiny --rows 2 --samples 2 --length 16 --rounds 1 "

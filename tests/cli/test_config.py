@@ -41,7 +41,7 @@ def parsed(capsys: pytest.CaptureFixture[str], *words: str) -> Any:
 def test_what_is_shown_is_a_configuration_of_the_same_run(elsewhere: Path, capsys: pytest.CaptureFixture[str]) -> None:
     code, text, _ = roll(capsys, "show", "sokoban", "max_steps=3")
     assert code == 0 and "max_steps: 3  # command line\n" in text
-    assert any("mini_batches: 4  #" in line and "sokoban.yaml:" in line for line in text.splitlines())
+    assert any("mini_batches: 2  #" in line and "sokoban.yaml:" in line for line in text.splitlines())
     (elsewhere / "shown.yaml").write_text(text)
     assert load("shown.yaml") == load("sokoban", max_steps=3)
     assert parsed(capsys, "show", "sokoban") == json.loads(json.dumps(to_mapping(load("sokoban")), default=str))
@@ -50,7 +50,7 @@ def test_what_is_shown_is_a_configuration_of_the_same_run(elsewhere: Path, capsy
 def test_a_sound_configuration_is_said_to_be_with_its_pipeline(capsys: pytest.CaptureFixture[str]) -> None:
     said = "eval_math can be used: pipeline evaluation, eval_math.\n  evaluate  every validation prompt × 4 responses\n"
     assert roll(capsys, "check", "eval_math") == (0, said, "")
-    assert "  update    512 trajectories → 1 × 4 optimiser steps of 128" in roll(capsys, "check", "sokoban")[1]
+    assert "  update    256 trajectories → 1 × 2 optimiser steps of 128" in roll(capsys, "check", "sokoban")[1]
     assert parsed(capsys, "check", "sokoban") == {
         "usable": True,
         "pipeline": "agentic",

@@ -35,6 +35,7 @@ def test_what_is_to_be_done_at_the_end_is_done_and_nothing_is_searched(first: st
 
 @pytest.mark.processes
 def test_nothing_complains_about_what_is_left() -> None:
-    program = "from roll.common.ending import end_quickly; end_quickly(); import duckdb; duckdb.sql('select 1').fetchall()"
-    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True)
+    first = "from roll.common.ending import end_quickly; end_quickly()"
+    words = [sys.executable, "-c", f"{first}; import duckdb; duckdb.sql('select 1').fetchall()"]
+    done = subprocess.run(words, capture_output=True, text=True)
     assert (done.returncode, done.stdout, done.stderr) == (0, "", "")

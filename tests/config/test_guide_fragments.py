@@ -213,7 +213,7 @@ def test_every_example_loads_without_a_warning(name: str) -> None:
 def test_the_laptop_job_trains_many_groups_and_validates_on_held_out_levels() -> None:
     config = example("sokoban")
     assert config.pretrain == "toy_sokoban" and config.seed == 42 and config.cluster == "local"
-    assert (config.train_env_manager.env_groups, config.train_env_manager.group_size) == (64, 8)
+    assert (config.train_env_manager.env_groups, config.train_env_manager.group_size) == (64, 4)
     assert (config.val_env_manager.env_groups, config.val_env_manager.group_size) == (256, 1)
     assert config.actor_train.strategy_args.strategy_name == "fsdp_train"
     assert config.actor_infer.strategy_args.strategy_name == "hf_infer"

@@ -66,7 +66,7 @@ def test_keys_are_changed_by_arguments_mappings_and_texts() -> None:
     rate = "actor_train.training_args.learning_rate"
     by_mapping = load("sokoban", max_steps=5, overrides={rate: 3e-5, "train_env_manager": {"tags": ["FrozenLake"]}})
     assert (by_mapping.max_steps, by_mapping.actor_train.training_args.learning_rate) == (5, 3e-5)
-    assert by_mapping.train_env_manager.tags == ["FrozenLake"] and by_mapping.train_env_manager.group_size == 8
+    assert by_mapping.train_env_manager.tags == ["FrozenLake"] and by_mapping.train_env_manager.group_size == 4
     by_text = load("sokoban", overrides=[f"{rate}=3e-5", "actor_train/strategy=deepspeed_zero2", "system_envs.A=1"])
     assert by_text.actor_train.training_args.learning_rate == 3e-5
     assert by_text.actor_train.strategy_args.strategy_name == "deepspeed_train"

@@ -27,7 +27,7 @@ def test_a_form_is_filled_in_and_what_it_writes_can_be_used(tmp_path: Path) -> N
         terminal.press(b"15\n")
         terminal.see("cannot be shared equally by 2 tags")
         terminal.press(b"16\n")
-        terminal.see("train_env_manager.group_size [8]:")
+        terminal.see("train_env_manager.group_size [4]:")
         terminal.press(b"4\n" + 20 * b"\n")
         assert terminal.finish() == 0
         terminal.assert_given_back()
