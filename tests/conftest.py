@@ -61,3 +61,8 @@ def pytest_collection_finish() -> None:
     """Let the garbage collector pass over what importing made: it would look at millions of objects again and again."""
     gc.collect()
     gc.freeze()
+
+
+def pytest_unconfigure() -> None:
+    """Let it look at all of them again: what libraries count at the end, and then complain about, goes before."""
+    gc.unfreeze()
