@@ -98,5 +98,6 @@ def test_a_policy_is_trained_by_tinkers_client(tmp_path: Path) -> None:
         assert training.forward_backward([datum], "cross_entropy").result().metrics["loss:sum"] > 0
         path = training.save_state("first").result().path
         assert list(tmp_path.rglob("adapter_model.safetensors")) and path.endswith("/weights/first")
+        service.close("success").result(timeout=30)
         served.send_signal(signal.SIGINT)
         assert served.wait(30) == 0

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import threading
 import time
+from collections import defaultdict
 from collections.abc import Iterator
 from contextlib import contextmanager
 
@@ -17,6 +18,9 @@ from roll.service.app import Service
 from roll.service.clients import Base, Clients
 
 KEY = "tml-test"
+
+_CLIENTS: defaultdict[str, list[tinker.ServiceClient]] = defaultdict(list)
+"""Those of each server; they have tasks that go on writing to it, and when it is gone about its silence."""
 
 
 def base() -> Base:
@@ -33,7 +37,7 @@ def base() -> Base:
 
 @contextmanager
 def serving(clients: Clients) -> Iterator[str]:
-    """Serve until the block ends; yields the address."""
+    """Serve until the block ends, and close its clients; yields the address."""
     listener = listen(HOST, 0)
     app = Service(clients, KEY).app
     server = uvicorn.Server(uvicorn.Config(app, log_level="warning", access_log=False, lifespan="off"))
@@ -41,12 +45,16 @@ def serving(clients: Clients) -> Iterator[str]:
     thread.start()
     while not server.started:
         time.sleep(0.01)
+    address = f"http://{HOST}:{listener.getsockname()[1]}"
     try:
-        yield f"http://{HOST}:{listener.getsockname()[1]}"
+        yield address
     finally:
+        for each in _CLIENTS.pop(address, []):
+            each.close("success").result(timeout=30)
         server.should_exit = server.force_exit = True
         thread.join(10)
 
 
 def client(address: str, key: str = KEY) -> tinker.ServiceClient:
-    return tinker.ServiceClient(base_url=address, api_key=key)
+    _CLIENTS[address].append(tinker.ServiceClient(base_url=address, api_key=key))
+    return _CLIENTS[address][-1]
