@@ -187,9 +187,19 @@ class Load:
         return self.turns_per_second * (self.turn + TRIP_SECONDS)
 
     @property
+    def booking(self) -> float:
+        """Cores that book groups."""
+        return self.groups_per_second * self.group
+
+    @property
+    def storing(self) -> float:
+        """Cores that write groups and lease them."""
+        return self.groups_per_second * self.stored
+
+    @property
     def driver(self) -> float:
         """Cores that the driver needs."""
-        return self.groups_per_second * (self.group + self.stored)
+        return self.booking + self.storing
 
 
 def measure(engines: int, per_engine: int) -> Load:
@@ -215,8 +225,8 @@ def draw(loads: Sequence[Load], out: Path) -> None:
     figure, axes = plt.subplots(figsize=(7, 4.2), layout="constrained")
     for label, color, cores in (
         ("environment workers: placing turns, and trips between processes", "#0b7285", [one.workers for one in loads]),
-        ("store: writing and leasing groups", "#c2571a", [one.groups_per_second * one.stored for one in loads]),
-        ("driver: booking groups", "#5f3dc4", [one.groups_per_second * one.group for one in loads]),
+        ("store: writing and leasing groups", "#c2571a", [one.storing for one in loads]),
+        ("driver: booking groups", "#5f3dc4", [one.booking for one in loads]),
     ):
         axes.plot(engines, cores, marker="o", color=color, label=label)
     axes.axhline(1.0, color="#495057", linestyle="--", linewidth=1, label="what one process can do")

@@ -64,5 +64,5 @@ def pytest_collection_finish() -> None:
 
 
 def pytest_unconfigure() -> None:
-    """Let it look at all of them again: what libraries count at the end, and then complain about, goes before."""
+    """Let the collector look at all again: libraries that count what is left at the end would complain."""
     gc.unfreeze()

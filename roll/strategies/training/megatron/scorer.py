@@ -128,16 +128,8 @@ class MegatronScorer:
             classifier=classifier,
             device=self.device,
         )
-        if use_sequence_packing and not can_pack(self.stages):
-            raise ValueError(
-                "use_sequence_packing: the attention of these layers cannot keep packed sequences apart. "
-                "Switch use_sequence_packing off, or use layers of Transformer Engine."
-            )
-        if use_sequence_packing and self._planner.same_shapes:
-            raise ValueError(
-                "use_sequence_packing: the allgather dispatcher needs micro-batches of one shape on all ranks. "
-                "Set moe_token_dispatcher_type to alltoall, or switch use_sequence_packing off."
-            )
+        if use_sequence_packing:
+            self._check_packing()
         self.weights = WeightMap(self.stages, weights.config)
         if self.megatron.load is None:
             self.weights.load(weights)
@@ -152,6 +144,23 @@ class MegatronScorer:
         self._comparison = self._make_comparison()
         self._parking = Parking()
         self._handed_over = False
+
+    def _check_packing(self) -> None:
+        """Refuse what cannot be computed with sequences laid end to end.
+
+        Raises:
+            ValueError: The layers would mix them, or ranks need micro-batches of one shape.
+        """
+        if not can_pack(self.stages):
+            raise ValueError(
+                "use_sequence_packing: the attention of these layers cannot keep packed sequences apart. "
+                "Switch use_sequence_packing off, or use layers of Transformer Engine."
+            )
+        if self._planner.same_shapes:
+            raise ValueError(
+                "use_sequence_packing: the allgather dispatcher needs micro-batches of one shape on all ranks. "
+                "Set moe_token_dispatcher_type to alltoall, or switch use_sequence_packing off."
+            )
 
     @property
     def data_rank(self) -> int:
