@@ -10,6 +10,7 @@ import re
 import threading
 import time
 from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from itertools import groupby
 from pathlib import Path
@@ -42,8 +43,8 @@ _TEXTS: Final = [
     *(f"turns.list.element.{name}" for name in ("observation", "response", "action")),
 ]
 _BROKEN: Final = ", ".join(f"'{status.value}'" for status in Status if status.is_error)
-_AT_A_TIME: Final = 32
-"""Files whose rows are handed to the data base at once."""
+_AT_A_TIME: Final = 16
+"""Files whose rows are handed to the data base at once, for which a page may have to wait."""
 
 _TABLES: Final = """
 create table episodes (
@@ -181,11 +182,24 @@ class Episodes:
             self._closed = True
             self._base.close()
 
+    @contextmanager
+    def steady(self, chosen: Filter) -> Iterator[None]:
+        """Let nothing be read meanwhile: all that a page shows is of one moment, and it waits only once.
+
+        Args:
+            chosen: What the page is about. If it searches in texts, those are read first.
+        """
+        if chosen.text:
+            self.make_searchable()
+        with self._lock:
+            yield
+
     def refresh(self, within: float = math.inf) -> int:
         """Read what was written since the last call, the newest first; returns :attr:`version`.
 
         Args:
-            within: Seconds after which the rest is left for the next call; :attr:`pending` says how many files.
+            within: Seconds after which the rest is left for the next call, but for the first few files;
+                :attr:`pending` says how many are left.
         """
         begun = time.monotonic()
         with self._lock:
@@ -197,7 +211,7 @@ class Episodes:
             changed.sort(key=lambda path: found[path].time, reverse=True)
             self._forget([*changed, *gone])
             self.pending = len(changed)
-            while self.pending and time.monotonic() - begun < within:
+            while self.pending and (self.pending == len(changed) or time.monotonic() - begun < within):
                 part = changed[-self.pending :][:_AT_A_TIME]
                 self._read(part)
                 self._files |= {path: found[path] for path in part}

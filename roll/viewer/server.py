@@ -7,6 +7,7 @@ import hmac
 import secrets
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager, suppress
+from functools import partial
 from typing import Any, Final
 from urllib.parse import parse_qsl
 
@@ -34,6 +35,8 @@ _LONGEST: Final = 200_000
 """Bytes that a note may have as a form sends it."""
 _FIRST: Final = 0.3
 """Seconds that reading files may take before the first page is shown."""
+_BETWEEN_PAGES: Final = 0.1
+"""Seconds that reading more of them may take before a page that somebody asks for comes first."""
 _EVERY: Final = 2.0
 """Seconds between looks at what a run has written."""
 
@@ -55,12 +58,14 @@ class Review:
 
     def routes(self) -> list[Route]:
         """Return what is answered, and by what."""
-        pages: dict[str, Callable[[Request], Response]] = {
+        of_episodes: dict[str, Callable[[Request], Response]] = {
             "/": self.overview,
             "/episodes": self.table,
             "/episode/{phase}/{step:int}/{episode:int}/{group:path}": self.episode,
             "/tokens/{phase}/{step:int}/{episode:int}/{group:path}": self.tokens,
             "/group/{phase}/{step:int}/{group:path}": self.group,
+        }
+        pages = {path: partial(self._steadily, answer) for path, answer in of_episodes.items()} | {
             "/waiting": self.waiting,
             "/waiting/{group:path}": self.waiting_group,
             "/state": self.state,
@@ -86,8 +91,12 @@ class Review:
 
     async def _follow(self) -> None:
         while True:
-            await run_in_threadpool(self.episodes.refresh, _FIRST)
+            await run_in_threadpool(self.episodes.refresh, _BETWEEN_PAGES)
             await asyncio.sleep(0.01 if self.episodes.pending else _EVERY)
+
+    def _steadily(self, answer: Callable[[Request], Response], request: Request) -> Response:
+        with self.episodes.steady(Filter.read(request.query_params)):
+            return answer(request)
 
     def state(self, request: Request) -> Response:
         """Answer whether there is anything new."""
