@@ -23,6 +23,7 @@ from roll.pipelines.run.checkpoint import write_tokenizer
 from roll.pipelines.run.command import review_command
 from roll.pipelines.run.interrupts import to_its_end
 from roll.pipelines.run.life_cycle import Run
+from roll.pipelines.run.slow_arithmetic import slow_format_warnings
 from roll.pipelines.sampling.data_sections import data_faults_at, held_out_rows, training_rows
 from roll.pipelines.sampling.demonstrations import describe
 from roll.runs.layout import TRAJECTORIES
@@ -172,7 +173,8 @@ class RowsRun(Run[Config], Generic[Config, Table]):
         return replace(summary, trajectories=self.config.output_dir / TRAJECTORIES, pages=self.config.render_path)
 
     def remarks(self) -> Iterator[str]:
-        """Say what was read."""
+        """Say what was read, and what will be slow."""
+        yield from slow_format_warnings(self.config)
         yield from (f"  {line}" for line in describe("data", self.rows.table, self.done))
         if self.held_out is not None:
             yield from (f"  {line}" for line in describe("held out", self.held_out, self.done))

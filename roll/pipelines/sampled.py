@@ -32,6 +32,7 @@ from roll.pipelines.roles.weight_check import WeightCheckError
 from roll.pipelines.run.command import review_command
 from roll.pipelines.run.interrupts import to_its_end
 from roll.pipelines.run.life_cycle import Run
+from roll.pipelines.run.slow_arithmetic import slow_format_warnings
 from roll.pipelines.run.terminal import say
 from roll.pipelines.sampling.meter import RolloutMeter
 from roll.pipelines.sampling.operators import operators_on
@@ -282,7 +283,8 @@ class SampledRun(Run[Config]):
         return review_command(self.config) if self.config.trajectory_dump_steps else ""
 
     def remarks(self) -> Iterator[str]:
-        """Say what the chat template cannot do."""
+        """Say what the chat template cannot do, and what will be slow."""
+        yield from slow_format_warnings(self.config)
         if self.core.renderer.folds_system:
             yield "The chat template takes no system message: the first message of the user says it too."
 
