@@ -73,7 +73,10 @@ class Judged:
 
 @dataclass(frozen=True, slots=True)
 class PreferenceColumns:
-    """Which columns of a file hold what: ``chosen`` and ``rejected``, or ``completion`` and ``label``."""
+    """Which columns of a file hold what: ``chosen`` and ``rejected``, or ``completion`` and ``label``.
+
+    Where columns hold token ids, one with labels is beside each: ``chosen_labels``, ``rejected_labels``, or ``labels``.
+    """
 
     prompt: str | None = None
     chosen: str | None = None
@@ -89,6 +92,11 @@ class PreferenceColumns:
         """Whether ``chosen`` and ``rejected`` are token ids, with labels beside them."""
         return (self.chosen, self.rejected) == (f"chosen_{TOKENS}", f"rejected_{TOKENS}")
 
+    @property
+    def judged_tokens(self) -> bool:
+        """Whether a judged answer is token ids, what was asked included, with labels beside them."""
+        return self.completion == TOKENS
+
     @classmethod
     def of(cls, keys: PairKeys, columns: Iterable[str], file: str) -> PreferenceColumns:
         """Return the columns that the configuration names, else those with the usual names.
@@ -101,6 +109,8 @@ class PreferenceColumns:
         more = {what: found[what] for what in ("prompt", "system", "tools")}
         if keys.takes_judged and found["completion"] is not None and found["label"] is not None:
             return cls(completion=found["completion"], label=found["label"], **more)
+        if keys.takes_judged and found["label"] is not None and TOKENS in names and LABELS in names:
+            return cls(completion=TOKENS, label=found["label"])
         if found["chosen"] is not None and found["rejected"] is not None:
             margin = found["margin"] if keys.takes_margins else None
             return cls(chosen=found["chosen"], rejected=found["rejected"], margin=margin, **more)
@@ -169,6 +179,8 @@ class PreferenceReader:
         if not isinstance(label, bool) and label not in (0, 1):
             fix = "write true (desirable) or false."
             raise FixableError(f"{columns.label!r} is {label!r}.", fix)
+        if columns.judged_tokens:
+            return [Judged(read_tokens(row, TOKENS, LABELS), bool(label))]
         if columns.prompt is None:
             raise FixableError("nothing says what was asked.", "name its column with prompt_key.")
         asked, _ = read_said(row, columns.prompt, "user")

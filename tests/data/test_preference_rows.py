@@ -110,3 +110,19 @@ def test_a_pair_may_be_tokens_with_labels(text: Text, tmp_path: Path) -> None:
 
     ((better, worse),) = compared(text, tmp_path, {**labelled("chosen", "2"), **labelled("rejected", "3")})
     assert (better, worse) == (("1 + 1 = ?", "2"), ("1 + 1 = ?", "3"))
+
+
+def test_a_judged_answer_may_be_tokens_with_labels(text: Text, tmp_path: Path) -> None:
+    asked, right, wrong = ([*text.tokenizer.encode(one, add_special_tokens=False)] for one in ("1 + 1 = ?", "2", "3"))
+    rows = [
+        {"input_ids": asked + said, "labels": [-100] * len(asked) + said, "label": said == right}
+        for said in (right, wrong)
+    ]
+
+    assert compared(text, tmp_path, *rows, loss_type="kto", actor_train=_rows()) == [
+        [("1 + 1 = ?", "2")],
+        [("1 + 1 = ?", "3")],
+    ]
+    rows[1]["labels"] = rows[1]["labels"][:-1]
+    with pytest.raises(ConfigError, match="as long as each other"):
+        compared(text, tmp_path, *rows, loss_type="kto", actor_train=_rows())
