@@ -1,10 +1,11 @@
-"""Serves a resource server of NeMo Gym as it is, without the processes that `ng_run` starts around it.
+"""Serves resource servers of NeMo Gym as they are, without the processes that `ng_run` starts around them.
 
-python nemo_gym_server.py NAME PORT    NAME is a folder of `resources_servers`
+python nemo_gym_server.py NAME=PORT…    NAME is a folder of `resources_servers`
 """
 
 from __future__ import annotations
 
+import asyncio
 import importlib
 import sys
 from typing import Any
@@ -31,9 +32,17 @@ def server_of(name: str, port: int) -> Any:
     return kind(config=config, server_client=client)
 
 
+async def serve(servers: list[str]) -> None:
+    """Serve them all, in this process, until it is ended."""
+    apps = []
+    for name, _, port in (each.partition("=") for each in servers):
+        server = server_of(name, int(port))
+        app = server.setup_webserver()
+        server.setup_liveness(app)
+        server.setup_exception_middleware(app)
+        apps.append(uvicorn.Server(uvicorn.Config(app, host="127.0.0.1", port=int(port), log_level="error")))
+    await asyncio.gather(*(app.serve() for app in apps))
+
+
 if __name__ == "__main__":
-    chosen = server_of(sys.argv[1], int(sys.argv[2]))
-    app = chosen.setup_webserver()
-    chosen.setup_liveness(app)
-    chosen.setup_exception_middleware(app)
-    uvicorn.run(app, host="127.0.0.1", port=int(sys.argv[2]), log_level="error")
+    asyncio.run(serve(sys.argv[1:]))

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 from collections.abc import Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field, replace
 from functools import lru_cache
 from typing import Any, Final
@@ -23,6 +24,9 @@ _REFUSED: Final = (400, 404, 405, 422)
 _COUNTS: Final = ("tool_calls", "tool_calls_wrong", "tool_failures")
 _GRACE: Final = 5.0
 """Seconds beyond those of the client, for a call of a tool."""
+
+_THREADS: Final = ThreadPoolExecutor(256, "nemo-gym")
+"""What waits for calls: so many episodes of a process can do so at the same time."""
 
 
 class NemoGymEnv(AsyncTextEnv):
@@ -161,7 +165,7 @@ class NemoGymEnv(AsyncTextEnv):
         if not calls or any(call.name in self._parameters and not self._endpoints.has(call.name) for call in calls):
             return await self._verified(_Came("The episode is over.", over=True))
         assert self.toolbox is not None  # there are calls
-        answers = await asyncio.to_thread(self.toolbox.answer, calls)
+        answers = await asyncio.get_running_loop().run_in_executor(_THREADS, self.toolbox.answer, calls)
         for call_id, result in zip(ids, answers.results, strict=True):
             if call_id:
                 self._items.add_output(call_id, result)
