@@ -26,6 +26,7 @@ _TYPES = {
     "textworld": "roll.envs.adapters.textworld_games:TextWorldEnv",
     "open_adventure": "roll.envs.adapters.open_adventure:OpenAdventureEnv",
     "openenv": "roll.envs.adapters.openenv_servers:OpenEnvEnv",
+    "verifiers": "roll.envs.adapters.verifiers_tasksets:VerifiersEnv",
     "minigrid": "roll.envs.adapters.minigrid_text:MiniGridEnv",
 }
 
