@@ -1,8 +1,9 @@
-"""A taskset of verifiers (v1) in one turn: say a word again, and earn what share of it comes back in its place."""
+"""A taskset of verifiers (v1) in one turn: say a word again, and earn how much of what is said is that word."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
+from difflib import SequenceMatcher
 
 import verifiers.v1 as vf
 
@@ -26,9 +27,8 @@ class EchoTask(vf.Task):
 
     @vf.reward
     async def echoed(self, trace: vf.Trace) -> float:
-        """Return the share of letters that are in their place."""
-        word, said = self.data.prompt_text, trace.last_reply
-        return sum(one == other for one, other in zip(word, said, strict=False)) / max(len(word), len(said))
+        """Return how alike word and answer are: twice the letters they share in order, by the letters of both."""
+        return SequenceMatcher(None, self.data.prompt_text, trace.last_reply, autojunk=False).ratio()
 
     @vf.metric
     async def letters(self, trace: vf.Trace) -> float:

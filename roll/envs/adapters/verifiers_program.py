@@ -14,10 +14,13 @@ import threading
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import AsyncExitStack, nullcontext
 from dataclasses import replace
-from importlib import import_module
+from importlib import import_module, util
+from pathlib import Path
 from statistics import fmean
 from typing import Any
 
+CHAT_HARNESS = "roll_chat"
+"""The id of the harness of seats that name none."""
 KEY_VARIABLE = "ROLL_EPISODE_API_KEY_{}"
 """Where verifiers finds the key of an episode; what has API_KEY in its name is not passed on to programs."""
 
@@ -41,6 +44,7 @@ class Stage:
     def __init__(self, told: Mapping[str, Any]) -> None:
         self._api = import_module("verifiers.v1")
         self._loaders = import_module("verifiers.v1.utils.loaders")
+        _provide_chat_harness()
         self._untrained: str = told["untrained"]
         taskset, environment = told["env"]["taskset"]["id"], told["env"].get("id", "")
         if environment:
@@ -71,7 +75,7 @@ class Stage:
             if "runtime" not in default.model_fields_set:
                 seat.setdefault("runtime", {"type": "subprocess"})
             if default.harness is None and plain:
-                seat.setdefault("harness", {"id": "null"})
+                seat.setdefault("harness", {"id": CHAT_HARNESS})
             if default.max_turns is None and most is not None:
                 seat.setdefault("max_turns", most)
             seats[name] = seat
@@ -123,6 +127,14 @@ class Stage:
                     agent.ctx = replace(agent.ctx, model=self._untrained)
 
         return set_up
+
+
+def _provide_chat_harness() -> None:
+    """Let verifiers find our harness by its id, as it finds those of packages."""
+    found = util.spec_from_file_location(CHAT_HARNESS, Path(__file__).with_name("verifiers_chat.py"))
+    assert found is not None and found.loader is not None
+    sys.modules[CHAT_HARNESS] = module = util.module_from_spec(found)
+    found.loader.exec_module(module)
 
 
 def _failures(episode: Any) -> Iterator[str]:

@@ -24,8 +24,8 @@ class VerifiersEnv(TextEnv):
     Args:
         taskset: The id of the taskset, or verifiers' block with ``id`` and further options.
         env: Further options of verifiers' ``env`` block: ``id`` of an environment, and its seats. A seat that says
-            nothing else runs on this machine (``runtime: {type: subprocess}``) in a chat with the taskset's tools
-            (``harness: {id: null}``), and has ``max_steps`` turns.
+            nothing else runs on this machine (``runtime: {type: subprocess}``) in a chat with the taskset's tools, and
+            has ``max_steps`` turns.
         select: Which tasks: verifiers' ``select`` block, such as ``{limit: 100}``.
         python: The Python of an environment in which verifiers is installed.
         paths: Folders in which tasksets are found that are not installed there.
@@ -119,6 +119,4 @@ class VerifiersEnv(TextEnv):
         Raises:
             EnvConfigError: Always.
         """
-        raise EnvConfigError(
-            "a taskset plays by itself: it is run by a pipeline, or by roll eval, not played"
-        )
+        raise EnvConfigError("a taskset plays by itself: it is run by a pipeline, or by roll eval, not played")

@@ -1,12 +1,17 @@
-"""What goes wrong in a taskset: each task fails at a place of its own."""
+"""What goes wrong in a taskset, at the place that its option names."""
 
 from __future__ import annotations
 
+import asyncio
 import os
 
 import verifiers.v1 as vf
 
 __all__ = ["BrokenTaskset"]
+
+
+class BrokenOptions(vf.TasksetConfig):
+    place: str
 
 
 class BrokenTask(vf.Task):
@@ -15,8 +20,11 @@ class BrokenTask(vf.Task):
             raise OSError("no disk")
 
     async def finalize(self, trace: vf.Trace, runtime: vf.Runtime) -> None:
+        print("What a taskset prints is no answer.")
         if self.data.name == "process":
             os._exit(7)
+        if self.data.name == "slow":
+            await asyncio.sleep(100)
 
     @vf.reward
     async def scored(self, trace: vf.Trace) -> float:
@@ -25,7 +33,6 @@ class BrokenTask(vf.Task):
         return float("nan") if self.data.name == "number" else 1.0
 
 
-class BrokenTaskset(vf.Taskset[BrokenTask, vf.TasksetConfig]):
+class BrokenTaskset(vf.Taskset[BrokenTask, BrokenOptions]):
     def load(self) -> list[BrokenTask]:
-        names = ("setup", "process", "reward", "number")
-        return [BrokenTask(vf.TaskData(prompt="Hello", name=name), self.config.task) for name in names]
+        return [BrokenTask(vf.TaskData(prompt="Hello", name=self.config.place), self.config.task)]
