@@ -4,14 +4,16 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 
 from roll.common.threads import CallThreads, CallTimeoutError
 from roll.env_managers.records import EpisodeSpec
 from roll.env_managers.session import EnvFailure, EnvSession, EnvStart, blamed
 from roll.env_managers.trajectory import TrajectoryEnvManager
-from roll.envs.agent import Played
+from roll.envs.agent import UNTRAINED_MODEL, Played
 from roll.gateway import AgentClient, AgentEndpoint, Name, Recorder, ServedPolicy, recorded_metrics, turns_of
+from roll.generation import Activity, Completion, Generate, GenerationRequest
 from roll.trajectories.model import Status, Trajectory
 
 
@@ -70,6 +72,40 @@ class _AgentSession(EnvSession):
             self._env.stop()
 
 
+class _EpisodeActivity(Activity):
+    """Of one episode, whose trained and other calls may wait at the same time: it leaves and comes back as a whole.
+
+    Args:
+        all_of_them: Told of it.
+    """
+
+    def __init__(self, all_of_them: Activity) -> None:
+        super().__init__()
+        self._all = all_of_them
+        self._asking = 0
+
+    def enter_env(self) -> None:
+        """Report that no call of one recorder waits any longer."""
+        self._asking -= 1
+        if not self._asking:
+            self._all.enter_env()
+
+    def leave_env(self) -> None:
+        """Report that a call of one recorder waits."""
+        self._asking += 1
+        if self._asking == 1:
+            self._all.leave_env()
+
+
+def _without_session(generate: Generate) -> Generate:
+    """Return what keeps nothing in an engine that would have to be forgotten with the episode."""
+
+    async def once(request: GenerationRequest) -> Completion:
+        return await generate(replace(request, session=None))
+
+    return once
+
+
 class _AgentEpisode:
     """The changing state of one episode."""
 
@@ -90,9 +126,12 @@ class _AgentEpisode:
             sequence_length=limits.sequence_length,
             timeout=manager.timeouts.generate,
             most_calls=limits.max_steps,
-            activity=manager.activity,
+            activity=_EpisodeActivity(manager.activity),
         )
         self._recorder = Recorder(policy, Name(spec.run_seed, spec.group_id, spec.episode, spec.priority))
+        # Its noise has a name of its own: what is not trained is not what is trained once more.
+        aside = Name(spec.run_seed, f"{spec.group_id}/{UNTRAINED_MODEL}", spec.episode, spec.priority)
+        self._untrained = Recorder(replace(policy, generate=_without_session(policy.generate)), aside)
 
     async def play(self) -> None:
         """Prepare the task, and let the program do it."""
@@ -105,7 +144,7 @@ class _AgentEpisode:
         assert isinstance(start, EnvStart)  # its reset is no coroutine
         self._trajectory.initial_hash = hashlib.blake2b(start.observation.encode(), digest_size=8).hexdigest()
         limit = self._session.timeout
-        with self._manager.endpoint.admit(self._recorder) as client:
+        with self._manager.endpoint.admit(self._recorder, {UNTRAINED_MODEL: self._untrained}) as client:
             try:
                 self._played, _ = await self._threads.call(lambda: self._session.play(client), limit)
             except CallTimeoutError:
@@ -114,6 +153,7 @@ class _AgentEpisode:
     async def leave(self) -> None:
         """End whatever still runs, and delete what the episode needed."""
         await self._recorder.close()
+        await self._untrained.close()
         self._session.stop()
         self._session.abandon(self._threads.detach)
 
@@ -123,8 +163,9 @@ class _AgentEpisode:
         Raises:
             Exception: What an engine raised, which is no fault of the agent.
         """
-        if self._recorder.error is not None:
-            raise self._recorder.error
+        for recorder in (self._recorder, self._untrained):
+            if recorder.error is not None:
+                raise recorder.error
         trajectory, played = self._trajectory, self._played
         trajectory.turns = turns_of(self._recorder)
         trajectory.metrics = recorded_metrics(self._recorder)
@@ -143,7 +184,8 @@ class _AgentEpisode:
 
     def _judge(self) -> None:
         """Say how the episode ended."""
-        trajectory, refused, failure = self._trajectory, self._recorder.refused, self._recorder.failure
+        trajectory, refused = self._trajectory, self._recorder.refused + self._untrained.refused
+        failure = self._recorder.failure or self._untrained.failure
         if failure is not None:
             # What the program made of it is no matter: it never got the answer.
             status = Status.ERROR_TIMEOUT if failure.code == "timeout" else Status.ABORTED
@@ -168,6 +210,6 @@ class _AgentEpisode:
         self._trajectory.error = place.encode(errors="backslashreplace").decode()
 
     def _refusals(self) -> str:
-        refused = self._recorder.refused
+        refused = self._recorder.refused + self._untrained.refused
         named = ", ".join(f"{count} {code}" for code, count in sorted(refused.items()))
         return f"; calls that were refused: {named}" if named else ""

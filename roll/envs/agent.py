@@ -19,6 +19,8 @@ from roll.envs.base import Outcome, TextEnv
 from roll.envs.errors import EnvConfigError
 
 MANAGER = "roll.env_managers.agent.AgentEnvManager"
+UNTRAINED_MODEL = "untrained"
+"""The name of a model by which a program asks the policy for what is not trained, such as the part of another seat."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -27,6 +27,7 @@ _TYPES = {
     "open_adventure": "roll.envs.adapters.open_adventure:OpenAdventureEnv",
     "openenv": "roll.envs.adapters.openenv_servers:OpenEnvEnv",
     "nemo_gym": "roll.envs.adapters.nemo_gym_servers:NemoGymEnv",
+    "verifiers": "roll.envs.adapters.verifiers_tasksets:VerifiersEnv",
     "minigrid": "roll.envs.adapters.minigrid_text:MiniGridEnv",
 }
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 
 from roll.gateway.app import Gateway
@@ -44,12 +44,16 @@ class AgentEndpoint:
         self._server: GatewayServer | None = None
 
     @contextmanager
-    def admit(self, ask: Ask) -> Iterator[AgentClient]:
-        """Let ``ask``, which works in the running event loop, answer one agent as long as the block runs."""
+    def admit(self, ask: Ask, others: Mapping[str, Ask] | None = None) -> Iterator[AgentClient]:
+        """Let ``ask`` answer one agent as long as the block runs, and ``others`` for models of their names.
+
+        All of them work in the running event loop.
+        """
         if self._server is None:
             self._server = GatewayServer(self._gateway)
-        here = OnLoop(ask, asyncio.get_running_loop())
-        key = self._gateway.open(here)
+        loop = asyncio.get_running_loop()
+        here = OnLoop(ask, loop)
+        key = self._gateway.open(here, others={name: OnLoop(other, loop) for name, other in (others or {}).items()})
         try:
             yield AgentClient(self._server, key, self._gateway.model, here)
         finally:

@@ -1,0 +1,219 @@
+"""Tasksets of the real package verifiers, which is installed apart, played through the gateway by a scripted policy."""
+
+from __future__ import annotations
+
+import asyncio
+import functools
+import json
+import re
+import sys
+from collections.abc import Callable, Sequence
+from difflib import SequenceMatcher
+from pathlib import Path
+from typing import Any
+
+import pytest
+from manager_fakes import Activity
+
+from roll.common.threads import CallThreads
+from roll.env_managers import EnvManagerLimits, EpisodeSpec, Timeouts
+from roll.env_managers.agent import AgentEnvManager
+from roll.envs import Tag, make
+from roll.envs.errors import EnvConfigError
+from roll.gateway import AgentEndpoint
+from roll.generation import Completion, GenerationRequest
+from roll.models.loading import load_tokenizer
+from roll.rendering import ChatRenderer
+from roll.trajectories.model import Status, Trajectory
+from roll.trajectories.samples import samples_from
+
+ROOT = Path(__file__).resolve().parents[2]
+THEIRS = ROOT / ".venv" / "verifiers" / "bin" / "python"
+TASKSETS = ROOT / "tests" / "envs" / "verifiers_tasksets"
+EXAMPLES = ROOT / "examples" / "agents" / "tasksets"
+pytestmark = [
+    pytest.mark.processes,
+    pytest.mark.skipif(not THEIRS.exists(), reason="verifiers is not installed: tests/envs/verifiers.txt"),
+]
+Say = Callable[[str], str]
+
+
+@functools.cache
+def renderer() -> ChatRenderer:
+    return ChatRenderer(load_tokenizer("toy"))
+
+
+def tag(taskset: str, **options: Any) -> Tag:
+    paths = [str(TASKSETS), str(ROOT / "examples" / "agents" / "tasksets")]
+    return Tag(
+        "Taskset", "verifiers", {"taskset": taskset, "python": str(THEIRS), "paths": paths, **options}, max_steps=6
+    )
+
+
+def play(say: Say, taskset: str | dict[str, Any], seeds: Sequence[int] = (0,), **options: Any) -> list[Trajectory]:
+    length = options.pop("sequence_length", 3000)
+    return played_by(say, tag(**{"taskset": taskset, **options}), seeds, length)
+
+
+def played_by(say: Say, chosen: Tag, seeds: Sequence[int] = (0,), sequence_length: int = 3000) -> list[Trajectory]:
+    """Play episodes at the same time with a policy that says what ``say`` makes of what it is told."""
+
+    async def generate(request: GenerationRequest) -> Completion:
+        said = say(renderer().encoder.decode(request.prompt_ids))
+        ids = [*renderer().encoder.encode(said), *renderer().stop_token_ids[:1]]
+        return Completion(ids, [-0.5] * len(ids), "stop", (2, 2))
+
+    activity, endpoint, threads = Activity(), AgentEndpoint("toy"), CallThreads(16)
+    manager = AgentEnvManager(
+        renderer=renderer(),
+        generate=generate,
+        limits=EnvManagerLimits(max_steps=6, sequence_length=sequence_length, max_new_tokens=1300),
+        timeouts=Timeouts(generate=20.0, reset=60.0),
+        threads=threads,
+        activity=activity,
+    )
+    manager.endpoint = endpoint
+
+    async def all_of_them() -> list[Trajectory]:
+        specs = [EpisodeSpec("Taskset", f"group-{seed}", 0, seed, run_seed=5) for seed in seeds]
+        return list(await asyncio.gather(*(manager.run(spec, lambda: make(chosen)) for spec in specs)))
+
+    try:
+        return asyncio.run(all_of_them())
+    finally:
+        assert activity.outside == 0
+        endpoint.close()
+        threads.close()
+
+
+def spoken(played: Trajectory) -> list[str]:
+    """Return what the policy said in the turns that are recorded."""
+    return [renderer().encoder.decode(turn.completion_ids).removesuffix("<|im_end|>") for turn in played.turns]
+
+
+def test_one_turn_is_scored_by_the_taskset_and_recorded_token_by_token() -> None:
+    seeds = range(12)
+    played = play(lambda told: "tide", "echo_v1", seeds)
+    assert {one.status for one in played} == {Status.COMPLETED}, [one.error for one in played]
+    words = [one.messages[-1]["content"] for one in played]
+    assert len(set(words)) > 2
+    assert [one.score for one in played] == [alike("tide", word) for word in words] and 1.0 in [
+        one.score for one in played
+    ]
+    for one in played:
+        assert one.messages[0] == {"role": "system", "content": "Say it again."} and spoken(one) == ["tide"]
+        assert one.metrics["letters"] == 4 and one.metrics["echoed"] == one.score and one.metrics["turns"] == 1
+        (sample,) = samples_from(one)
+        trained = [token for token, mask in zip(sample.token_ids, sample.response_mask, strict=True) if mask]
+        assert trained == one.turns[0].completion_ids
+    again = play(lambda told: "tide", "echo_v1", seeds)
+    assert [one.messages for one in again] == [one.messages for one in played]
+
+
+def alike(said: str, word: str) -> float:
+    return SequenceMatcher(None, word, said, autojunk=False).ratio()
+
+
+def test_a_seat_that_is_not_trained_is_answered_and_not_recorded() -> None:
+    told: list[str] = []
+
+    def sing(prompt: str) -> str:
+        told.append(prompt)
+        return "la la"
+
+    (played,) = play(sing, "duet_v1")
+    assert (played.status, played.score) == (Status.COMPLETED, 1.0 + 3.0), played.error
+    assert len(told) == 2 and "Go on: la la" in told[1]
+    assert len(played.turns) == 1 and "Sing line" in played.turns[0].observation
+    assert sum(sum(sample.response_mask) for sample in samples_from(played)) == len(played.turns[0].completion_ids)
+
+
+TOOL_CALL = '<tool_call>\n{"name": "seal_stamp", "arguments": {"word": "opal"}}\n</tool_call>'
+POLICIES: dict[str, Say] = {
+    "echo_v1": lambda told: "embers",
+    "echo_turns_v1": lambda told: "elm or oak" if "oak" in told else "one",
+    "echo_tool_v1": lambda told: TOOL_CALL if "opal/" not in told else "It is opal/34.",
+    "duet_v1": lambda told: "la di" if "Go on" in told else "la",
+}
+SEATS = {"duet_v1": ["leads", "follows"]}
+
+
+@pytest.mark.exhaustive
+@pytest.mark.parametrize("taskset", POLICIES)
+def test_a_taskset_earns_what_verifiers_own_evaluation_says(taskset: str, tmp_path: Path) -> None:
+    """Theirs is `vf-eval`, with verifiers' own harness: a program for each turn."""
+    (ours,) = play(POLICIES[taskset], taskset, select={"include": {"idx": [1 if taskset != "echo_tool_v1" else 0]}})
+    assert ours.status is Status.COMPLETED, ours.error
+    seat = {"harness": {"id": "null"}, "runtime": {"type": "subprocess"}}
+    seats = {name: seat for name in SEATS.get(taskset, ["agent"])}
+    told = {
+        "env": {"taskset": {"id": taskset}, **seats},
+        "client": {"api_key_var": "OPENAI_API_KEY"},
+        "select": {"include": {"idx": [1 if taskset != "echo_tool_v1" else 0]}},
+        "run": {"name": "run"},
+        "output_dir": str(tmp_path),
+        "push": False,
+        "rich": None,
+    }
+    (tmp_path / "eval.json").write_text(json.dumps(told))
+    words = f"PATH={THEIRS.parent}:$PATH exec vf-eval @ {tmp_path}/eval.json --client.base-url $OPENAI_BASE_URL"
+    paths = ":".join([str(TASKSETS), str(EXAMPLES)])
+    command = {"command": ["sh", "-c", words], "environment": {"PYTHONPATH": paths}, "graded": True}
+    (theirs,) = played_by(POLICIES[taskset], Tag("Eval", "agent", command))
+    assert theirs.status is Status.COMPLETED, theirs.error
+    (episode,) = map(json.loads, (tmp_path / "run" / "traces.jsonl").read_text().splitlines())
+    trace = next(each for each in episode["traces"] if each["agent"]["trainable"])
+    assert sum(each["score"] * each["weight"] for each in trace["rewards"].values()) == ours.score
+    assert (
+        ours.score and ours.metrics.items() >= {name: each["score"] for name, each in trace["rewards"].items()}.items()
+    )
+    assert spoken(theirs)[: len(ours.turns)] == spoken(ours)
+
+
+def test_what_fails_in_a_taskset_is_no_reward_of_zero_and_the_next_episode_is_played() -> None:
+    failed = {"reward": "no such column", "process": "its process ended with 7"}
+    for name, reason in failed.items():
+        (played,) = play(lambda told: "Hello", {"id": "broken_v1", "place": name})
+        assert played.status is Status.ERROR_ENV and played.score is None and reason in str(played.error)
+    (played,) = play(lambda told: "Hello", {"id": "broken_v1", "place": "nowhere"})
+    assert (played.status, played.score) == (Status.COMPLETED, 1.0)
+
+
+@pytest.mark.exhaustive
+@pytest.mark.parametrize(("place", "reason"), [("setup", "no disk"), ("number", "nan as ")])
+def test_what_cannot_begin_or_is_no_number_is_an_error_too(place: str, reason: str) -> None:
+    (played,) = play(lambda told: "Hello", {"id": "broken_v1", "place": place})
+    assert played.status is Status.ERROR_ENV and played.score is None and reason in str(played.error)
+
+
+@pytest.mark.parametrize(
+    ("options", "reason"),
+    [
+        ({"taskset": "nowhere-v1"}, "taskset 'nowhere-v1' not found"),
+        ({"taskset": {"id": "echo-v1", "word": 1}}, "taskset.word"),
+        pytest.param({"env": {"agnt": {}}}, "agnt", marks=pytest.mark.exhaustive),
+        pytest.param({"env": {"id": "nowhere"}}, "environment 'nowhere' not found", marks=pytest.mark.exhaustive),
+        pytest.param({"select": {"include": {"idx": [99]}}}, "has no tasks", marks=pytest.mark.exhaustive),
+        ({"python": "/nowhere/python"}, "cannot be started"),
+        ({"python": sys.executable}, "No module named 'verifiers'"),
+        ({"paths": "nowhere"}, "there is no folder"),
+        ({"timeout": 0}, "must be greater than 0"),
+    ],
+)
+def test_what_cannot_be_played_is_said_before_the_run(options: dict[str, Any], reason: str) -> None:
+    with pytest.raises(EnvConfigError, match=re.escape(reason)):
+        make(tag(**{"taskset": "echo_v1", **options}))
+
+
+def test_a_conversation_that_grows_too_long_or_takes_too_many_turns_is_scored() -> None:
+    (played,) = play(lambda told: TOOL_CALL, "echo_tool_v1")
+    assert (played.score, played.metrics["truncated"], len(played.turns)) == (1.0, 1.0, 6), played.error
+    (played,) = play(lambda told: "oak " * 300, "echo_turns_v1", select={"limit": 1}, sequence_length=1500)
+    assert (played.status, played.score) == (Status.TRUNCATED_LENGTH, 2.0 / 3), played.error
+
+
+def test_an_episode_that_takes_too_long_is_ended_there_too() -> None:
+    (played,) = play(lambda told: "Hello", {"id": "broken_v1", "place": "slow"}, timeout=2.0)
+    assert played.status is Status.ERROR_TIMEOUT
+    (played,) = play(lambda told: "Hello", {"id": "broken_v1", "place": "nowhere"})
+    assert (played.status, played.score) == (Status.COMPLETED, 1.0)
