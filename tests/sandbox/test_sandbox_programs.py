@@ -101,8 +101,8 @@ def test_program_is_the_main_module_and_ends_like_one() -> None:
     code = (
         "import atexit, threading, time\n"
         "atexit.register(print, 'at exit')\n"
+        "print(__name__, end=' ')\n"
         "threading.Thread(target=lambda: (time.sleep(0.05), print('thread'))).start()\n"
-        "print(__name__, end=' ')"
     )
     assert run_python_sync(code).stdout == "__main__ thread\nat exit\n"
 
