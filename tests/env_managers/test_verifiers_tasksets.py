@@ -44,7 +44,7 @@ def renderer() -> ChatRenderer:
 
 
 def tag(taskset: str, **options: Any) -> Tag:
-    paths = [str(TASKSETS), str(ROOT / "examples" / "agents" / "tasksets")]
+    paths = [str(TASKSETS), str(EXAMPLES)]
     return Tag(
         "Taskset", "verifiers", {"taskset": taskset, "python": str(THEIRS), "paths": paths, **options}, max_steps=6
     )
