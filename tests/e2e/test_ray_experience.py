@@ -22,6 +22,7 @@ from tests import programs
 from tests.e2e import support
 from tests.e2e.ray_support import trained_on
 from tests.e2e.support import command, environment, same, train_state
+from tests.ports import free_port
 
 pytest.importorskip("ray")
 
@@ -29,9 +30,7 @@ pytest.importorskip("ray")
 @pytest.fixture(scope="module")
 def cluster() -> Iterator[dict[str, str]]:
     """A cluster of one machine, started as a person starts it; returns the variables of programs that join it."""
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port = probe.getsockname()[1]
+    port = free_port()
     words = [str(Path(sys.executable).with_name("ray")), "start", "--head", f"--port={port}", "--block"]
     words += ["--num-cpus=4", "--include-dashboard=false", "--disable-usage-stats"]
     token = {"RAY_AUTH_MODE": "token", "RAY_AUTH_TOKEN": secrets.token_hex(32)}

@@ -19,15 +19,10 @@ from roll.config import ConfigError
 from roll.generation import SamplingParams
 from roll.pipelines.agentic import run_agentic
 from tests.e2e import support
+from tests.ports import free_port
 
 ASKED = [{"role": "user", "content": "Which way?"}]
 TOKENS = 6
-
-
-def free_port() -> int:
-    with socket.socket() as found:
-        found.bind(("127.0.0.1", 0))
-        return int(found.getsockname()[1])
 
 
 def expected(policy: Policy) -> list[float]:

@@ -1,7 +1,6 @@
 from __future__ import annotations
 
 import asyncio
-import functools
 import json
 import sys
 import time
@@ -10,31 +9,21 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from agent_play import answer, play_agents
 from manager_fakes import Activity
 
-from roll.common.threads import CallThreads
 from roll.env_managers import EnvManagerLimits, EpisodeSpec, Timeouts
-from roll.env_managers.agent import AgentEnvManager
 from roll.envs import Tag, make
 from roll.envs.errors import EnvConfigError
-from roll.gateway import AgentEndpoint
 from roll.generation import Completion, GenerationRequest
-from roll.models.loading import load_tokenizer
-from roll.rendering import ChatRenderer
 from roll.trajectories.model import Status, Trajectory
 from roll.trajectories.samples import is_trainable, samples_from
 
 SECONDS = 5.0
 
 
-@functools.cache
-def renderer() -> ChatRenderer:
-    return ChatRenderer(load_tokenizer("toy"))
-
-
 async def fine(request: GenerationRequest) -> Completion:
-    ids = [*renderer().encoder.encode("fine"), *renderer().stop_token_ids[:1]]
-    return Completion(ids, [-0.5] * len(ids), "stop", (2, 2))
+    return answer("fine")
 
 
 def play(
@@ -51,27 +40,9 @@ def play(
     """Play a group of episodes at the same time."""
     named = {"program": f"agent_samples:{program}"} if program else {}
     tag = Tag("Agent", "agent", {"timeout": SECONDS, **named, **options})
-    activity, endpoint, threads = activity or Activity(), AgentEndpoint("toy"), CallThreads(at_a_time)
-    manager = AgentEnvManager(
-        renderer=renderer(),
-        generate=generate,
-        limits=EnvManagerLimits(**{"max_steps": 5, "sequence_length": 1000, "max_new_tokens": 20, **(limits or {})}),
-        timeouts=Timeouts(generate=1.0),
-        threads=threads,
-        activity=activity,
-    )
-    manager.endpoint = endpoint
-
-    async def all_members() -> list[Trajectory]:
-        specs = [EpisodeSpec("Agent", "group", member, seed, run_seed=5) for member in range(members)]
-        return list(await asyncio.gather(*(manager.run(spec, lambda: make(tag)) for spec in specs)))
-
-    try:
-        return asyncio.run(all_members())
-    finally:
-        assert activity.outside == 0
-        endpoint.close()
-        threads.close()
+    specs = [EpisodeSpec("Agent", "group", member, seed, run_seed=5) for member in range(members)]
+    chosen = EnvManagerLimits(**{"max_steps": 5, "sequence_length": 1000, "max_new_tokens": 20, **(limits or {})})
+    return play_agents(tag, specs, generate, chosen, Timeouts(generate=1.0), at_a_time=at_a_time, activity=activity)
 
 
 def test_an_agent_in_this_process_is_recorded_turn_by_turn() -> None:

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
-import functools
 import json
 import re
 import sys
@@ -13,17 +11,12 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from manager_fakes import Activity
+from agent_play import answer, play_agents, renderer
 
-from roll.common.threads import CallThreads
 from roll.env_managers import EnvManagerLimits, EpisodeSpec, Timeouts
-from roll.env_managers.agent import AgentEnvManager
 from roll.envs import Tag, make
 from roll.envs.errors import EnvConfigError
-from roll.gateway import AgentEndpoint
 from roll.generation import Completion, GenerationRequest
-from roll.models.loading import load_tokenizer
-from roll.rendering import ChatRenderer
 from roll.trajectories.model import Status, Trajectory
 from roll.trajectories.samples import samples_from
 
@@ -36,11 +29,6 @@ pytestmark = [
     pytest.mark.skipif(not THEIRS.exists(), reason="verifiers is not installed: tests/envs/verifiers.txt"),
 ]
 Say = Callable[[str], str]
-
-
-@functools.cache
-def renderer() -> ChatRenderer:
-    return ChatRenderer(load_tokenizer("toy"))
 
 
 def tag(taskset: str, **options: Any) -> Tag:
@@ -59,31 +47,11 @@ def played_by(say: Say, chosen: Tag, seeds: Sequence[int] = (0,), sequence_lengt
     """Play episodes at the same time with a policy that says what ``say`` makes of what it is told."""
 
     async def generate(request: GenerationRequest) -> Completion:
-        said = say(renderer().encoder.decode(request.prompt_ids))
-        ids = [*renderer().encoder.encode(said), *renderer().stop_token_ids[:1]]
-        return Completion(ids, [-0.5] * len(ids), "stop", (2, 2))
+        return answer(say(renderer().encoder.decode(request.prompt_ids)))
 
-    activity, endpoint, threads = Activity(), AgentEndpoint("toy"), CallThreads(16)
-    manager = AgentEnvManager(
-        renderer=renderer(),
-        generate=generate,
-        limits=EnvManagerLimits(max_steps=6, sequence_length=sequence_length, max_new_tokens=1300),
-        timeouts=Timeouts(generate=20.0, reset=60.0),
-        threads=threads,
-        activity=activity,
-    )
-    manager.endpoint = endpoint
-
-    async def all_of_them() -> list[Trajectory]:
-        specs = [EpisodeSpec("Taskset", f"group-{seed}", 0, seed, run_seed=5) for seed in seeds]
-        return list(await asyncio.gather(*(manager.run(spec, lambda: make(chosen)) for spec in specs)))
-
-    try:
-        return asyncio.run(all_of_them())
-    finally:
-        assert activity.outside == 0
-        endpoint.close()
-        threads.close()
+    specs = [EpisodeSpec("Taskset", f"group-{seed}", 0, seed, run_seed=5) for seed in seeds]
+    limits = EnvManagerLimits(max_steps=6, sequence_length=sequence_length, max_new_tokens=1300)
+    return play_agents(chosen, specs, generate, limits, Timeouts(generate=20.0, reset=60.0), at_a_time=16)
 
 
 def spoken(played: Trajectory) -> list[str]:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import json
-import socket
 import subprocess
 import threading
 import time
@@ -25,6 +24,7 @@ from roll.generation import Completion, GenerationRequest
 from roll.models.loading import load_tokenizer
 from roll.rendering import ChatRenderer, with_template
 from roll.trajectories.model import Status, Trajectory
+from tests.ports import free_port
 
 pytestmark = pytest.mark.processes
 HERE = Path(__file__).resolve()
@@ -32,12 +32,6 @@ THEIRS = HERE.parents[2] / ".venv" / "nemo_gym" / "bin" / "python"
 needs_theirs = pytest.mark.skipif(not THEIRS.exists(), reason="nemo-gym is not installed: tests/envs/nemo_gym.txt")
 WEATHER, COUNTER, SYNONYMS = "example_single_tool_call", "example_session_state_mgmt", "example_multi_step"
 BLACKJACK, FOLLOW_UPS = "blackjack", "example_multi_turn_gymnasium"
-
-
-def free_port() -> int:
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        return int(free.getsockname()[1])
 
 
 @contextmanager

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import json
-import socket
 import subprocess
 import sys
 import time
@@ -22,18 +21,13 @@ from roll.envs.adapters.openenv_servers import OpenEnvEnv
 from roll.envs.errors import EnvConfigError
 from roll.generation import Completion, GenerationRequest
 from roll.trajectories.model import Status, Trajectory
+from tests.ports import free_port
 
 pytest.importorskip("websockets")
 pytestmark = pytest.mark.processes
 ROOT = Path(__file__).resolve().parents[2]
 THEIRS = ROOT / ".venv" / "openenv" / "bin" / "python"
 needs_theirs = pytest.mark.skipif(not THEIRS.exists(), reason="openenv-core is not installed: tests/envs/openenv.txt")
-
-
-def free_port() -> int:
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        return int(free.getsockname()[1])
 
 
 @contextmanager

@@ -7,13 +7,14 @@ import importlib
 import multiprocessing
 import os
 import signal
-import socket
 import traceback
 from collections.abc import Callable, Sequence
 from datetime import timedelta
 from multiprocessing import util
 from multiprocessing.connection import Connection
 from typing import Any
+
+from tests.ports import free_port
 
 DEADLINE = 60.0
 """Seconds after which ranks that do not answer count as hung."""
@@ -47,9 +48,7 @@ class RankPool:
     """
 
     def __init__(self, size: int, heavy: Sequence[str] = HEAVY, prepare: str | None = None) -> None:
-        with socket.socket() as free:
-            free.bind(("127.0.0.1", 0))
-            port = free.getsockname()[1]
+        port = free_port()
         context = multiprocessing.get_context("forkserver")
         context.set_forkserver_preload(list(heavy))
         self.closed = False

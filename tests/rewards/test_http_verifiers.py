@@ -1,12 +1,12 @@
 from __future__ import annotations
 
 import asyncio
-import socket
 
 import pytest
 from reward_support import asked, grades, serving, verdict
 
 from roll.rewards import Rubric, VerifierOptionError, make_verifier
+from tests.ports import free_port
 
 REQUEST = asked("it is {42}", "42", row={"id": 7, "extra": {1, 2}}, domain="math_rule")
 
@@ -45,9 +45,7 @@ def test_a_server_that_keeps_failing_is_no_score() -> None:
 
 
 def test_no_server_at_all_is_no_score() -> None:
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        url = f"http://127.0.0.1:{free.getsockname()[1]}"
+    url = f"http://127.0.0.1:{free_port()}"
     made = make_verifier("remote", {"url": url, "retries": 1, "backoff": 0.0})
     (grade,) = grades(Rubric([("remote", 1.0, made)]), REQUEST)
     assert grade.score is None and "ConnectError" in grade.error

@@ -14,6 +14,7 @@ import pytest
 
 from roll.config.tool_use import ToolUse
 from roll.tools import Toolbox, ToolConfigError, UnavailableError, make_tools
+from tests.ports import free_port
 from tests.rings import exhaustive_but
 
 pytest.importorskip("mcp")
@@ -60,9 +61,7 @@ def test_a_server_over_stdio() -> None:
 
 
 def test_a_server_over_http() -> None:
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        port = free.getsockname()[1]
+    port = free_port()
     process = subprocess.Popen([*COMMAND, str(port)], stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
     try:
         for _ in range(100):

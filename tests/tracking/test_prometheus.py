@@ -17,6 +17,7 @@ import pytest
 
 from roll.tracking import make_trackers
 from roll.tracking.prometheus import PrometheusTracker, prometheus_name
+from tests.ports import free_port
 
 parser = pytest.importorskip("prometheus_client.parser")
 
@@ -64,9 +65,7 @@ def test_names_are_those_that_prometheus_takes(name: str) -> None:
 def test_the_real_server_scrapes_it(tmp_path: Path) -> None:
     tracker = PrometheusTracker(log_dir=tmp_path, port=0)
     tracker.log({"rollout/success": 0.25}, 7)
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        port = free.getsockname()[1]
+    port = free_port()
     (tmp_path / "prometheus.yml").write_text(
         "global: {scrape_interval: 1s}\n"
         f"scrape_configs: [{{job_name: roll, static_configs: [{{targets: ['127.0.0.1:{tracker.port}']}}]}}]\n"

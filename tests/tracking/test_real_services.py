@@ -8,7 +8,6 @@ from __future__ import annotations
 import json
 import math
 import os
-import socket
 import subprocess
 import sys
 import time
@@ -19,6 +18,8 @@ from typing import Any
 
 import pytest
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
+
+from tests.ports import free_port
 
 ROOT = Path(__file__).resolve().parents[2]
 SERVICES = ROOT / ".venv" / "services"
@@ -53,9 +54,7 @@ pytestmark = [
 def mlflow(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
     """The address of MLflow's server."""
     folder = tmp_path_factory.mktemp("mlflow")
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        port = free.getsockname()[1]
+    port = free_port()
     words = ["-m", "mlflow", "server", "--host", "127.0.0.1", "--port", str(port), "--workers", "1"]
     with (folder / "log").open("w") as log:
         server = subprocess.Popen(

@@ -14,6 +14,7 @@ import httpx
 
 from roll.common.unavailable import UnavailableError
 from roll.envs.adapters.nemo_gym_tasks import GymTask, ResponseItems, read_tasks
+from roll.envs.adapters.servers import asking
 from roll.envs.errors import EnvConfigError
 from roll.envs.waiting import AsyncTextEnv
 from roll.tools import Tool, Toolbox, WrongCallError
@@ -316,16 +317,9 @@ def _asked(url: str, seconds: float) -> _Endpoints:
     Raises:
         EnvConfigError: It is no resource server, or does not answer.
     """
-    if not url.startswith(("http://", "https://")):
-        raise EnvConfigError(f"url={url!r}: write the address of a NeMo Gym server, such as http://127.0.0.1:8000")
-    try:
+    with asking(url, "NeMo Gym"):
         paths = httpx.get(f"{url}/openapi.json", timeout=seconds).raise_for_status().json()["paths"]
         names = frozenset(path.removeprefix("/") for path in paths if "post" in paths[path])
-    except (httpx.HTTPError, ValueError, KeyError, TypeError) as error:
-        gone = UnavailableError(f"{type(error).__name__}: {error}")
-        raise EnvConfigError(f"url={url!r}: no NeMo Gym server answers there ({gone})") from (
-            gone if isinstance(error, httpx.TransportError) else error
-        )
     steps = {"reset", "step"} <= names
     if not steps and not {"seed_session", "verify"} <= names:
         raise EnvConfigError(

@@ -14,6 +14,7 @@ import httpx
 
 from roll.common.unavailable import UnavailableError
 from roll.envs.adapters.libraries import library
+from roll.envs.adapters.servers import asking
 from roll.envs.base import DEFAULT_ACTION_PATTERN, Outcome
 from roll.envs.errors import EnvConfigError
 from roll.envs.waiting import AsyncTextEnv
@@ -194,18 +195,11 @@ def _asked(url: str, seconds: float) -> _About:
     Raises:
         EnvConfigError: It does not say.
     """
-    if not url.startswith(("http://", "https://")):
-        raise EnvConfigError(f"url={url!r}: write the address of an OpenEnv server, such as http://127.0.0.1:8000")
-    try:
+    with asking(url, "OpenEnv"):
         schema = httpx.get(f"{url}/schema", timeout=seconds).raise_for_status().json()
         metadata = httpx.get(f"{url}/metadata", timeout=seconds)
         about = metadata.json() if metadata.status_code == 200 else {}
         action, seen = schema["action"]["properties"], schema["observation"]["properties"]
-    except (httpx.HTTPError, ValueError, KeyError, TypeError) as error:
-        gone = UnavailableError(f"{type(error).__name__}: {error}")
-        raise EnvConfigError(f"url={url!r}: no OpenEnv server answers there ({gone})") from (
-            gone if isinstance(error, httpx.TransportError) else error
-        )
     texts = tuple(name for name, each in seen.items() if each.get("type") == "string" and name not in _NOT_SHOWN)
     return _About(tuple(name for name in action if name != "metadata"), texts, str(about.get("description") or ""))
 

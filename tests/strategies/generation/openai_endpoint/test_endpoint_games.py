@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import socket
 import subprocess
 import sys
 import time
@@ -18,6 +17,7 @@ import roll
 from roll.envs import Outcome, TextEnv, register_env
 from roll.models.toy import TOYS
 from tests.e2e.support import environment
+from tests.ports import free_port
 
 PATIENCE = 300.0  # seconds: a loaded machine with two cores
 
@@ -73,9 +73,7 @@ def test_a_policy_that_forgets_the_conversation_loses(counting: str) -> None:
 def vllm(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
     """The address of vLLM's own OpenAI server with the toy policy."""
     pytest.importorskip("vllm", reason="vLLM is not installed here: run `make vllm`")
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        port = free.getsockname()[1]
+    port = free_port()
     log = tmp_path_factory.mktemp("vllm") / "log"
     words = [sys.executable, "-m", "vllm.entrypoints.openai.api_server", "--host", "127.0.0.1", "--port", str(port)]
     words += ["--model", str(TOYS["toy"]), "--served-model-name", "toy", "--dtype", "float32", "--enforce-eager"]

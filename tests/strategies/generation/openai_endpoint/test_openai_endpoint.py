@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import socket
 from collections.abc import Sequence
 from typing import Any
 
@@ -14,6 +13,7 @@ from roll.config import ConfigError, RunError
 from roll.generation import Completion, GenerationRequest, SamplingParams
 from roll.strategies import EngineJob
 from roll.strategies.building import build_engine
+from tests.ports import free_port
 
 ASKED = [{"role": "system", "content": "Be brief."}, {"role": "user", "content": "2 + 2?"}]
 REFUSED = Fault(400, b'{"error": {"message": "This model\'s maximum context length is 8 tokens."}}')
@@ -131,9 +131,7 @@ def problem(given: dict[str, Any]) -> str:
 
 
 def test_whose_fault_it_is_when_nobody_answers_is_said_before_anything_is_played() -> None:
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        url = f"http://127.0.0.1:{free.getsockname()[1]}/v1"
+    url = f"http://127.0.0.1:{free_port()}/v1"
     found = problem({"base_url": url, "model": "m"})
     assert "base_url" in found and "nothing answers there (ConnectError" in found and "ends with /v1" in found
     with serving(FakeEndpoint(models=("policy-1", "policy-2"))) as server:
