@@ -80,6 +80,10 @@ def _devices() -> dict[str, Any]:
         count = torch.cuda.device_count() if torch.cuda.is_available() else 0
         found["gpus"] = [torch.cuda.get_device_name(index) for index in range(count)]
         found["built_for_cuda"] = torch.version.cuda
+        if not count:
+            from roll.models.slow_bf16 import bf16_slowdown
+
+            found["bf16_slowdown"] = round(bf16_slowdown(), 1)
     return found
 
 
@@ -143,6 +147,7 @@ def _lines(found: dict[str, Any]) -> list[str]:
         f"roll {own}, Python {found['python']}, {found['platform']}",
         "",
         f"devices    {devices['processors']} processors, {devices['memory_gb']} GB of memory, {gpus}",
+        *_number_formats(devices),
         f"disk       {disk['free_gb']} GB free in {disk['folder']}",
         f"ray        {ray['version'] or ray['install']}{f', {where}' if (where := ray['address']) else ''}",
         "packages   " + ", ".join(f"{name} {number or 'MISSING'}" for name, number in found["packages"].items()),
@@ -157,3 +162,15 @@ def _lines(found: dict[str, Any]) -> list[str]:
     if found["problems"]:
         return [*lines, "A toy policy cannot be trained here:", *(f"  {problem}" for problem in found["problems"])]
     return [*lines, "A toy policy can be trained here: roll train sokoban"]
+
+
+def _number_formats(devices: dict[str, Any]) -> list[str]:
+    """Return a line that says so where training in bf16 would be slow."""
+    slowdown = devices.get("bf16_slowdown")
+    if slowdown is None:  # there are GPUs, or no PyTorch
+        return []
+    from roll.models.slow_bf16 import BEARABLE
+
+    if slowdown <= BEARABLE:
+        return []
+    return [f"bf16       takes this processor {slowdown:.0f} times as long as fp32: use model_args.dtype=fp32"]

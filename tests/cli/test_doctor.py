@@ -11,6 +11,7 @@ import torch
 
 from roll.cli import doctor
 from roll.cli.app import main
+from roll.models import slow_bf16
 
 pytestmark = pytest.mark.processes  # it asks the sandbox to prove itself
 
@@ -27,6 +28,17 @@ def test_it_finds_what_is_here(capsys: pytest.CaptureFixture[str]) -> None:
     assert found["problems"] == [] and found["packages"]["torch"] == torch.__version__
     assert found["strategies"]["hf_infer"] == {"ready": True, "install": None}
     assert found["devices"]["processors"] >= 1 and found["disk"]["free_gb"] > 0 and found["sandbox"]
+
+
+@pytest.mark.parametrize(("slowdown", "said"), [(1.4, []), (61.2, ["takes this processor 61 times as long as fp32"])])
+def test_it_says_where_bf16_is_slow(
+    slowdown: float, said: list[str], monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
+    monkeypatch.setattr(slow_bf16, "bf16_slowdown", lambda: slowdown)
+    assert roll() == 0
+    lines = [line for line in capsys.readouterr().out.splitlines() if line.startswith("bf16 ")]
+    assert [line.removeprefix("bf16").strip().split(":")[0] for line in lines] == said
 
 
 def test_what_is_missing_is_named_with_what_it_is_for(

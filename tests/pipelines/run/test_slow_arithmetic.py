@@ -9,8 +9,9 @@ import torch
 
 from roll.config import load
 from roll.config.trainer_keys import TrainerKeys
+from roll.models.slow_bf16 import BEARABLE, bf16_slowdown
 from roll.pipelines.run import slow_arithmetic
-from roll.pipelines.run.slow_arithmetic import BEARABLE, bf16_slowdown, slow_format_warnings
+from roll.pipelines.run.slow_arithmetic import slow_format_warnings
 
 BF16 = "actor_train.model_args.dtype=bf16"
 
