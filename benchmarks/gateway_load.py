@@ -13,8 +13,10 @@ import argparse
 import asyncio
 import json
 import multiprocessing
+import ssl
 import time
 from collections.abc import Sequence
+from contextlib import AsyncExitStack
 from dataclasses import dataclass
 from typing import Any
 
@@ -132,23 +134,33 @@ def check(load: Load, episodes: Sequence[Recorder]) -> None:
 
 def _program(url: str, keys: Sequence[str], calls: int, ready: Any, begin: Any) -> None:
     """Be a process with agents in it."""
-    limits = httpx.Limits(max_connections=None, max_keepalive_connections=None)
+    secure = ssl.create_default_context()  # one for all: making it takes longer than a call
 
-    async def agent(client: httpx.AsyncClient, key: str) -> None:
+    async def agent(client: httpx.AsyncClient) -> None:
         answers: list[str] = []
         for _ in range(calls):
-            body = {"model": "m", "messages": said(answers)}
-            answer = await client.post(
-                f"{url}/chat/completions", json=body, headers={"authorization": f"Bearer {key}"}, timeout=600
-            )
+            answer = await client.post("chat/completions", json={"model": "m", "messages": said(answers)})
             answer.raise_for_status()
             answers.append(answer.json()["choices"][0]["message"]["content"])
 
     async def agents() -> None:
-        async with httpx.AsyncClient(limits=limits, trust_env=False) as client:
+        # Each has a client of its own, as agents do: a pool of connections looks at all of them for each call.
+        async with AsyncExitStack() as clients:
+            each = [
+                await clients.enter_async_context(
+                    httpx.AsyncClient(
+                        base_url=url,
+                        headers={"authorization": f"Bearer {key}"},
+                        timeout=600,
+                        trust_env=False,
+                        verify=secure,
+                    )
+                )
+                for key in keys
+            ]
             ready.release()
             await asyncio.to_thread(begin.wait)
-            await asyncio.gather(*(agent(client, key) for key in keys))
+            await asyncio.gather(*map(agent, each))
 
     asyncio.run(agents())
 

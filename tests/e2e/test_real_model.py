@@ -94,11 +94,19 @@ def test_games_are_played_and_learned_from_token_by_token(engine: str, tmp_path:
     "options",
     [
         pytest.param({}, id="full"),
-        pytest.param({"actor_train.model_args.lora_rank": 4, "actor_train.model_args.dtype": "bf16"}, id="lora"),
+        # One problem: some processors take fifty times as long in bf16.
+        pytest.param(
+            {
+                "actor_train.model_args.lora_rank": 4,
+                "actor_train.model_args.dtype": "bf16",
+                "rollout_batch_size": 1,
+            },
+            id="lora",
+        ),
     ],
 )
 def test_problems_are_answered_and_learned_from(options: dict[str, Any], tmp_path: Path) -> None:
-    rows = run(rlvr_support.command(**PROBLEMS, **options, output_dir=tmp_path / "out"), tmp_path / "out")
+    rows = run(rlvr_support.command(**PROBLEMS | options, output_dir=tmp_path / "out"), tmp_path / "out")
     assert [row["step"] for row in rows] == [1, 2]
     # bf16 arithmetic in the trainer, fp32 in the engine.
     assert all(row["sampler/log_prob_difference_max"] < (0.5 if options else 1e-3) for row in rows)
