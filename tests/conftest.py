@@ -19,7 +19,16 @@ pytest_plugins = ["tests.rings", "tests.sharing", "tests.deadline"]
 
 if importlib.util.find_spec("torch") is None:  # make light
     with_torch = re.compile(r"^(import|from) (torch|roll\.(models|pipelines|strategies|workers))\b", re.MULTILINE)
-    collect_ignore = [str(path) for path in Path(__file__).parent.rglob("*.py") if with_torch.search(path.read_text())]
+    beside = re.compile(r"^from (\w+) import", re.MULTILINE)
+    texts = {path: path.read_text() for path in Path(__file__).parent.rglob("*.py")}
+    needs_torch = {path for path, text in texts.items() if with_torch.search(text)}
+    # And those whose helpers need it.
+    needs_torch |= {
+        path
+        for path, text in texts.items()
+        if any(path.with_name(f"{name}.py") in needs_torch for name in beside.findall(text))
+    }
+    collect_ignore = [str(path) for path in needs_torch]
 
 prepare_process()
 if "PYTEST_XDIST_WORKER" in os.environ:
