@@ -6,14 +6,12 @@ import os
 from pathlib import Path
 
 import pytest
+from agent_play import answer
+from test_agent_programs import play
 
-pytest.importorskip("torch")
-
-from test_agent_programs import play, renderer  # noqa: E402
-
-from roll.generation import Completion, GenerationRequest  # noqa: E402
-from roll.sandbox import capabilities  # noqa: E402
-from roll.trajectories.model import Status  # noqa: E402
+from roll.generation import Completion, GenerationRequest
+from roll.sandbox import capabilities
+from roll.trajectories.model import Status
 
 ROOT = Path(__file__).resolve().parents[2]
 PYTHON = ROOT / ".venv" / "agents" / "bin" / "python"
@@ -35,9 +33,7 @@ DONE = "echo COMPLETE_TASK_AND_SUBMIT_FINAL_OUTPUT"
 def test_what_it_does_to_a_repository_is_graded_by_its_tests(command: str, score: float) -> None:
     async def knows(request: GenerationRequest) -> Completion:
         number = int(request.request_id.rsplit("/", 1)[1])
-        text = f"```mswea_bash_command\n{(command, DONE)[min(number, 1)]}\n```"
-        ids = [*renderer().encoder.encode(text), *renderer().stop_token_ids[:1]]
-        return Completion(ids, [-0.5] * len(ids), "stop", (0, 0))
+        return answer(f"```mswea_bash_command\n{(command, DONE)[min(number, 1)]}\n```")
 
     (played,) = play(
         command=[str(PYTHON), str(EXAMPLES / "mini_swe.py")],
