@@ -13,7 +13,8 @@ from numbers import Real
 from pathlib import Path
 from typing import Any
 
-from roll.envs.agent_places import place_of
+from roll.envs.agent_containers import InContainer
+from roll.envs.agent_places import Beside, Place, ShutIn
 from roll.envs.agent_programs import Command, Function, Program, filled
 from roll.envs.base import Outcome, TextEnv
 from roll.envs.errors import EnvConfigError
@@ -72,6 +73,8 @@ class AgentEnv(TextEnv):
             program made of tests counts for nothing.
         sandbox: Whether ``command`` and ``check`` are shut in; a mapping says what they see and may use: see
             :class:`roll.envs.agent_places.ShutIn`.
+        container: An image of Docker or Podman that they run in instead, or a mapping with it and more: see
+            :class:`roll.envs.agent_containers.InContainer`.
         tasks: Files of JSON lines; the seed chooses one.
         files: A folder that is copied to where the program works; ``{name}`` stands for a column of the task's row,
             here and in ``check_files``.
@@ -93,6 +96,7 @@ class AgentEnv(TextEnv):
         check: Sequence[str] | None = None,
         check_files: str | None = None,
         sandbox: bool | Mapping[str, Any] = False,
+        container: str | Mapping[str, Any] | None = None,
         tasks: str | Sequence[str] | None = None,
         files: str | None = None,
         environment: Mapping[str, str] | None = None,
@@ -105,9 +109,7 @@ class AgentEnv(TextEnv):
             raise EnvConfigError("name the agent by either program: module:function, or command: [word, …]")
         if not timeout > 0:
             raise EnvConfigError(f"timeout={timeout}: must be greater than 0 seconds")
-        if sandbox and program is not None:
-            raise EnvConfigError("sandbox: a function of this process cannot be shut in; give a command")
-        place, told = place_of(sandbox), environment or {}
+        place, told = _place_of(sandbox, container, program is not None), environment or {}
         self.timeout = timeout
         self._program: Program = Function(program) if program is not None else Command(command or (), told, place)
         self._check = None if check is None else Command(check, told, place, calls=False)
@@ -213,6 +215,23 @@ class AgentEnv(TextEnv):
     def _remove_folder(self) -> None:
         if self._task is not None:
             shutil.rmtree(self._task.folder, ignore_errors=True)
+
+
+def _place_of(sandbox: bool | Mapping[str, Any], container: str | Mapping[str, Any] | None, is_function: bool) -> Place:
+    """Return where commands run.
+
+    Raises:
+        EnvConfigError: An option is wrong, or both are set.
+    """
+    inside = isinstance(sandbox, Mapping) or sandbox
+    if inside and container is not None:
+        raise EnvConfigError("sandbox and container are both set: a command runs in one of them")
+    if is_function and (inside or container is not None):
+        option = "sandbox" if inside else "container"
+        raise EnvConfigError(f"{option}: a function of this process cannot be shut in; give a command")
+    if container is not None:
+        return InContainer(container)
+    return ShutIn(sandbox if isinstance(sandbox, Mapping) else {}) if inside else Beside()
 
 
 def _number(name: str, value: object) -> float:

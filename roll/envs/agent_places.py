@@ -7,6 +7,7 @@ import secrets
 import shutil
 import signal
 import subprocess
+import sys
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass, fields
@@ -44,6 +45,14 @@ class Launch:
 class Place(Protocol):
     """Where a command runs."""
 
+    def program_of(self, word: str) -> str:
+        """Return the program that the first word of a command names there.
+
+        Raises:
+            EnvConfigError: There is none.
+        """
+        ...
+
     def running(self, launch: Launch, client: Any) -> AbstractContextManager[subprocess.Popen[bytes]]:
         """Start a command, and end all that it started when the block ends.
 
@@ -56,6 +65,10 @@ class Place(Protocol):
 
 class Beside:
     """A process like any other: it may do what we may."""
+
+    def program_of(self, word: str) -> str:
+        """See :class:`Place`."""
+        return _found(word)
 
     @contextmanager
     def running(self, launch: Launch, client: Any) -> Iterator[subprocess.Popen[bytes]]:
@@ -101,6 +114,10 @@ class ShutIn:
             raise EnvConfigError(f"sandbox: {error}") from error
         self._user = FIRST_USER + secrets.randbelow(1 << 24)
 
+    def program_of(self, word: str) -> str:
+        """See :class:`Place`."""
+        return _found(word)
+
     @contextmanager
     def running(self, launch: Launch, client: Any) -> Iterator[subprocess.Popen[bytes]]:
         """See :class:`Place`."""
@@ -125,23 +142,14 @@ class ShutIn:
             end(process)
 
 
-def place_of(sandbox: bool | Mapping[str, Any]) -> Place:
-    """Return where a command runs.
-
-    Raises:
-        EnvConfigError: An option is wrong.
-    """
-    if isinstance(sandbox, Mapping):
-        return ShutIn(sandbox)
-    return ShutIn({}) if sandbox else Beside()
-
-
-def program_of(word: str) -> str:
-    """Return the program that the first word of a command names, wherever it will be started from.
+def _found(word: str) -> str:
+    """Return a program of this machine, wherever it will be started from.
 
     Raises:
         EnvConfigError: There is none.
     """
+    if word in ("python", "python3"):
+        return sys.executable
     found = shutil.which(word)
     if found is None:
         raise EnvConfigError(f"command: there is no program {word!r} on this machine")

@@ -17,7 +17,7 @@ from pathlib import Path
 from pkgutil import resolve_name
 from typing import Any, Final, Protocol
 
-from roll.envs.agent_places import Beside, Launch, Place, end, program_of
+from roll.envs.agent_places import Beside, Launch, Place, end
 from roll.envs.errors import EnvConfigError
 
 _SHOWN: Final = 2000
@@ -105,10 +105,10 @@ class Command:
             raise EnvConfigError(f"a command is a list of words, got {words!r}")
         here = str(Path.cwd())
         words = [word.replace("{here}", here) for word in words]
-        first = sys.executable if words[0] in ("python", "python3") else words[0]
-        self._words = [first if "{" in first else program_of(first), *words[1:]]
-        self._environment = {str(name): str(value) for name, value in environment.items()}
         self._place = place or Beside()
+        first = words[0] if "{" in words[0] else self._place.program_of(words[0])
+        self._words = [first, *words[1:]]
+        self._environment = {str(name): str(value) for name, value in environment.items()}
         self._calls = calls
         self._process: subprocess.Popen[bytes] | None = None
         self._stopped = False

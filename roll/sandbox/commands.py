@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import marshal
 import os
 import secrets
 import socket
@@ -12,14 +11,11 @@ import tempfile
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
-from typing import IO, Any, Final
+from typing import IO, Any
 
-from roll.sandbox.records import SandboxError, SandboxUnavailableError
+from roll.sandbox.records import SandboxUnavailableError
 from roll.sandbox.run import FIRST_USER
-
-_START: Final = "import sys; sys.path.insert(0, {folder!r}); from inside.enclosure import main; main({control})"
-_SECONDS: Final = 30.0
-"""How long the walls may take to stand."""
+from roll.sandbox.starting import start_inside
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,36 +81,9 @@ class Enclosure:
         """
         if not sys.platform.startswith("linux"):
             raise SandboxUnavailableError(f"the sandbox needs Linux; this is {sys.platform}")
-        ours, theirs = socket.socketpair()
-        with ours, tempfile.TemporaryDirectory(prefix="roll-sandbox-") as root:
-            start = _START.format(folder=str(Path(__file__).parent), control=theirs.fileno())
-            process = subprocess.Popen(
-                [sys.executable, "-I", "-S", "-c", start],
-                stdin=subprocess.DEVNULL,
-                stdout=stdout,
-                stderr=stderr,
-                env={"LANG": "C.UTF-8"},
-                pass_fds=[theirs.fileno()],
-                start_new_session=True,
-            )
-            theirs.close()
-            try:
-                ours.settimeout(_SECONDS)
-                ours.sendall(marshal.dumps(self._wanted(words, environment, root)))
-                ours.shutdown(socket.SHUT_WR)
-                answer, handed, _, _ = socket.recv_fds(ours, 4096, 1)
-                if answer != b"ok":
-                    reason = answer.decode("utf-8", "replace")
-                    if not reason:
-                        raise SandboxError(f"the sandbox ended with code {process.wait()} before the command began")
-                    raise SandboxUnavailableError(f"this machine cannot shut a command in: {reason}")
-            except BaseException as error:
-                process.kill()
-                process.wait()
-                if isinstance(error, TimeoutError):
-                    raise SandboxError(f"the sandbox was not ready within {_SECONDS:g} s") from None
-                raise
-        return process, socket.socket(fileno=handed[0]) if handed else None
+        with tempfile.TemporaryDirectory(prefix="roll-sandbox-") as root:
+            wanted = self._wanted(words, environment, root)
+            return start_inside("enclosure", wanted, stdout, stderr, "this machine cannot shut a command in")
 
     def _wanted(self, words: Sequence[str], environment: Mapping[str, str], root: str) -> dict[str, Any]:
         writable = [str(path) for path in dict.fromkeys([self.folder, *self.writable])]

@@ -73,6 +73,11 @@ def unshare(flags: int) -> None:
     _check(LIBC.unshare(flags), "unshare")
 
 
+def enter(namespace: int) -> None:
+    """Move this process into the namespace behind an open file."""
+    _check(LIBC.setns(namespace, 0), "setns")
+
+
 def mount(source: str, target: str, kind: str | None, flags: int, options: str = "") -> None:
     """Mount ``source`` on ``target``."""
     arguments = [None if text is None else text.encode() for text in (source, target, kind)]
