@@ -36,7 +36,7 @@ _FIRST_PROCESS: Final = """
 : >"$0/began"
 read -r _ || exit 125
 exec 3<&0 </dev/null
-{ read -r _ <&3; kill -KILL -1; } 2>/dev/null &
+{ read -r _ <&3; : >"$0/lost"; kill -KILL -1; } 2>/dev/null &
 "$@" 3<&-
 code=$?
 echo "$code" >"$0/ended"
@@ -117,27 +117,21 @@ class Container:
         with tempfile.TemporaryDirectory(prefix=f"{name}-") as control:
             told = {**environment, _MARK: name}
             ours = {key: value for key, value in told.items() if key.startswith(_OURS)}
-            process: subprocess.Popen[bytes] | None = None
+            process: _Client | None = None
             try:
                 self.program.ask("create", *self._options(name, control, told), *words, environment=ours)
-                process = subprocess.Popen(
-                    [self.program.path, "start", "--attach", "--interactive", name],
-                    stdin=subprocess.PIPE,
-                    stdout=stdout,
-                    stderr=stderr,
-                    start_new_session=True,
-                )
-                _wait_for(Path(control, "began"), process, stderr)
+                process = _Client(self.program, name, Path(control), stdout, stderr)
+                process.wait_for_begin()
                 listener = self._listener(name, stderr) if self.port and self.network != HOST_NETWORK else None
-                assert process.stdin is not None
-                with contextlib.suppress(BrokenPipeError):  # it is gone, which is said below
-                    process.stdin.write(b"\n")
-                    process.stdin.flush()
+                process.let_go_on()
                 yield process, listener
-                if process.poll() is not None and not Path(control, "ended").exists():
+                if process.poll() is not None and not process.command_ended:
                     raise SandboxError(f"the container went away before its command ended: {_end_of(stderr)}")
             finally:
-                self._remove(name, process)
+                if process is not None:
+                    process.end()
+                if process is None or not process.command_ended:
+                    self._remove(name)
 
     def _options(self, name: str, control: str, environment: Mapping[str, str]) -> list[str]:
         """Return the options of a container, its image, and the beginning of its command."""
@@ -194,38 +188,79 @@ class Container:
         assert listener is not None
         return listener
 
-    def _remove(self, name: str, process: subprocess.Popen[bytes] | None) -> None:
-        """Kill what is left of a container, and remove it."""
-        ended = process is not None and process.poll() is not None
-        if process is not None:
-            if not ended:
-                with contextlib.suppress(ProcessLookupError):
-                    os.killpg(process.pid, signal.SIGKILL)
-            code = process.wait()
-            assert process.stdin is not None
-            with contextlib.suppress(BrokenPipeError):
-                process.stdin.close()
-            if ended and code >= 0:
-                return
-        # It may be gone already, or go at this moment.
+    def _remove(self, name: str) -> None:
+        """Kill a container, and remove it; it may be gone already, or go at this moment."""
         for words in (("kill", name), ("rm", "--force", name)):
             with contextlib.suppress(SandboxError):
                 self.program.ask(*words)
 
 
-def _wait_for(mark: Path, process: subprocess.Popen[bytes], stderr: IO[bytes]) -> None:
-    """Wait until a container has begun.
+class _Client(subprocess.Popen[bytes]):
+    """The process that starts a container and passes on what is said.
 
-    Raises:
-        SandboxError: It does not.
+    Args:
+        program: What runs the container.
+        name: Of the container.
+        control: A folder in which the container's first process says how far it is.
+        stdout: Where output goes.
+        stderr: Where error output goes.
     """
-    end = time.monotonic() + _SECONDS
-    while not mark.exists():
-        if process.poll() is not None:
-            raise SandboxError(f"the container could not begin, for which its image needs /bin/sh: {_end_of(stderr)}")
-        if time.monotonic() > end:
-            raise SandboxError(f"the container did not begin within {_SECONDS:g} s: {_end_of(stderr)}")
-        time.sleep(0.01)
+
+    def __init__(
+        self, program: ContainerProgram, name: str, control: Path, stdout: IO[bytes], stderr: IO[bytes]
+    ) -> None:
+        words = [program.path, "start", "--attach", "--interactive", name]
+        super().__init__(words, stdin=subprocess.PIPE, stdout=stdout, stderr=stderr, start_new_session=True)
+        self._control = control
+        self._said = stderr
+
+    def wait_for_begin(self) -> None:
+        """Wait until the container has begun.
+
+        Raises:
+            SandboxError: It does not.
+        """
+        end = time.monotonic() + _SECONDS
+        while not (self._control / "began").exists():
+            if self.poll() is not None:
+                said = _end_of(self._said)
+                raise SandboxError(f"the container could not begin, for which its image needs /bin/sh: {said}")
+            if time.monotonic() > end:
+                raise SandboxError(f"the container did not begin within {_SECONDS:g} s: {_end_of(self._said)}")
+            time.sleep(0.01)
+
+    def let_go_on(self) -> None:
+        """Let the command begin."""
+        assert self.stdin is not None
+        with contextlib.suppress(BrokenPipeError):  # it is gone, and did not end
+            self.stdin.write(b"\n")
+            self.stdin.flush()
+
+    @property
+    def command_ended(self) -> bool:
+        """Whether the container is over because its command came to an end."""
+        # A command that writes there that it has ended does not end this process.
+        there, lost = (self._control / "ended").is_file(), (self._control / "lost").exists()
+        return self.returncode is not None and self.returncode >= 0 and there and not lost
+
+    def wait(self, timeout: float | None = None) -> int:
+        """Return the exit code of the command, which not every server of Docker's interface passes on."""
+        code = super().wait(timeout)
+        if not self.command_ended:
+            return code
+        with (self._control / "ended").open("rb") as file:
+            written = file.read(8).strip()
+        return int(written) if written.isdigit() else code
+
+    def end(self) -> None:
+        """End this process, and let go of the container's input."""
+        if self.poll() is None:
+            with contextlib.suppress(ProcessLookupError):
+                os.killpg(self.pid, signal.SIGKILL)
+            self.wait()
+        assert self.stdin is not None
+        with contextlib.suppress(BrokenPipeError):
+            self.stdin.close()
 
 
 def _end_of(stderr: IO[bytes]) -> str:

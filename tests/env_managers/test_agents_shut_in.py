@@ -1,11 +1,14 @@
-"""Commands of agents in the sandbox: what they reach, what they leave behind, and what they make of tests."""
+"""Commands of agents in the sandbox and in containers: what they reach, what they leave, what they make of tests."""
 
 from __future__ import annotations
 
 import os
 import socket
 import sys
+import tempfile
 import time
+from collections.abc import Iterator
+from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
@@ -18,12 +21,10 @@ from test_agent_programs import PROGRAM, play  # noqa: E402
 from roll.envs import Tag, make  # noqa: E402
 from roll.envs.errors import EnvConfigError  # noqa: E402
 from roll.sandbox import capabilities  # noqa: E402
-from roll.trajectories.model import Status  # noqa: E402
+from roll.trajectories.model import Status, Trajectory  # noqa: E402
+from tests.containers import IMAGE, PYTHON, SEEN, containers, podman  # noqa: E402
 
-pytestmark = [
-    pytest.mark.processes,
-    pytest.mark.skipif(capabilities().network != "namespace", reason="this machine allows no namespaces"),
-]
+pytestmark = pytest.mark.processes
 
 CURIOUS = (
     PROGRAM
@@ -56,6 +57,35 @@ json.dump({"reward": 0.5, **seen}, open(os.environ["ROLL_REWARD"], "w"))
 )
 
 
+class Place:
+    """Where commands are shut in: the sandbox, or a container."""
+
+    def __init__(self, name: str) -> None:
+        self.name = name
+        self.python = PYTHON if name == "container" else sys.executable
+
+    def options(self, *read: Path) -> dict[str, Any]:
+        seen = [str(path) for path in read]
+        if self.name == "container":
+            return {"container": {"image": IMAGE, "program": "podman", "read": [*SEEN, *seen]}}
+        return {"sandbox": {"read": seen} if seen else True}
+
+    def play(self, *read: Path, timeout: float = 60.0, **options: Any) -> Trajectory:
+        """Play one episode there."""
+        (played,) = play(timeout=timeout, **options, **self.options(*read))
+        return played
+
+
+@pytest.fixture(scope="module", params=["sandbox", "container"])
+def place(request: pytest.FixtureRequest) -> Iterator[Place]:
+    with ExitStack() as stack:
+        if request.param == "container":
+            stack.enter_context(podman())
+        elif capabilities().network != "namespace":
+            pytest.skip("this machine allows no namespaces")
+        yield Place(request.param)
+
+
 @pytest.fixture
 def files(tmp_path: Path) -> Path:
     folder = tmp_path / "files"
@@ -64,13 +94,15 @@ def files(tmp_path: Path) -> Path:
     return folder
 
 
-def test_it_reaches_the_policy_and_nothing_else(files: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_it_reaches_the_policy_and_nothing_else(
+    place: Place, files: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setenv("ROLL_TEST_SECRET", "x")
     secret = tmp_path / "secret.txt"
     secret.write_text("x")
     with socket.create_server(("127.0.0.1", 0)) as other:
-        command = [sys.executable, "agent.py", "Hello", str(other.getsockname()[1]), str(secret)]
-        (played,) = play(command=command, files=str(files), sandbox=True, timeout=60)
+        command = [place.python, "agent.py", "Hello", str(other.getsockname()[1]), str(secret)]
+        played = place.play(command=command, files=str(files))
         other.settimeout(0.1)
         with pytest.raises(TimeoutError):
             other.accept()
@@ -79,15 +111,15 @@ def test_it_reaches_the_policy_and_nothing_else(files: Path, tmp_path: Path, mon
     assert played.metrics["policy"] == 1.0 and {name: played.metrics[name] for name in walls} == dict.fromkeys(walls, 0)
 
 
-def test_a_file_that_is_named_can_be_read(files: Path, tmp_path: Path) -> None:
+def test_a_file_that_is_named_can_be_read(place: Place, files: Path, tmp_path: Path) -> None:
     shown = tmp_path / "shown.txt"
     shown.write_text("x")
-    command = [sys.executable, "agent.py", "Hello", "1", str(shown)]
-    (played,) = play(command=command, files=str(files), sandbox={"read": [str(shown)]}, timeout=60)
+    command = [place.python, "agent.py", "Hello", "1", str(shown)]
+    played = place.play(shown, command=command, files=str(files))
     assert played.metrics["secret_file"] == 1.0, played.error
 
 
-def test_tests_that_it_changed_count_for_nothing(tmp_path: Path) -> None:
+def test_tests_that_it_changed_count_for_nothing(place: Place, tmp_path: Path) -> None:
     files, checks, outside = tmp_path / "files", tmp_path / "checks", tmp_path / "outside"
     for folder in (files / "tests", checks / "tests", outside):
         folder.mkdir(parents=True)
@@ -95,31 +127,57 @@ def test_tests_that_it_changed_count_for_nothing(tmp_path: Path) -> None:
     (files / "agent.py").write_text(PROGRAM + cheat)
     (checks / "tests" / "check.py").write_text("import answer\nassert answer.NUMBER == 2\n")
     (files / "answer.py").write_text("NUMBER = 1\n")
-    (played,) = play(
-        command=["python", "agent.py", "Hello", str(outside)],
-        check=["python", "-c", "import runpy; runpy.run_path('tests/check.py')"],
+    played = place.play(
+        command=[place.python, "agent.py", "Hello", str(outside)],
+        check=[place.python, "-c", "import runpy; runpy.run_path('tests/check.py')"],
         files=str(files),
         check_files=str(checks),
-        sandbox=True,
-        timeout=60,
     )
     assert (played.status, played.score) == (Status.COMPLETED, 0.0), played.error
     assert not list(outside.iterdir())
 
 
-def test_one_that_hangs_is_killed_with_all_that_it_started(tmp_path: Path) -> None:
+def test_what_it_left_is_graded_and_then_deleted(
+    place: Place, files: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    temporary = tmp_path / "temporary"
+    temporary.mkdir()
+    monkeypatch.setattr(tempfile, "tempdir", str(temporary))
+    (files / "agent.py").write_text(PROGRAM)
+    check = [place.python, "-c", "assert open('answer.txt').read() == 'fine'"]
+    played = place.play(command=[place.python, "agent.py", "Hello"], check=check, files=str(files))
+    assert (played.status, played.score) == (Status.COMPLETED, 1.0), played.error
+    assert not list(temporary.iterdir())
+
+
+def test_one_that_breaks_is_an_error_with_its_last_words(place: Place, files: Path) -> None:
+    (files / "agent.py").write_text(PROGRAM)
+    played = place.play(command=[place.python, "agent.py", "crash"], files=str(files))
+    assert (played.status, played.score) == (Status.ERROR_ENV, None)
+    assert "exit code 1: …it broke" in (played.error or "")
+
+
+def test_one_that_a_signal_ends_is_an_error_that_names_it(place: Place, files: Path) -> None:
+    (files / "agent.py").write_text("import os, signal; os.kill(os.getpid(), signal.SIGSEGV)")
+    played = place.play(command=[place.python, "agent.py"], files=str(files))
+    assert (played.status, played.score) == (Status.ERROR_ENV, None)
+    assert "SIGSEGV" in (played.error or "")
+
+
+def test_one_that_hangs_is_killed_with_all_that_it_started(place: Place) -> None:
     mark = f"roll-{os.urandom(8).hex()}"
-    command = ["bash", "-c", f"(exec -a {mark} sleep 300 & exec -a {mark} sleep 300)"]
-    (played,) = play(command=command, sandbox=True, timeout=8.0)
+    command = ["/usr/bin/bash", "-c", f"(exec -a {mark} sleep 300 & exec -a {mark} sleep 300)"]
+    played = place.play(command=command, timeout=8.0)
     assert played.status is Status.ERROR_TIMEOUT
     end = time.monotonic() + 20
-    while running(mark) and time.monotonic() < end:
+    while left(place, mark) and time.monotonic() < end:
         time.sleep(0.05)
-    assert not running(mark)
+    assert not left(place, mark)
 
 
-def running(mark: str) -> list[str]:
-    found = []
+def left(place: Place, mark: str) -> list[str]:
+    """Return processes of a name, and containers."""
+    found = containers() if place.name == "container" else []
     for path in Path("/proc").glob("[0-9]*/cmdline"):
         try:
             found += [str(path)] if path.read_bytes().startswith(mark.encode()) else []
@@ -132,6 +190,8 @@ def running(mark: str) -> list[str]:
     ("options", "words"),
     [
         ({"program": "agent_samples:good", "sandbox": True}, "cannot be shut in"),
+        ({"program": "agent_samples:good", "container": "any"}, "container: a function of this process cannot be"),
+        ({"command": ["true"], "sandbox": True, "container": "any"}, "sandbox and container are both set"),
         ({"command": ["true"], "sandbox": {"memory": 5}}, "no option memory: it has read, file_mb, memory_mb"),
         ({"command": ["true"], "sandbox": {"memory_mb": 0}}, "must be positive"),
         ({"command": ["true"], "sandbox": {"read": ["absent/folder"]}}, "absent/folder"),
