@@ -26,7 +26,7 @@ _LEAST_FREE_GB = 1.0
 
 @app.command(epilog=examples("roll doctor", "roll doctor --json"))
 def doctor(as_json: AsJson = False) -> None:
-    """Look at packages, devices, Ray, disk and the sandbox, and say what is missing for what.
+    """Look at packages, devices, Ray, disk, sandbox and containers, and say what is missing for what.
 
     Code 0: a toy policy can be trained here. Code 3: it cannot; the last lines say why. Starts and writes nothing.
     \f
@@ -45,6 +45,7 @@ def doctor(as_json: AsJson = False) -> None:
         "strategies": _strategies(),
         "ray": _ray(),
         "sandbox": _sandbox(),
+        "containers": _containers(),
     }
     found["problems"] = _problems(found)
     typer.echo(json.dumps(found, indent=2, default=str) if as_json else "\n".join(_lines(found)))
@@ -127,6 +128,19 @@ def _sandbox() -> dict[str, Any]:
     return dataclasses.asdict(capabilities())
 
 
+def _containers() -> dict[str, str]:
+    """Return for each program that runs containers its version, or why it does not work."""
+    from roll.sandbox import CONTAINER_PROGRAMS, SandboxUnavailableError, find_container_program
+
+    found: dict[str, str] = {}
+    for name in CONTAINER_PROGRAMS:
+        try:
+            found[name] = f"works, {find_container_program(name).version}" if shutil.which(name) else "not on PATH"
+        except SandboxUnavailableError as error:
+            found[name] = f"does not work: {error}"
+    return found
+
+
 def _problems(found: dict[str, Any]) -> list[str]:
     """Return what keeps a toy policy from being trained here."""
     problems = [f"{name} is missing: pip install {name}" for name, number in found["packages"].items() if not number]
@@ -158,6 +172,8 @@ def _lines(found: dict[str, Any]) -> list[str]:
         lines.append(f"  {name:<18} {'ready' if each['ready'] else each['install']}")
     lines += ["", "sandbox (python -m roll.sandbox tries each wall)"]
     lines += [f"  {name:<18} {value}" for name, value in found["sandbox"].items()]
+    lines += ["", "containers (of agents; the sandbox needs none)"]
+    lines += [f"  {name:<18} {' '.join(value.split())}" for name, value in found["containers"].items()]
     lines.append("")
     if found["problems"]:
         return [*lines, "A toy policy cannot be trained here:", *(f"  {problem}" for problem in found["problems"])]

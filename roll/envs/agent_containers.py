@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import subprocess
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -76,7 +75,7 @@ class InContainer:
             options=self._options,
         )
         # A user whom the image does not know has no home there.
-        home = {} if os.getuid() == 0 else {"HOME": "/tmp"}
+        home = {} if self._program.user.startswith("0:") else {"HOME": "/tmp"}
         with container.running(launch.words, {**home, **launch.variables}, *launch.outputs) as (process, listener):
             if listener is None:
                 yield process

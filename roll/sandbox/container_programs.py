@@ -28,12 +28,12 @@ class ContainerProgram:
     Attributes:
         path: Where it is.
         version: Of what runs the containers.
-        user_options: Options by which what is in a container leaves files that belong to the user of this process.
+        user: In a container, the one that the user of this process is, to whom files belong that are left outside.
     """
 
     path: str
     version: str
-    user_options: tuple[str, ...]
+    user: str
 
     def require_image(self, image: str) -> None:
         """Say so where an image is missing.
@@ -69,7 +69,7 @@ def find_container_program(name: str | None = None) -> ContainerProgram:
     if name is not None and name not in CONTAINER_PROGRAMS:
         raise SandboxUnavailableError(f"{name!r} is no program for containers: {' or '.join(CONTAINER_PROGRAMS)}")
     tried = CONTAINER_PROGRAMS if name is None else (name,)
-    paths = [path for each in tried if (path := shutil.which(each)) is not None]
+    paths = [os.path.abspath(path) for each in tried if (path := shutil.which(each)) is not None]
     if not paths:
         raise SandboxUnavailableError(
             f"there is no {' and no '.join(tried)} on PATH: install one, or use sandbox: true"
@@ -90,14 +90,14 @@ def _examine(path: str) -> ContainerProgram:
         found: dict[str, Any] = json.loads(_ask(path, ("info", "--format", "{{json .}}")))
     except (SandboxError, ValueError) as error:
         raise SandboxUnavailableError(f"{error} (`{path} info` must work for the user of the run)") from error
-    user = f"--user={os.getuid()}:{os.getgid()}"
     if "host" in found:
+        version = f"Podman {found.get('version', {}).get('Version', '')}"
         rootless = found["host"].get("security", {}).get("rootless", False)
-        options = ("--userns=keep-id", user) if rootless else (user,)
-        return ContainerProgram(path, f"Podman {found.get('version', {}).get('Version', '')}", options)
-    # Without the rights of root, Docker's daemon shows its own user as root.
-    rootless = any("name=rootless" in option for option in found.get("SecurityOptions") or ())
-    return ContainerProgram(path, f"Docker {found.get('ServerVersion', '')}", ("--user=0:0",) if rootless else (user,))
+    else:
+        version = f"Docker {found.get('ServerVersion', '')}"
+        rootless = any("name=rootless" in option for option in found.get("SecurityOptions") or ())
+    # Without the rights of root, whoever runs containers is root in them.
+    return ContainerProgram(path, version, "0:0" if rootless else f"{os.getuid()}:{os.getgid()}")
 
 
 @functools.lru_cache(maxsize=64)

@@ -152,7 +152,7 @@ class Container:
             "--security-opt=no-new-privileges",
             # What is mounted keeps the labels of SELinux that it has outside.
             "--security-opt=label=disable",
-            *self.program.user_options,
+            f"--user={self.program.user}",
             *(f"--{limit}={value}" for limit, value in limits.items() if value is not None),
             *(f"--mount=type=bind,source={path},target={path}{more}" for path, more in mounts),
             f"--workdir={self.folder}",
@@ -210,7 +210,10 @@ class _Client(subprocess.Popen[bytes]):
         self, program: ContainerProgram, name: str, control: Path, stdout: IO[bytes], stderr: IO[bytes]
     ) -> None:
         words = [program.path, "start", "--attach", "--interactive", name]
-        super().__init__(words, stdin=subprocess.PIPE, stdout=stdout, stderr=stderr, start_new_session=True)
+        # Podman's monitor leaves a file where it was started when the kernel was short of memory.
+        super().__init__(
+            words, stdin=subprocess.PIPE, stdout=stdout, stderr=stderr, cwd=control, start_new_session=True
+        )
         self._control = control
         self._said = stderr
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from importlib import util
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -39,6 +40,22 @@ def test_it_says_where_bf16_is_slow(
     assert roll() == 0
     lines = [line for line in capsys.readouterr().out.splitlines() if line.startswith("bf16 ")]
     assert [line.removeprefix("bf16").strip().split(":")[0] for line in lines] == said
+
+
+def test_it_says_which_programs_run_containers(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    program = tmp_path / "docker"
+    program.write_text("#!/bin/sh\necho 'no daemon\nis here' >&2; exit 1\n")
+    program.chmod(0o755)
+    monkeypatch.setenv("PATH", str(tmp_path))
+    assert roll() == 0
+    lines = {line.split()[0]: line for line in capsys.readouterr().out.splitlines() if line.strip()}
+    assert "does not work" in lines["docker"] and "no daemon is here" in lines["docker"]
+    assert lines["podman"].split(maxsplit=1)[1] == "not on PATH"
+    program.write_text("""#!/bin/sh\necho '{"ServerVersion": "28.2"}'\n""")
+    assert roll("--json") == 0
+    assert json.loads(capsys.readouterr().out)["containers"]["docker"] == "works, Docker 28.2"
 
 
 def test_what_is_missing_is_named_with_what_it_is_for(

@@ -22,9 +22,11 @@ from roll.envs import Tag, make  # noqa: E402
 from roll.envs.errors import EnvConfigError  # noqa: E402
 from roll.sandbox import capabilities  # noqa: E402
 from roll.trajectories.model import Status, Trajectory  # noqa: E402
-from tests.containers import IMAGE, PYTHON, SEEN, containers, podman  # noqa: E402
+from tests.containers import IMAGE, PYTHON, SEEN, containers, docker, podman  # noqa: E402
+from tests.rings import exhaustive_but  # noqa: E402
 
 pytestmark = pytest.mark.processes
+CONTAINERS = {"podman": podman, "docker": docker}
 
 CURIOUS = (
     PROGRAM
@@ -58,17 +60,17 @@ json.dump({"reward": 0.5, **seen}, open(os.environ["ROLL_REWARD"], "w"))
 
 
 class Place:
-    """Where commands are shut in: the sandbox, or a container."""
+    """Where commands are shut in: the sandbox, or a container of ``podman`` or ``docker``."""
 
     def __init__(self, name: str) -> None:
         self.name = name
-        self.python = PYTHON if name == "container" else sys.executable
+        self.python = sys.executable if name == "sandbox" else PYTHON
 
     def options(self, *read: Path) -> dict[str, Any]:
         seen = [str(path) for path in read]
-        if self.name == "container":
-            return {"container": {"image": IMAGE, "program": "podman", "read": [*SEEN, *seen]}}
-        return {"sandbox": {"read": seen} if seen else True}
+        if self.name == "sandbox":
+            return {"sandbox": {"read": seen} if seen else True}
+        return {"container": {"image": IMAGE, "program": self.name, "read": [*SEEN, *seen]}}
 
     def play(self, *read: Path, timeout: float = 60.0, **options: Any) -> Trajectory:
         """Play one episode there."""
@@ -76,11 +78,11 @@ class Place:
         return played
 
 
-@pytest.fixture(scope="module", params=["sandbox", "container"])
+@pytest.fixture(scope="module", params=exhaustive_but(["sandbox", *CONTAINERS], "sandbox", "podman"))
 def place(request: pytest.FixtureRequest) -> Iterator[Place]:
     with ExitStack() as stack:
-        if request.param == "container":
-            stack.enter_context(podman())
+        if request.param in CONTAINERS:
+            stack.enter_context(CONTAINERS[request.param]())
         elif capabilities().network != "namespace":
             pytest.skip("this machine allows no namespaces")
         yield Place(request.param)
@@ -177,7 +179,7 @@ def test_one_that_hangs_is_killed_with_all_that_it_started(place: Place) -> None
 
 def left(place: Place, mark: str) -> list[str]:
     """Return processes of a name, and containers."""
-    found = containers() if place.name == "container" else []
+    found = containers() if place.name in CONTAINERS else []
     for path in Path("/proc").glob("[0-9]*/cmdline"):
         try:
             found += [str(path)] if path.read_bytes().startswith(mark.encode()) else []
