@@ -74,22 +74,24 @@ def shut_in(program: str | list[str], files: Path, timeout: float = 60.0, **cont
 
 
 def test_one_of_a_run_that_was_killed_goes_with_it(tmp_path: Path) -> None:
-    here = Path(__file__).parent
-    plays = f"""
-import sys
-sys.path[:0] = [{str(here)!r}, {str(here.parents[1])!r}]
-from test_agent_programs import play
-play(command=["sleep", "300"], container={{"image": {IMAGE!r}, "program": "podman"}}, timeout=200)
+    starts = f"""
+import tempfile
+from pathlib import Path
+from roll.sandbox import Container, find_container_program
+
+container = Container(program=find_container_program("podman"), image={IMAGE!r}, folder=Path({str(tmp_path)!r}))
+with tempfile.TemporaryFile() as said, container.running(["sleep", "301"], {{}}, said, said) as (process, _):
+    process.wait()
 """
-    run = subprocess.Popen([sys.executable, "-c", plays], cwd=tmp_path)
+    run = subprocess.Popen([sys.executable, "-c", starts])
     try:
-        wait_until(lambda: running("sleep 300") or run.poll() is not None, 120)
+        wait_until(lambda: running("sleep 301") or run.poll() is not None, 120)
         assert run.poll() is None and len(containers()) == 1
     finally:
         run.kill()
         run.wait()
     wait_until(lambda: not containers(), 30)
-    assert not running("sleep 300")
+    assert not running("sleep 301")
 
 
 def test_one_whose_client_dies_is_an_error(files: Path) -> None:
