@@ -83,7 +83,7 @@ container = Container(program=find_container_program("podman"), image={IMAGE!r},
 with tempfile.TemporaryFile() as said, container.running(["sleep", "301"], {{}}, said, said) as (process, _):
     process.wait()
 """
-    run = subprocess.Popen([sys.executable, "-c", starts])
+    run = subprocess.Popen([sys.executable, "-c", starts], env={**os.environ, "TMPDIR": str(tmp_path)})
     try:
         wait_until(lambda: running("sleep 301") or run.poll() is not None, 120)
         assert run.poll() is None and len(containers()) == 1
@@ -108,6 +108,21 @@ def test_one_whose_client_dies_is_an_error(files: Path) -> None:
     assert (played.status, played.score) == (Status.ERROR_ENV, None)
     assert "went away before its command ended" in (played.error or "")
     assert containers() == []
+
+
+def test_one_that_says_it_has_ended_and_kills_its_warden_is_killed_all_the_same(files: Path) -> None:
+    pretends = """
+import signal, time
+control = open("/proc/1/cmdline").read().split("\\0")[3]
+assert os.path.exists(control + "/began")
+open(control + "/ended", "w").write("0")
+for name in os.listdir("/proc"):
+    if name.isdigit() and int(name) not in (1, os.getpid()):
+        os.kill(int(name), signal.SIGKILL)
+time.sleep(300)
+"""
+    assert shut_in(pretends, files, timeout=8.0).status is Status.ERROR_TIMEOUT
+    wait_until(lambda: not containers(), 20)
 
 
 def test_a_check_that_cannot_be_run_is_an_error_and_no_zero(files: Path, tmp_path: Path, disturbed: Any) -> None:
