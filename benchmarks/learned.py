@@ -32,11 +32,14 @@ JOBS = {
     "sokoban": "Sokoban, 6×6",
     "larger_sokoban": "Sokoban, 8×8, two boxes",
     "frozen_lake_slippery": "a lake where moves slip",
+    "frozen_lake_two_stages": "the same lake, in two stages",
     "rlvr_math": "arithmetic and word problems",
     "rlvr_choices": "multiple choice",
     "rlvr_smollm2": "small sums and stories, a real model",
 }
 """Configurations that ship, and what they learn in words; each is measured on what it validates with."""
+VALIDATED_AS = {"frozen_lake_two_stages": "frozen_lake_slippery"}
+"""The configuration whose validation a job is measured on, where that is another one: stages have one each."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,8 +82,9 @@ def measure(name: str, seed: int, folder: Path, changes: Sequence[str] = (), is_
     minutes = (time.monotonic() - began) / 60
     if run.checkpoint is None:
         raise SystemExit(f"{run.folder} has no checkpoint: set save_steps.")
+    alone = name not in VALIDATED_AS
     before, after = (
-        roll.evaluate(policy, config=name, overrides=list(changes), seed=seed)
+        roll.evaluate(policy, config=VALIDATED_AS.get(name, name), overrides=list(changes) if alone else [], seed=seed)
         for policy in (run.config["pretrain"], run.checkpoint)
     )
     assert before.greedy is not None and after.greedy is not None
@@ -89,7 +93,7 @@ def measure(name: str, seed: int, folder: Path, changes: Sequence[str] = (), is_
     return Row(
         job=name,
         seed=seed,
-        steps=run.steps,
+        steps=sum(roll.open_run(stage).steps for stage in run.stages) if run.stages else run.steps,
         minutes=None if is_busy else round(minutes, 1),
         cores=len(os.sched_getaffinity(0)),
         sampled=[round(each.mean, 4) for each in sampled],

@@ -39,6 +39,7 @@ KINDS = {
     "dpo_sokoban": DPOConfig,
     "kto_math": DPOConfig,
     "three_stages": StagedConfig,
+    "frozen_lake_two_stages": StagedConfig,
     "reward_math": RewardModelConfig,
     "process_reward_math": RewardModelConfig,
     "math_tools": AgenticConfig,

@@ -80,6 +80,7 @@ KINDS: dict[str, type[RunConfig]] = {
     "dpo_sokoban": DPOConfig,
     "kto_math": DPOConfig,
     "three_stages": StagedConfig,
+    "frozen_lake_two_stages": StagedConfig,
     "reward_math": RewardModelConfig,
     "process_reward_math": RewardModelConfig,
     "distill_sokoban": DistillConfig,

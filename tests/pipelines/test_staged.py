@@ -294,6 +294,20 @@ def test_what_a_stage_played_is_preferred_by_the_next_and_then_rewarded(tmp_path
     assert stages["rl"].trajectories(1, "train").num_rows == 16
 
 
+@pytest.mark.exhaustive
+def test_what_was_practised_everywhere_near_the_first_policy_crosses_from_the_start(tmp_path: Path) -> None:
+    small = ["max_steps=1", "save_steps=1", "eval_steps=0", "rollout_batch_size=4"]
+    small += ["train_env_manager.env_groups=2", "train_env_manager.group_size=2"]
+    texts = [f"stages.{name}.{text}" for name in ("practise", "cross") for text in small]
+    run_stages(load("frozen_lake_two_stages", overrides=[*texts, f"output_dir={tmp_path}/run", "progress=none"]))
+    practise, cross = (StoredRun.open(path) for path in StoredRun.open(tmp_path / "run").stages)
+    assert cross.config["pretrain"] == str(tmp_path / "run/practise/checkpoints/step=000001/hf")
+    for run, random_start in ((practise, True), (cross, False)):
+        assert run.config["reference"]["model_args"]["model_name_or_path"] == "toy"
+        assert run.config["custom_envs"]["FrozenLakeSlippery"]["env_config"].get("random_start", False) is random_start
+        assert run.curve("train/loss/kl").last >= 0
+
+
 def test_a_policy_does_not_start_from_a_reward_model(data: Path, tmp_path: Path) -> None:
     compared = {
         "name": "judge",
