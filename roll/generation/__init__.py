@@ -1,6 +1,7 @@
 """What passes between those who want completions and the engines that sample them; needs neither torch nor Ray."""
 
 from roll.generation.activity import Activity, NoActivity
+from roll.generation.pictures import Picture
 from roll.generation.records import (
     Completion,
     Generate,
@@ -17,6 +18,7 @@ __all__ = [
     "Generate",
     "GenerationRequest",
     "NoActivity",
+    "Picture",
     "SamplingParams",
     "ScoringRequest",
     "TokenScores",

@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
+from roll.generation.pictures import Picture
+
 
 @dataclass(frozen=True, slots=True)
 class SamplingParams:
@@ -58,6 +60,7 @@ class GenerationRequest:
         session: Requests of one trajectory share it, so that an engine keeps their prefix; ``None`` for none.
         priority: Smaller runs earlier when slots are scarce.
         messages: The conversation, for engines that take it instead of tokens; ``None`` for all others.
+        pictures: What the placeholder tokens of the prompt stand for, in the order of their places.
     """
 
     request_id: str
@@ -67,6 +70,7 @@ class GenerationRequest:
     session: str | None = None
     priority: int = 0
     messages: Sequence[Mapping[str, str]] | None = None
+    pictures: Sequence[Picture] = ()
 
 
 @dataclass(slots=True)

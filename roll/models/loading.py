@@ -5,7 +5,14 @@ from __future__ import annotations
 from typing import Any
 
 import torch
-from transformers import AutoModelForCausalLM, AutoTokenizer, PreTrainedModel, PreTrainedTokenizerBase
+from transformers import (
+    AutoConfig,
+    AutoModelForCausalLM,
+    AutoModelForImageTextToText,
+    AutoTokenizer,
+    PreTrainedModel,
+    PreTrainedTokenizerBase,
+)
 
 from roll.models.finding import not_loadable, resolve_pretrain
 
@@ -28,7 +35,7 @@ def load_tokenizer(pretrain: str) -> PreTrainedTokenizerBase:
 def load_model(
     pretrain: str, *, dtype: str | None = "fp32", device: str = "cpu", attn_implementation: str | None = None
 ) -> PreTrainedModel:
-    """Load the causal language model of ``pretrain`` in evaluation mode.
+    """Load the causal language model of ``pretrain`` in evaluation mode, with its vision part where it has one.
 
     Args:
         pretrain: A built-in model (:data:`roll.models.finding.BUILT_IN`), a folder, or a Hugging Face name.
@@ -44,7 +51,13 @@ def load_model(
         options["attn_implementation"] = attn_implementation
     path = resolve_pretrain(pretrain)
     try:
-        model = AutoModelForCausalLM.from_pretrained(path, **options)
+        model = _auto_class(path).from_pretrained(path, **options)
     except (OSError, ValueError) as error:
         raise not_loadable(pretrain, error) from error
     return model.to(device=torch.device(device)).eval()  # type: ignore[call-arg]
+
+
+def _auto_class(path: str) -> Any:
+    """Return what loads a model whole: of one with a vision part, the class for language alone may leave that out."""
+    sees = "vision_config" in AutoConfig.from_pretrained(path).sub_configs
+    return AutoModelForImageTextToText if sees else AutoModelForCausalLM

@@ -10,6 +10,7 @@ from roll.models.errors import ModelNotFoundError
 from roll.models.finding import resolve_pretrain
 from roll.models.loading import load_model, load_tokenizer
 from roll.models.toy import WEIGHTS_DIRECTORY
+from tests.models.tiny_vision import make_tiny_vision
 
 LOADERS = [load_model, load_tokenizer]
 
@@ -73,3 +74,11 @@ def test_the_attention_kernel_is_the_one_asked_for(tmp_path: Path) -> None:
     tiny().save_pretrained(tmp_path)
     for name in ("eager", "sdpa"):
         assert load_model(str(tmp_path), attn_implementation=name).config._attn_implementation == name
+
+
+def test_a_model_that_sees_is_loaded_with_its_vision_part(tmp_path: Path) -> None:
+    folder = make_tiny_vision(tmp_path / "vision")
+    model = load_model(str(folder))
+    assert type(model).__name__ == "Qwen2VLForConditionalGeneration"
+    assert "<|image_pad|>" in load_tokenizer(str(folder)).get_vocab()
+    assert any(name.startswith("model.visual.") for name, _ in model.named_parameters())
