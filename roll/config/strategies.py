@@ -64,6 +64,7 @@ class StrategyDescription:
             model whole in one, so that such an engine can.
         scores_tokens: An engine: whether it says how likely given tokens are
             (:class:`roll.strategies.base.ScoresTokens`).
+        sees: Whether it takes pictures beside tokens.
         computes_as_trainer: An engine: whether it computes in the number format and with the attention of the trainer.
         parallel_sizes: An engine: the options with the parts of each matrix, and then of the stack of layers.
         answers_text: An engine: whether it takes messages and answers text, without token ids and log-probs. It can be
@@ -102,6 +103,7 @@ class StrategyDescription:
     shares_prefixes: bool = False
     shares_model: bool = False
     scores_tokens: bool = False
+    sees: bool = False
     computes_as_trainer: bool = False
     parallel_sizes: tuple[str, ...] = ()
     answers_text: bool = False

@@ -20,6 +20,7 @@ def check_request(
     vocabulary: int | None = None,
     stop_strings: StopStrings | None = None,
     refusals: Iterable[Refusal] = (),
+    sees: bool = False,
 ) -> None:
     """Refuse a request that an engine cannot answer.
 
@@ -30,6 +31,7 @@ def check_request(
         vocabulary: Token ids are below this; ``None`` leaves them to the engine.
         stop_strings: Looks for the texts that end a completion; ``None`` where ``refusals`` has them.
         refusals: What the request asks of the sampling that the engine cannot do.
+        sees: Whether the engine takes pictures.
 
     Raises:
         ValueError: If it has no meaning, asks for what the engine cannot do, or its id is running.
@@ -42,6 +44,11 @@ def check_request(
     if is_running:
         raise ValueError(f"request {request.request_id!r} is already running; request ids must be unique")
     check_prompt(request, max_length, vocabulary)
+    if request.pictures and not sees:
+        raise ValueError(
+            f"request {request.request_id!r} has pictures, and this engine takes text alone; "
+            "use strategy_name: hf_infer"
+        )
 
 
 def check_prompt(request: GenerationRequest, max_length: int, vocabulary: int | None = None) -> None:

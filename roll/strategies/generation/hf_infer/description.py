@@ -11,5 +11,6 @@ HF_INFER: Final = StrategyDescription(
     packs=True,
     shares_prefixes=True,
     shares_model=True,
+    sees=True,
     computes_as_trainer=True,
 )

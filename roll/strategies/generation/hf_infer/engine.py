@@ -9,6 +9,7 @@ import numpy as np
 import torch
 
 from roll.generation import Completion, GenerationRequest, fold_seed
+from roll.generation.pictures import marked
 from roll.strategies.generation.hf_infer.model_runner import ModelRunner
 from roll.strategies.generation.hf_infer.prefix_index import BLOCK, PrefixIndex
 from roll.strategies.generation.hf_infer.sampling import forbid, penalise, sample, uniforms
@@ -22,7 +23,8 @@ class Sequence:
 
     Attributes:
         request: What was asked.
-        tokens: Prompt and sampled tokens.
+        tokens: Prompt and sampled tokens; marks of pictures in place of those that stand for them, so that equal tokens
+            show the same.
         limit: Length at which sampling ends.
         seed: The request's seed in 64 bits.
         slot: Its slot once admitted.
@@ -59,9 +61,14 @@ class Sequence:
     @classmethod
     def of(cls, request: GenerationRequest, max_length: int) -> Sequence:
         """Start from a request; sampling ends at ``max_new_tokens`` or where the slot is full."""
-        prompt = list(request.prompt_ids)
+        prompt = marked(request.prompt_ids, request.pictures)
         limit = min(len(prompt) + request.sampling.max_new_tokens, max_length)
         return cls(request, prompt, limit, fold_seed(request.seed))
+
+    @property
+    def token_ids(self) -> list[int]:
+        """Prompt and sampled tokens as the vocabulary has them."""
+        return [*self.request.prompt_ids, *self.tokens[len(self.request.prompt_ids) :]]
 
     def completion(self, version: int) -> Completion:
         """Return the result so far; ``version`` is reported if nothing was sampled."""
@@ -160,6 +167,7 @@ class Engine:
                 np.array([sequence.computed for sequence, _ in rows], dtype=np.int64),
                 np.array([count for _, count in rows], dtype=np.int64),
                 [sequence.tokens[sequence.computed : sequence.computed + count] for sequence, count in rows],
+                [sequence.request.pictures for sequence, _ in rows],
             )
             forwarded = time.perf_counter()
             complete = [
@@ -233,7 +241,7 @@ class Engine:
         params = [sequence.request.sampling for sequence in sequences]
         penalties = {i: p.repetition_penalty for i, p in enumerate(params) if p.repetition_penalty != 1.0}
         if penalties:
-            logits = penalise(logits, penalties, [sequence.tokens for sequence in sequences])
+            logits = penalise(logits, penalties, [sequence.token_ids for sequence in sequences])
         early = {i: s.request.sampling.stop_token_ids for i, s in enumerate(sequences) if _is_early(s)}
         if early:
             logits = forbid(logits, early)

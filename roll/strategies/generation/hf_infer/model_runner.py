@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import copy
+import functools
 import inspect
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from itertools import chain
 from typing import Any, Literal
 
@@ -13,8 +14,10 @@ import torch
 from torch import nn
 from transformers import AttentionInterface
 
+from roll.generation.pictures import Picture
 from roll.strategies.fingerprints import Fingerprints, fingerprint
 from roll.strategies.generation.hf_infer.batch_plan import AttentionGroup, BatchPlan, IntArray, plan_batch
+from roll.strategies.generation.hf_infer.picture_inputs import PictureInputs, for_language
 from roll.strategies.generation.hf_infer.slot_cache import SlotCache
 
 Layout = Literal["flat", "padded"]
@@ -86,14 +89,31 @@ class ModelRunner:
         self.cache = SlotCache(self.layers, max_slots, max_length)
         self._bind(self.layout, self.cache)
 
-    def forward(self, slots: IntArray, starts: IntArray, lengths: IntArray, tokens: list[list[int]]) -> torch.Tensor:
+    @functools.cached_property
+    def pictures(self) -> PictureInputs:
+        """What the model takes in place of tokens where there are pictures; made when the first come.
+
+        Raises:
+            PicturesNotSupportedError: The model cannot be shown any.
+        """
+        return PictureInputs.of(self._original, self._view, self.layout)
+
+    def forward(
+        self,
+        slots: IntArray,
+        starts: IntArray,
+        lengths: IntArray,
+        tokens: list[list[int]],
+        pictures: Sequence[Sequence[Picture]] = (),
+    ) -> torch.Tensor:
         """Run new tokens and return the logits of the last token of each row, ``[rows, vocabulary]``.
 
         Args:
             slots: ``[rows]`` slot of each row, all different.
             starts: ``[rows]`` tokens of the row already in the cache.
             lengths: ``[rows]`` new tokens.
-            tokens: New token ids of each row.
+            tokens: New token ids of each row; what stands for a picture is below 0.
+            pictures: Of each row, with those that are in the cache; none for text alone.
         """
         self.cache.reserve(int(slots.max()) + 1, int((starts + lengths).max()))
         plan = plan_batch(
@@ -103,7 +123,11 @@ class ModelRunner:
         flat = np.fromiter(ordered, dtype=np.int64, count=int(lengths.sum()))
         ids = torch.from_numpy(flat).to(self.device)
         try:
-            return self._forward_flat(plan, ids) if self.layout == "flat" else self._forward_padded(plan, ids)
+            if self.layout == "padded":
+                return self._forward_padded(plan, ids)
+            if any(pictures):
+                return self._forward_flat(plan, self.pictures.inputs(plan, ids, starts, lengths, pictures))
+            return self._forward_flat(plan, {"input_ids": ids[None], "position_ids": plan.positions[None]})
         finally:
             self.cache.end()
 
@@ -112,12 +136,10 @@ class ModelRunner:
         self.cache.reserve(max(source, target) + 1, length)
         self.cache.copy_prefix(source, target, length)
 
-    def _forward_flat(self, plan: BatchPlan, ids: torch.Tensor) -> torch.Tensor:
+    def _forward_flat(self, plan: BatchPlan, inputs: dict[str, torch.Tensor]) -> torch.Tensor:
         self.cache.begin(plan)
         keep = {"logits_to_keep": plan.last_index} if self._accepts_keep else {}
-        logits = self._view(
-            input_ids=ids[None], position_ids=plan.positions[None], past_key_values=self.cache, use_cache=True, **keep
-        ).logits[0]
+        logits = self._view(**inputs, past_key_values=self.cache, use_cache=True, **keep).logits[0]
         return logits if self._accepts_keep else logits.index_select(0, plan.last_index)
 
     def _forward_padded(self, plan: BatchPlan, ids: torch.Tensor) -> torch.Tensor:
@@ -197,7 +219,7 @@ class ModelRunner:
             self._view.gradient_checkpointing_disable()
         if layout == "flat":
             AttentionInterface.register(_ATTENTION, slot_attention)
-            self._view.set_attn_implementation(_ATTENTION)
+            self._view.set_attn_implementation(for_language(self._view, _ATTENTION))
             for module in self._view.modules():
                 if hasattr(module, "layer_idx"):
                     module.slot_cache = cache

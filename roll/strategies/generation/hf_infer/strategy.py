@@ -110,7 +110,8 @@ class HfInferStrategy:
 
         Raises:
             ValueError: If the prompt is empty, has ids outside the vocabulary or leaves no room for a token, if the
-                sampling parameters are meaningless, or if a request with this id is running.
+                sampling parameters are meaningless, if a request with this id is running, or if it has pictures and
+                the model sees none.
             GenerationError: If the forward pass failed; every waiting request gets it.
             RuntimeError: If the engine is closed or its last weight update failed half-way.
         """
@@ -233,7 +234,10 @@ class HfInferStrategy:
             max_length=self.max_length,
             vocabulary=self._engine.runner.vocabulary,
             stop_strings=self._stop_strings,
+            sees=True,
         )
+        if request.pictures:
+            self._engine.runner.pictures.check(request)
 
     def _ensure_running(self) -> None:
         """Start the loop task unless it runs on this event loop or there is nothing to do."""

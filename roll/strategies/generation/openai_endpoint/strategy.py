@@ -68,6 +68,8 @@ class EndpointStrategy:
         """
         if request.messages is None:
             raise ValueError("an endpoint takes messages, and this request has token ids only")
+        if request.pictures:
+            raise ValueError("an endpoint is sent text alone, and this request has pictures; use hf_infer")
         try:
             answer = await self._client.post(self._body(request.messages, request.sampling, request.seed))
             completion = _completion(answer)

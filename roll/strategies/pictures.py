@@ -1,0 +1,199 @@
+"""What a language model makes of pictures: the embeddings and the positions of the tokens that stand for them."""
+
+from __future__ import annotations
+
+import io
+from collections.abc import Sequence
+from typing import Any, NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+import torch
+from PIL import Image
+from torch import Tensor, nn
+from transformers import AutoImageProcessor
+
+from roll.generation.pictures import Picture
+
+IntArray = npt.NDArray[np.int64]
+
+_TOLERANCE = 1e-3
+_TOLERANCE_HALF = 5e-2
+
+
+class PicturesNotSupportedError(ValueError):
+    """A model cannot be shown pictures; the message says why."""
+
+
+def rope_positions(pictures: Sequence[Picture], start: int, stop: int) -> IntArray:
+    """Return the positions of tokens ``start`` to ``stop`` in time, height and width, ``[3, stop - start]``.
+
+    The rotary positions of Qwen2-VL (Wang et al. 2024, section 2.1): the tokens of a picture have one time, and their
+    own row and column; what follows it goes on after the larger of its sides.
+
+    Args:
+        pictures: Of the sequence, in the order of their places.
+        start: The first token.
+        stop: The token after the last.
+    """
+    positions = np.tile(np.arange(start, stop), (3, 1))
+    shift = 0
+    for picture in pictures:
+        if picture.start >= stop:
+            break
+        inside = np.arange(max(picture.start, start), min(picture.stop, stop))
+        if len(inside):
+            row, column = np.divmod(inside - picture.start, picture.columns)
+            positions[:, inside - start] = picture.start + shift + np.stack((np.zeros_like(row), row, column))
+        shift += max(picture.rows, picture.columns) - picture.tokens
+        behind = max(picture.stop, start)
+        positions[:, behind - start :] = np.arange(behind, max(stop, behind)) + shift
+    return positions
+
+
+class ShownTokens(NamedTuple):
+    """What a decoder takes in place of the tokens of sequences with pictures.
+
+    Attributes:
+        embeddings: ``[batch, sequence, hidden]``.
+        positions: ``[4, batch, sequence]``: place in the sequence, then time, height and width.
+    """
+
+    embeddings: Tensor
+    positions: Tensor
+
+
+class PictureEncoder:
+    """The vision part of a model, and how its pictures are prepared.
+
+    Args:
+        model: A model of the kind of Qwen2-VL, loaded from a folder with its image processor.
+
+    Raises:
+        PicturesNotSupportedError: It has no vision part, or one of another kind.
+    """
+
+    def __init__(self, model: nn.Module) -> None:
+        self._model: Any = model
+        config: Any = model.config
+        name = type(model).__name__
+        placeholder = getattr(config, "image_token_id", None)
+        if placeholder is None or not hasattr(model, "get_image_features"):
+            raise PicturesNotSupportedError(f"{name} reads text alone: use a vision-language model like Qwen2-VL.")
+        if getattr(config.vision_config, "deepstack_visual_indexes", None) or not _has_three_axes(config):
+            raise PicturesNotSupportedError(
+                f"{name} places pictures among tokens unlike Qwen2-VL and Qwen2.5-VL: use one of these."
+            )
+        self.placeholder = int(placeholder)
+        self._merged = int(config.vision_config.spatial_merge_size)
+        folder = str(getattr(model, "name_or_path", ""))
+        try:
+            self._processor: Any = AutoImageProcessor.from_pretrained(folder)
+        except (OSError, ValueError, ImportError) as error:
+            raise PicturesNotSupportedError(
+                f"{name} from {folder!r} has no image processor (preprocessor_config.json): {error}"
+            ) from error
+
+    def features(self, pictures: Sequence[Picture]) -> tuple[Tensor, ...]:
+        """Return the embeddings of pictures, one or more, ``[tokens, hidden]`` each; gradients are kept.
+
+        Raises:
+            ValueError: A picture has another grid than its placeholders were written for.
+        """
+        images = [Image.open(io.BytesIO(picture.data)).convert("RGB") for picture in pictures]
+        prepared = self._processor(images=images, return_tensors="pt")
+        grid = prepared["image_grid_thw"]
+        for picture, (_, height, width) in zip(pictures, grid.tolist(), strict=True):
+            found = (height // self._merged, width // self._merged)
+            if found != (picture.rows, picture.columns):
+                raise ValueError(
+                    f"a picture was written into the prompt as {picture.rows} x {picture.columns} tokens, and the "
+                    f"image processor of {self._model.name_or_path} makes {found[0]} x {found[1]} of it; render prompts "
+                    "with the processor of the model that reads them"
+                )
+        device = next(self._model.parameters()).device
+        pixels = prepared["pixel_values"].to(device)
+        output = self._model.get_image_features(pixels, grid.to(device), return_dict=True)
+        return tuple(output.pooler_output)
+
+    def shown(self, input_ids: Tensor, pictures: Sequence[Sequence[Picture]], *, join_in: bool = False) -> ShownTokens:
+        """Return what the decoder takes in place of ``input_ids`` ``[batch, sequence]``.
+
+        Args:
+            input_ids: Padded on the right.
+            pictures: Of each row.
+            join_in: Run the vision part also where no row has a picture: ranks that share a model gather its weights
+                together, and one without pictures must go through its layers with the others.
+        """
+        rows, width = input_ids.shape
+        embeddings = self._model.get_input_embeddings()(input_ids)
+        flat = [picture for row in pictures for picture in row]
+        if flat:
+            places = torch.tensor(
+                [
+                    row * width + token
+                    for row, own in enumerate(pictures)
+                    for picture in own
+                    for token in range(picture.start, picture.stop)
+                ],
+                device=input_ids.device,
+            )
+            features = torch.cat(self.features(flat)).to(embeddings)
+            embeddings = embeddings.flatten(0, 1).index_copy(0, places, features).view_as(embeddings)
+        elif join_in:
+            embeddings = embeddings + 0.0 * self.features([self._blank()])[0].to(embeddings).sum()
+        positions = np.tile(np.arange(width), (4, rows, 1))
+        for row, own in enumerate(pictures):
+            positions[1:, row] = rope_positions(own, 0, width)
+        return ShownTokens(embeddings, torch.from_numpy(positions).to(input_ids.device))
+
+    def check(self) -> None:
+        """Compare what it makes of a prompt with a picture with the model's own forward pass.
+
+        Raises:
+            PicturesNotSupportedError: They differ.
+        """
+        model, blank = self._model, self._blank()
+        words = torch.arange(12, device=next(model.parameters()).device) % model.config.get_text_config().vocab_size
+        pictures = [blank.moved(5), blank.moved(7 + blank.tokens)]
+        shown = torch.full((blank.tokens,), self.placeholder, device=words.device)
+        ids = torch.cat((words[:5], shown, words[5:7], shown, words[7:])).unsqueeze(0)
+        images = [Image.open(io.BytesIO(picture.data)).convert("RGB") for picture in pictures]
+        prepared = self._processor(images=images, return_tensors="pt").to(ids.device)
+        with torch.no_grad():
+            tokens = self.shown(ids, [pictures])
+            own = model(input_ids=ids, mm_token_type_ids=(ids == self.placeholder).int(), use_cache=False, **prepared)
+            ours = model(inputs_embeds=tokens.embeddings, position_ids=tokens.positions, use_cache=False)
+        expected = own.logits.float()
+        worst = float((ours.logits.float() - expected).abs().max()) / max(float(expected.abs().max()), 1e-6)
+        if worst > (_TOLERANCE if ours.logits.dtype in (torch.float32, torch.float64) else _TOLERANCE_HALF):
+            raise PicturesNotSupportedError(
+                f"{type(model).__name__}: logits after a picture differ from the model's own by {worst:.2g} "
+                "(relative). Use Qwen2-VL or Qwen2.5-VL."
+            )
+
+    def _blank(self) -> Picture:
+        """Return a picture of gray that widens to the right, so that its sides are not taken for each other."""
+        buffer = io.BytesIO()
+        Image.linear_gradient("L").resize((96, 48)).save(buffer, format="PNG")
+        data = buffer.getvalue()
+        rows, columns = picture_grid(self._processor, data)
+        return Picture(0, rows, columns, data)
+
+
+def picture_grid(processor: Any, data: bytes) -> tuple[int, int]:
+    """Return rows and columns of the grid of tokens that an image processor makes of an encoded picture.
+
+    Raises:
+        ValueError: It is no picture, or one that is far too long and narrow.
+    """
+    try:
+        image = Image.open(io.BytesIO(data)).convert("RGB")
+    except OSError as error:
+        raise ValueError(f"{len(data)} bytes that are no picture: {error}") from error
+    _, height, width = processor(images=[image], return_tensors="np")["image_grid_thw"][0].tolist()
+    return height // processor.merge_size, width // processor.merge_size
+
+
+def _has_three_axes(config: Any) -> bool:
+    return "mrope_section" in (getattr(config.get_text_config(), "rope_parameters", None) or {})
