@@ -57,10 +57,41 @@ class ShownTokens(NamedTuple):
     Attributes:
         embeddings: ``[batch, sequence, hidden]``.
         positions: ``[4, batch, sequence]``: place in the sequence, then time, height and width.
+        marked_ids: ``[batch, sequence]``: tokens, and marks of pictures (:func:`marked_rows`).
     """
 
     embeddings: Tensor
     positions: Tensor
+    marked_ids: Tensor
+
+    def padded(self) -> dict[str, Tensor]:
+        """Return what a decoder is called with for the rows as they are."""
+        return {"inputs_embeds": self.embeddings, "position_ids": self.positions[1:]}
+
+    def packed(self, places: Tensor, inside: Tensor, tokens: int) -> dict[str, Tensor]:
+        """Return the same for rows of which every token has a place in one row; several may have the same.
+
+        Args:
+            places: ``[batch, sequence]``.
+            inside: ``[batch, sequence]``: which tokens are not padding.
+            tokens: How many places there are.
+        """
+        rows = inside.flatten().nonzero().squeeze(1)
+        # Of tokens in one place the first stands for all: the gradient reaches what is shown once.
+        sources = rows.new_full((tokens,), inside.numel()).scatter_reduce(0, places[inside], rows, "amin")
+        return {
+            "inputs_embeds": self.embeddings.flatten(0, 1).index_select(0, sources).unsqueeze(0),
+            "position_ids": self.positions.flatten(1).index_select(1, sources).unsqueeze(1),
+        }
+
+
+def marked_rows(input_ids: Tensor, pictures: Sequence[Sequence[Picture]]) -> Tensor:
+    """Return tokens ``[batch, sequence]`` with marks below 0 for those of pictures: equal where the same is shown."""
+    marked = input_ids.clone()
+    for row, own in enumerate(pictures):
+        for picture in own:
+            marked[row, picture.start : picture.stop] = picture.mark
+    return marked
 
 
 class PictureEncoder:
@@ -94,8 +125,12 @@ class PictureEncoder:
                 f"{name} from {folder!r} has no image processor (preprocessor_config.json): {error}"
             ) from error
 
-    def features(self, pictures: Sequence[Picture]) -> tuple[Tensor, ...]:
-        """Return the embeddings of pictures, one or more, ``[tokens, hidden]`` each; gradients are kept.
+    def features(self, pictures: Sequence[Picture], device: torch.device) -> tuple[Tensor, ...]:
+        """Return the embeddings of pictures, ``[tokens, hidden]`` each; gradients are kept.
+
+        Args:
+            pictures: One or more.
+            device: Where the model computes.
 
         Raises:
             ValueError: A picture has another grid than its placeholders were written for.
@@ -108,10 +143,9 @@ class PictureEncoder:
             if found != (picture.rows, picture.columns):
                 raise ValueError(
                     f"a picture was written into the prompt as {picture.rows} x {picture.columns} tokens, and the "
-                    f"image processor of {self._model.name_or_path} makes {found[0]} x {found[1]} of it; render prompts "
-                    "with the processor of the model that reads them"
+                    f"image processor of {self._model.name_or_path} makes {found[0]} x {found[1]} of it; render "
+                    "prompts with the processor of the model that reads them"
                 )
-        device = next(self._model.parameters()).device
         pixels = prepared["pixel_values"].to(device)
         output = self._model.get_image_features(pixels, grid.to(device), return_dict=True)
         return tuple(output.pooler_output)
@@ -138,14 +172,18 @@ class PictureEncoder:
                 ],
                 device=input_ids.device,
             )
-            features = torch.cat(self.features(flat)).to(embeddings)
+            different = {picture.mark: picture for picture in flat}
+            seen = dict(zip(different, self.features(list(different.values()), input_ids.device), strict=True))
+            features = torch.cat([seen[picture.mark] for picture in flat]).to(embeddings)
             embeddings = embeddings.flatten(0, 1).index_copy(0, places, features).view_as(embeddings)
         elif join_in:
-            embeddings = embeddings + 0.0 * self.features([self._blank()])[0].to(embeddings).sum()
+            embeddings = embeddings + 0.0 * self.features([self._blank()], input_ids.device)[0].to(embeddings).sum()
         positions = np.tile(np.arange(width), (4, rows, 1))
         for row, own in enumerate(pictures):
             positions[1:, row] = rope_positions(own, 0, width)
-        return ShownTokens(embeddings, torch.from_numpy(positions).to(input_ids.device))
+        return ShownTokens(
+            embeddings, torch.from_numpy(positions).to(input_ids.device), marked_rows(input_ids, pictures)
+        )
 
     def check(self) -> None:
         """Compare what it makes of a prompt with a picture with the model's own forward pass.

@@ -10,6 +10,7 @@ import torch
 from tensordict import TensorDict
 from torch import Tensor
 
+from roll.trajectories.picture_column import PICTURES, picture_column
 from roll.trajectories.samples import NO_TURN, Sample
 
 _NUMPY = {torch.int64: np.int64, torch.bool: np.bool_, torch.float32: np.float64}
@@ -27,7 +28,7 @@ def collate(samples: Sequence[Sample], pad_token_id: int) -> TensorDict:
         A ``TensorDict`` of batch size ``[batch]``. Every per-token tensor is ``[batch, sequence]`` and aligned to the
         token it describes: ``input_ids`` int64, ``response_mask`` bool, ``sampler_log_probs`` float32,
         ``token_rewards`` float32, ``turn_index`` int64 (``-1`` outside completions), ``state_hashes`` int64 (0
-        outside completions); ``lengths`` int64 ``[batch]``.
+        outside completions); ``lengths`` int64 ``[batch]``. With pictures also :data:`PICTURES`.
 
     Raises:
         ValueError: If there is no sample.
@@ -52,4 +53,6 @@ def collate(samples: Sequence[Sample], pad_token_id: int) -> TensorDict:
         "state_hashes": padded((sample.state_hash for sample in samples), torch.int64),
         "lengths": lengths,
     }
+    if any(sample.pictures for sample in samples):
+        batch[PICTURES] = picture_column([sample.pictures for sample in samples])
     return TensorDict(batch, batch_size=[len(samples)])

@@ -11,6 +11,8 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Final
 
+from roll.generation.pictures import Picture
+
 _SEAT: Final = re.compile(r"(seat\d+-)")
 
 
@@ -67,6 +69,7 @@ class Turn:
         messages: What was said before this turn where it is not the observation as the user's words: results of tools,
             words of the system.
         began: When it began, in Unix seconds; 0 where that is not known. No part of what two turns are compared by.
+        pictures: What the placeholder tokens among ``prompt_ids`` stand for, in the order of their places there.
         begins_anew: Whether ``messages`` are the whole conversation before this turn: it goes on from none of the turns
             before it (an agent that compacts its history, or that works at several things at a time).
     """
@@ -87,6 +90,7 @@ class Turn:
     messages: list[dict[str, str]] = field(default_factory=list)
     began: float = field(default=0.0, compare=False)
     begins_anew: bool = False
+    pictures: list[Picture] = field(default_factory=list)
 
 
 @dataclass(slots=True)

@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from itertools import pairwise
 from typing import Literal
 
+from roll.generation.pictures import Picture
 from roll.trajectories.model import Trajectory, Turn
 
 NO_TURN = -1
@@ -18,7 +19,7 @@ _MODES = ("trajectory", "step")
 
 @dataclass(slots=True)
 class Sample:
-    """One sequence to train on. All lists have one entry per token, aligned to the token they describe.
+    """One sequence to train on. Lists have one entry per token, aligned to the token they describe.
 
     Attributes:
         trajectory: Which trajectory it comes from (``group/episode``).
@@ -33,6 +34,7 @@ class Sample:
         rewards: The turn's reward on the last token of its completion, else 0.
         turn_index: The turn of trained tokens, else :data:`NO_TURN`.
         state_hash: Hash of the observation that a trained token answers, else 0; equal states of a group compare.
+        pictures: What placeholder tokens stand for, in the order of their places; no entries per token.
     """
 
     trajectory: str
@@ -47,6 +49,7 @@ class Sample:
     rewards: list[float] = field(default_factory=list)
     turn_index: list[int] = field(default_factory=list)
     state_hash: list[int] = field(default_factory=list)
+    pictures: list[Picture] = field(default_factory=list)
 
     def __len__(self) -> int:
         return len(self.token_ids)
@@ -120,6 +123,7 @@ def _join(trajectory: Trajectory, first: int, run: list[Turn], trained_from: int
     )
     for offset, turn in enumerate(run):
         _check(sample, first + offset, turn)
+        sample.pictures += [picture.moved(len(sample)) for picture in turn.pictures]
         _append(sample, turn.prompt_ids)
         if offset < trained_from:
             _append(sample, turn.completion_ids)

@@ -64,7 +64,7 @@ def test_marks_are_equal_where_the_same_is_shown() -> None:
 
 def test_a_picture_of_another_grid_is_refused(model) -> None:
     with pytest.raises(ValueError, match="written into the prompt as 3 x 3 tokens, and the image processor"):
-        PictureEncoder(model).features([Picture(0, 3, 3, png(2, 3))])
+        PictureEncoder(model).features([Picture(0, 3, 3, png(2, 3))], torch.device("cpu"))
 
 
 def test_a_model_that_places_pictures_otherwise_is_refused(model, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -10,6 +10,7 @@ import torch
 from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint
 
+from roll.strategies.pictures import ShownTokens
 from roll.strategies.training.comparing import Reference, log_softmax
 from roll.strategies.training.packing import flat_hidden
 from roll.strategies.training.ulysses import SequenceRanks
@@ -39,6 +40,7 @@ def forward_log_probs(
     reference: Reference | None = None,
     ranks: SequenceRanks | None = None,
     shared: bool = False,
+    shown: ShownTokens | None = None,
 ) -> TokenOutputs:
     """Run ``model`` over right-padded sequences and return log p(token t | tokens < t) where the mask is 1.
 
@@ -59,13 +61,15 @@ def forward_log_probs(
         reference: Also return the divergence from it.
         ranks: Those that each compute a part of the same sequences; every one of them gets all results.
         shared: Compute equal beginnings of packed rows once.
+        shown: What the decoder takes in place of ``input_ids`` where there are pictures.
 
     Returns:
         Tensors aligned with ``input_ids``; position 0 is always 0.
     """
     mask = response_mask.bool().clone()
     mask[:, 0] = False
-    hidden = flat_hidden(model.get_decoder(), input_ids, lengths, ranks, shared=shared, read=mask)  # type: ignore[operator]
+    decoder: nn.Module = model.get_decoder()  # type: ignore[operator]
+    hidden = flat_hidden(decoder, input_ids, lengths, ranks, shared=shared, read=mask, shown=shown)
     mask = hidden.own(mask)
     before = hidden.before(mask)
     head = project if project is not None else model.get_output_embeddings()  # type: ignore[operator]

@@ -11,6 +11,7 @@ from torch import Tensor, nn
 from transformers import AttentionInterface, AttentionMaskInterface, PreTrainedModel
 from transformers.masking_utils import sdpa_mask
 
+from roll.strategies.pictures import ShownTokens
 from roll.strategies.training.needed import PLAN, NeededPlan, compute_only_what_is_needed
 from roll.strategies.training.packed_attention import ATTENTION, REPLACED, PackingPlan, packed_attention
 from roll.strategies.training.prefix_tree import PrefixTree
@@ -74,6 +75,7 @@ def flat_hidden(
     *,
     shared: bool = False,
     read: Tensor | None = None,
+    shown: ShownTokens | None = None,
 ) -> FlatHidden:
     """Run the decoder over right-padded sequences.
 
@@ -90,17 +92,21 @@ def flat_hidden(
         shared: Compute equal beginnings of packed rows once.
         read: ``[batch, sequence]`` bool, tokens before which a state will be read; packed, other states may be wrong.
             ``None`` for all.
+        shown: What the decoder takes in place of ``input_ids`` where there are pictures; without ``ranks``.
     """
     rows, width = input_ids.shape
     columns = torch.arange(width, device=input_ids.device).expand(rows, width)
     if lengths is None and ranks is None:
-        states = decoder(input_ids=input_ids, use_cache=False).last_hidden_state
+        inputs = {"input_ids": input_ids} if shown is None else shown.padded()
+        states = decoder(**inputs, use_cache=False).last_hidden_state
         return FlatHidden(states.flatten(0, 1), _padded_places(columns))
     if lengths is not None and ranks is None:
-        layout = _packed(decoder, input_ids, lengths, shared=shared, read=read)
-        states = decoder(
-            input_ids=layout.ids, position_ids=layout.positions, use_cache=False, **layout.options
-        ).last_hidden_state
+        ids = input_ids if shown is None else shown.marked_ids
+        layout = _packed(decoder, ids, lengths, shared=shared, read=read)
+        inputs = {"input_ids": layout.ids, "position_ids": layout.positions}
+        if shown is not None:
+            inputs = shown.packed(layout.places, columns < lengths.unsqueeze(1), layout.ids.shape[1])
+        states = decoder(**inputs, use_cache=False, **layout.options).last_hidden_state
         return FlatHidden(states.flatten(0, 1), layout.places)
     assert ranks is not None
     if lengths is None:

@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from functools import cached_property
 from typing import NamedTuple
 
 from torch import Tensor, nn
 from transformers import PreTrainedModel
 
+from roll.generation.pictures import Picture
 from roll.strategies.base import Prediction
+from roll.strategies.pictures import PictureEncoder, ShownTokens
 from roll.strategies.training.comparing import Comparison
 from roll.strategies.training.log_probs import TokenOutputs, forward_log_probs
 from roll.strategies.training.packing import flat_hidden
@@ -59,6 +63,7 @@ class Predictor(nn.Module):
         self.shared = shared
         self.chunk_size = chunk_size
         self.sequence_ranks: SequenceRanks | None = None
+        self.shares_weights = False
         # No module, for it is not part of what is trained, moved or sharded here.
         self.comparison = Comparison(temperature)
 
@@ -70,15 +75,19 @@ class Predictor(nn.Module):
         with_entropy: bool,
         probe: Layout | None = None,
         compared: dict[str, Tensor] | None = None,
+        pictures: Sequence[Sequence[Picture]] | None = None,
     ) -> TokenOutputs:
         """Return predictions and, of a policy, entropies and divergences if asked, ``[batch, sequence]`` each.
 
-        With ``probe``, return hidden states ``[n, hidden]`` instead, of rows in that layout.
+        With ``probe``, return hidden states ``[n, hidden]`` instead, of rows in that layout. ``pictures`` are those of
+        each row, where a batch has any.
         """
+        shown = None if pictures is None else self._shown(input_ids, pictures)
         if probe is not None:
             packing, ranks = lengths if probe.packed else None, self.sequence_ranks if probe.spread else None
+            decoder = self.model.base_model if shown is None else self.model.get_decoder()
             hidden = flat_hidden(
-                self.model.base_model, input_ids, packing, ranks, shared=probe.shared, read=response_mask
+                decoder, input_ids, packing, ranks, shared=probe.shared, read=response_mask, shown=shown
             )
             return TokenOutputs(hidden.all_before(response_mask), None)
         packing, ranks = lengths if self.packed else None, self.sequence_ranks
@@ -98,4 +107,19 @@ class Predictor(nn.Module):
             reference=self.comparison.reference(compared),
             ranks=ranks,
             shared=self.shared,
+            shown=shown,
         )
+
+    @cached_property
+    def _encoder(self) -> PictureEncoder:
+        return PictureEncoder(self.model)
+
+    def _shown(self, input_ids: Tensor, pictures: Sequence[Sequence[Picture]]) -> ShownTokens:
+        """Return what the decoder takes in place of tokens.
+
+        Raises:
+            ValueError: The model sees no pictures, or its rows are spread over ranks.
+        """
+        if self.sequence_ranks is not None:
+            raise ValueError("Rows with pictures are computed whole, by one rank: set ulysses_size to 1.")
+        return self._encoder.shown(input_ids, pictures, join_in=self.shares_weights)

@@ -83,16 +83,16 @@ class PictureInputs:
                         parts.append((picture, first - picture.start, stop - picture.start))
             offset += length
         if parts:
-            embeddings[ids < 0] = self._features(parts).to(embeddings)
+            embeddings[ids < 0] = self._features(parts, ids.device).to(embeddings)
         return {
             "inputs_embeds": embeddings[None],
             "position_ids": torch.from_numpy(positions).to(ids.device)[:, None],
         }
 
-    def _features(self, parts: list[tuple[Picture, int, int]]) -> torch.Tensor:
+    def _features(self, parts: list[tuple[Picture, int, int]], device: torch.device) -> torch.Tensor:
         """Return the embeddings of stretches of pictures, ``[tokens, hidden]``; each picture is looked at once."""
         different = {picture.mark: picture for picture, _, _ in parts}
-        seen = dict(zip(different, self._encoder.features(list(different.values())), strict=True))
+        seen = dict(zip(different, self._encoder.features(list(different.values()), device), strict=True))
         return torch.cat([seen[picture.mark][first:stop] for picture, first, stop in parts])
 
 

@@ -21,6 +21,7 @@ FSDP_TRAIN: Final = StrategyDescription(
     distils=True,
     packs=True,
     shares_prefixes=True,
+    sees=True,
     shares_model=True,
     memory=_MEMORY,
     smaller="roll.planning.trainers.fsdp:smaller",
@@ -34,6 +35,7 @@ FSDP_INFER: Final = StrategyDescription(
     spans_processes=True,
     packs=True,
     shares_prefixes=True,
+    sees=True,
     memory=_MEMORY,
     autocasts=True,
 )

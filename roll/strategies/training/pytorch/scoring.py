@@ -14,6 +14,7 @@ from transformers import PreTrainedModel
 from roll.algorithms.distillation import REVERSE_KL, Divergence
 from roll.strategies.base import Prediction
 from roll.strategies.parking import Parking
+from roll.strategies.pictures import marked_rows
 from roll.strategies.training.balance import spread
 from roll.strategies.training.comparing import compared_columns
 from roll.strategies.training.log_probs import TokenOutputs
@@ -25,6 +26,7 @@ from roll.strategies.training.pytorch.options import FsdpOptions
 from roll.strategies.training.ranks import Ranks
 from roll.strategies.training.ulysses import SequenceRanks, prepare_ulysses
 from roll.strategies.training.values import value_head
+from roll.trajectories.picture_column import PICTURES, picture_column, pictures_of
 
 
 class Pass(NamedTuple):
@@ -118,6 +120,7 @@ class Scorer:
                 mixed_precision=mixed_precision,
                 full_precision=(value_head(model),) if predicts == "values" else (),
             )
+            self.predictor.shares_weights = True
         self.device = self.shards.device if self.shards is not None else next(model.parameters()).device
         if use_sequence_packing or ulysses > 1:
             self._check_layout()
@@ -183,7 +186,9 @@ class Scorer:
             mask = micro["response_mask"].bool().clone()
             mask[:, 0] = False
             with self._precision():
-                states = self.predictor(micro["input_ids"], mask, micro["lengths"], False, self._layout)[0]
+                states = self.predictor(
+                    micro["input_ids"], mask, micro["lengths"], False, self._layout, pictures=pictures_of(micro)
+                )[0]
             places, columns = mask.nonzero(as_tuple=True)
             result[rows[places.cpu()], columns.cpu()] = states.to(result)
         return result
@@ -205,6 +210,7 @@ class Scorer:
                 micro["lengths"],
                 with_entropy,
                 compared=compared_columns(micro),
+                pictures=pictures_of(micro),
             )
         if outputs.divergence is not None:
             micro["divergence"] = outputs.divergence
@@ -226,7 +232,9 @@ class Scorer:
         most = self.max_scored_samples if scoring else self.max_samples
         units = Units.of(batch, lengths, packed=packed)
         if self.predictor.shared:
-            order = PrefixOrder.of(batch["input_ids"], batch["lengths"])
+            pictures = pictures_of(batch)
+            ids = batch["input_ids"] if pictures is None else marked_rows(batch["input_ids"], pictures)
+            order = PrefixOrder.of(ids, batch["lengths"])
             groups = pack_by_prefixes(order, units.rows, units.lengths, self.max_tokens, most)
         else:
             groups = (pack_by_tokens if packed else split_by_tokens)(units.lengths, self.max_tokens, most)
@@ -244,7 +252,7 @@ class Scorer:
             taken, micro = next(iterate_micro_batches(batch[rows], self.device, max_tokens=None))
             yield Pass(rows[taken], micro, number == count)
         for number in range(len(groups) + 1, count + 1):
-            yield Pass(torch.empty(0, dtype=torch.int64), no_response(self.device), number == count)
+            yield Pass(torch.empty(0, dtype=torch.int64), no_response(self.device, batch), number == count)
 
     def _check_shares(self, shares: list[tuple[int, int, int]]) -> None:
         """Raise where ranks that compute parts of the same rows were given different ones."""
@@ -308,8 +316,15 @@ def compile_layers(model: PreTrainedModel) -> None:
         layer.compile(dynamic=True)
 
 
-def no_response(device: torch.device) -> TensorDict:
-    """Return a batch of one row without a response, for a rank that has nothing to do while others compute."""
+def no_response(device: torch.device, batch: TensorDict | None = None) -> TensorDict:
+    """Return a batch of one row without a response, for a rank that has nothing to do while others compute.
+
+    Args:
+        device: Where it goes.
+        batch: What others compute; where that may have pictures, the row says that it has none.
+    """
     ids = torch.zeros(1, 2, dtype=torch.int64)
     columns = {"input_ids": ids, "response_mask": ids.bool(), "lengths": torch.tensor([2])}
+    if batch is not None and batch.get(PICTURES, None) is not None:
+        columns[PICTURES] = picture_column([()])
     return TensorDict(columns, batch_size=[1]).to(device)
