@@ -29,6 +29,12 @@ class CustomEnvConfig(ConfigModel):
         None,
         description="User prompt of a turn: `{turn_idx}`, `{observation}`, `{actions_left}`, `{max_response_length}`.",
     )
+    show: Literal["text", "picture", "both"] = Field(
+        "text",
+        description="What the policy sees of a state in place of `{observation}`: its text, the picture that the "
+        "environment draws (`render_mode: rgb_array`), or the picture above the text. Pictures take a "
+        "vision-language model.",
+    )
     use_thread_lock: bool = Field(False, description="The environment is not thread-safe: one call at a time.")
     max_env_step_concurrent: NonNegative = Field(
         0, description="Most calls at a time in a worker; 0: as many as there are episodes, 4096 threads at most."

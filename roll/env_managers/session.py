@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import base64
 import contextlib
 import io
 import math
@@ -17,6 +16,7 @@ from numbers import Real
 from typing import Any
 
 from roll.common.unavailable import is_unavailable
+from roll.generation.pictures import frame_picture, picture_frame
 from roll.tools import Toolbox
 
 AGGREGATIONS = ("last", "mean", "sum", "max")
@@ -349,6 +349,22 @@ def _aggregations(values: object) -> dict[str, str]:
     return {str(name): str(how) for name, how in values.items()}
 
 
+def picture_of(frame: str | None) -> bytes:
+    """Return the encoded picture of a frame.
+
+    Raises:
+        EnvFailure: It is none.
+    """
+    picture = frame_picture(frame)
+    if picture is None:
+        drawn = "nothing" if frame is None else "text"
+        raise EnvFailure(
+            f"the policy is to see a picture, and render() gave {drawn}: set env_config.render_mode to rgb_array, and "
+            "return an array uint8 [height, width, 3]"
+        )
+    return picture
+
+
 def _frame_text(frame: Any) -> str | None:
     """Return board text as it is, and an image ``uint8 [height, width, 3]`` as a PNG data URI."""
     if frame is None or isinstance(frame, str):
@@ -359,4 +375,4 @@ def _frame_text(frame: Any) -> str | None:
 
     buffer = io.BytesIO()
     Image.fromarray(frame).save(buffer, format="PNG")
-    return "data:image/png;base64," + base64.b64encode(buffer.getvalue()).decode("ascii")
+    return picture_frame(buffer.getvalue())

@@ -5,8 +5,13 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from typing import Literal
 
 from roll.common.spelling import nearest
+from roll.rendering import PICTURE, without_pictures
+
+Show = Literal["text", "picture", "both"]
+"""What the policy sees of a state."""
 
 SYSTEM_PLACEHOLDERS = frozenset({"instruction", "max_response_length", "max_steps"})
 TURN_PLACEHOLDERS = frozenset(
@@ -28,6 +33,7 @@ class Templates:
             ``{max_steps}`` are filled in. Empty for no system message.
         agent_template: The message of every turn; also ``{turn_idx}`` (from 1), ``{observation}`` and
             ``{actions_left}`` (this turn included).
+        show: What stands for ``{observation}``: its text, the environment's picture, or the picture above the text.
 
     Raises:
         ValueError: If a template has an unknown placeholder, or ``agent_template`` never shows the observation.
@@ -35,6 +41,7 @@ class Templates:
 
     agent_system_template: str = "{instruction}"
     agent_template: str = "{observation}"
+    show: Show = "text"
     _system: tuple[str, ...] = field(init=False, repr=False, compare=False)
     _turn: tuple[str, ...] = field(init=False, repr=False, compare=False)
 
@@ -52,7 +59,12 @@ class Templates:
 
     def turn(self, values: Mapping[str, object]) -> str:
         """Return the message of a turn for ``values`` (keys: ``TURN_PLACEHOLDERS``)."""
+        if self.show != "text":
+            values = {**values, "observation": self._with_picture(str(values["observation"]))}
         return _fill(self._turn, values)
+
+    def _with_picture(self, observation: str) -> str:
+        return PICTURE if self.show == "picture" else f"{PICTURE}\n{without_pictures(observation)}"
 
 
 def _parts(key: str, template: str, known: frozenset[str]) -> tuple[str, ...]:

@@ -14,13 +14,14 @@ from roll.common.threads import CallThreads, CallTimeoutError
 from roll.common.unavailable import UnavailableError
 from roll.env_managers.event_loop import EnvEventLoop, to_its_end_within
 from roll.env_managers.metrics import aggregate_metrics
+from roll.env_managers.prompt import Prompt
 from roll.env_managers.records import (
     EnvManagerLimits,
     EpisodeSpec,
     Timeouts,
     TokenInvariantError,
 )
-from roll.env_managers.session import EnvFailure, EnvSession, EnvStep
+from roll.env_managers.session import EnvFailure, EnvSession, EnvStep, picture_of
 from roll.env_managers.templates import Templates
 from roll.generation import (
     Activity,
@@ -28,10 +29,11 @@ from roll.generation import (
     Generate,
     GenerationRequest,
     NoActivity,
+    Picture,
     SamplingParams,
     generation_seed,
 )
-from roll.rendering import ConversationError, Renderer, as_users, spoken
+from roll.rendering import ConversationError, PictureRenderer, Renderer, as_users, spoken, without_pictures
 from roll.tools import Toolbox
 from roll.trajectories.model import Status, Trajectory, Turn
 
@@ -133,8 +135,8 @@ class _Episode:
         self._tool_turns = 0
         self._observation = ""
         self._frame: str | None = None
-        self._added: list[int] = []
-        self._prompt: list[int] = []
+        self._prompt = Prompt()
+        self._shown: list[bytes] = []
         self._forked = False
         self._has_forked = False
         self._metrics_agg: dict[str, str] = {}
@@ -169,14 +171,15 @@ class _Episode:
         if begun is None:
             begun = [{"role": "system", "content": self._manager.templates.system(self._values(0))}]
             begun.append(self._user_message(0))
+        else:
+            begun = [self._words(message) for message in begun]
         said = begun[0]["content"] if begun[0]["role"] == "system" else ""
         system = "\n\n".join(filter(None, (said, told)))
         if system:
             self._messages.append({"role": "system", "content": system})
         self._messages += begun[begun[0]["role"] == "system" :]
         self._trajectory.messages = [dict(message) for message in self._messages]
-        self._added = self._renderer.render_ids(self._messages)
-        self._prompt = list(self._added)
+        self._prompt.begin(*self._with_pictures(self._renderer.render_ids(self._messages), self._shown))
 
     async def turn(self) -> None:
         index = len(self._trajectory.turns)
@@ -221,15 +224,15 @@ class _Episode:
 
     def _fits(self) -> bool:
         limits = self._manager.limits
-        return len(self._prompt) + limits.max_response_length <= limits.sequence_length
+        return len(self._prompt.ids) + limits.max_response_length <= limits.sequence_length
 
     async def _stop_for_length(self, index: int) -> None:
         limits = self._manager.limits
         self._trajectory.status = Status.TRUNCATED_LENGTH
         if index == 0:
             self._trajectory.error = self._place(
-                f"the first prompt has {len(self._prompt)} tokens, and with a response of {limits.max_response_length} "
-                f"exceeds sequence_length={limits.sequence_length}: raise sequence_length or shorten the templates"
+                f"the first prompt has {len(self._prompt.ids)} tokens, and with a response of "
+                f"{limits.max_response_length} exceeds sequence_length={limits.sequence_length}: raise sequence_length or shorten the templates"
             )
         await self._call("close", self._session.close, self._manager.timeouts.step)
 
@@ -237,12 +240,13 @@ class _Episode:
         manager, spec = self._manager, self._spec
         request = GenerationRequest(
             request_id=f"{spec.trajectory_id}/{index}",
-            prompt_ids=self._prompt,
+            prompt_ids=self._prompt.ids,
             sampling=manager.sampling,
             seed=generation_seed(spec.run_seed, spec.group_id, spec.episode, index),
             session=spec.trajectory_id,
             priority=spec.priority,
             messages=[dict(message) for message in self._messages] if self._renderer.text_only else None,
+            pictures=self._prompt.pictures,
         )
         limit = asyncio.timeout(manager.timeouts.generate)
         manager.activity.leave_env()
@@ -274,7 +278,7 @@ class _Episode:
 
     def _record(self, completion: Completion, step: EnvStep) -> Turn:
         turn = Turn(
-            prompt_ids=self._added,
+            prompt_ids=self._prompt.added,
             completion_ids=list(completion.token_ids),
             logprobs=list(completion.logprobs),
             policy_version=completion.policy_version,
@@ -287,6 +291,7 @@ class _Episode:
             frame=self._frame,
             starts_sample=self._forked,
             messages=self._said,
+            pictures=self._prompt.added_pictures,
         )
         self._trajectory.turns.append(turn)
         self._tool_turns += _is_of_tools(step)
@@ -296,6 +301,7 @@ class _Episode:
 
     def _extend(self, completion: Completion, step: EnvStep) -> None:
         """Make the next turn's prompt: the previous tokens and a bridge, or the whole conversation rendered anew."""
+        before = len(self._shown)
         said = self._new_messages(step)
         self._said = [] if step.messages is None else said
         history = self._messages if self._has_forked else None
@@ -304,12 +310,17 @@ class _Episode:
         self._forked = bridge is None
         if bridge is None:
             self._has_forked = True
-            self._added = self._renderer.render_ids(self._messages)
-            self._prompt = list(self._added)
+            self._prompt.begin(*self._with_pictures(self._renderer.render_ids(self._messages), self._shown))
             return
-        self._added = bridge
-        self._prompt = [*self._prompt, *completion.token_ids, *bridge]
+        self._prompt.extend(completion.token_ids, *self._with_pictures(bridge, self._shown[before:]))
         self._check_prompt()
+
+    def _with_pictures(self, ids: list[int], shown: list[bytes]) -> tuple[list[int], list[Picture]]:
+        """Return tokens with placeholders for what is shown among them."""
+        if not shown:
+            return ids, []
+        assert isinstance(self._renderer, PictureRenderer)  # of a run that shows pictures
+        return self._renderer.expanded(ids, shown)
 
     def _check_prompt(self) -> None:
         """Check that the next prompt starts with the tokens that training will see, which are those recorded."""
@@ -319,8 +330,8 @@ class _Episode:
         for turn in turns[start:]:
             recorded += turn.prompt_ids
             recorded += turn.completion_ids
-        if self._prompt[: len(recorded)] != recorded:
-            pairs = zip(self._prompt, recorded, strict=False)
+        if self._prompt.ids[: len(recorded)] != recorded:
+            pairs = zip(self._prompt.ids, recorded, strict=False)
             differs = next((position for position, (ours, theirs) in enumerate(pairs) if ours != theirs), 0)
             raise TokenInvariantError(
                 self._place(
@@ -355,12 +366,24 @@ class _Episode:
             problem = self._renderer.role_problem(role)
             if problem is not None:
                 raise EnvFailure(f"info['messages'] has a message of the role {role}, and {problem}")
+        said = [self._words(message) for message in step.messages]
         if "tool" not in roles or self._renderer.role_problem("tool") is None:
-            return step.messages
-        return as_users(step.messages)
+            return said
+        return as_users(said)
 
     def _user_message(self, index: int) -> dict[str, str]:
-        return {"role": "user", "content": self._manager.templates.turn(self._values(index))}
+        templates = self._manager.templates
+        message = {"role": "user", "content": templates.turn(self._values(index))}
+        if templates.show == "text":
+            return self._words(message)
+        self._shown.append(picture_of(self._frame))
+        return message
+
+    def _words(self, message: dict[str, str]) -> dict[str, str]:
+        """Return a message in which nothing is taken for a picture."""
+        if not isinstance(self._renderer, PictureRenderer):
+            return message
+        return {**message, "content": without_pictures(message["content"])}
 
     def _values(self, index: int) -> dict[str, object]:
         limits = self._manager.limits

@@ -34,6 +34,9 @@ if TYPE_CHECKING:  # all of the configuration, which an environment without tool
 
 ENTRY_POINT_GROUP = "roll.envs"
 
+SHOWS = ("text", "picture", "both")
+"""What a policy may see of a state."""
+
 DEFAULT_SYSTEM_TEMPLATE = "You are a careful player who aims for the highest score.\n\n{instruction}"
 DEFAULT_AGENT_TEMPLATE = "Turn {turn_idx}:\n{observation}\nActions left: {actions_left}."
 
@@ -55,6 +58,7 @@ class Tag:
         agent_template: User message of a turn, with ``{turn_idx}``, ``{observation}``, ``{actions_left}``,
             ``{max_response_length}`` and ``{instruction}``.
         env_manager_cls: Import path of the env manager; ``None`` for the default one.
+        show: What the policy sees of a state: its ``text``, the ``picture`` that the environment draws, or ``both``.
         use_thread_lock: Whether calls of this environment must not overlap: all its environments share one thread.
         tools: Tools that the policy may call beside its actions: names, or mappings of a name to options.
         tool_use: Keys of :class:`roll.config.tool_use.ToolUse`: how calls are read, limited and charged.
@@ -69,6 +73,7 @@ class Tag:
     agent_system_template: str = DEFAULT_SYSTEM_TEMPLATE
     agent_template: str = DEFAULT_AGENT_TEMPLATE
     env_manager_cls: str | None = None
+    show: str = "text"
     use_thread_lock: bool = False
     tools: Sequence[str | Mapping[str, Mapping[str, Any] | None]] = ()
     tool_use: Mapping[str, Any] = field(default_factory=dict)
@@ -223,6 +228,8 @@ def make(tag: str | Tag, seed: int | None = None, **overrides: Any) -> TextEnv:
                 )
         if spec.max_steps is not None and "max_steps" in options:
             config.setdefault("max_steps", spec.max_steps)
+    if spec.show != "text":
+        _draw_pictures(spec, config)
     try:
         env = env_class(**config)
     except EnvConfigError as error:
@@ -236,6 +243,18 @@ def make(tag: str | Tag, seed: int | None = None, **overrides: Any) -> TextEnv:
             raise EnvConfigError(f"tag {spec.name!r}: {error}") from error
     env.initial_seed = seed
     return env
+
+
+def _draw_pictures(tag: Tag, config: dict[str, Any]) -> None:
+    """Let the environment of a tag draw what the policy is to see, in the options that it is made with."""
+    mode = config.setdefault("render_mode", "rgb_array")
+    if tag.show not in SHOWS:
+        raise EnvConfigError(f"tag {tag.name!r}: show={tag.show!r}. Use one of {', '.join(SHOWS)}.")
+    if mode != "rgb_array":
+        raise EnvConfigError(
+            f"tag {tag.name!r}: show is {tag.show}, and render_mode={mode!r} draws no picture. Use rgb_array, or leave "
+            "it out."
+        )
 
 
 def tool_use(tag: Tag) -> ToolUse:

@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+import base64
+import binascii
 import hashlib
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
+
+_URI = "data:image/png;base64,"
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,6 +46,21 @@ class Picture:
         """A negative number, the same for equal pictures and grids and for no others, in any process."""
         shown = hashlib.blake2b(self.data, digest_size=8, salt=f"{self.rows}x{self.columns}".encode()[:16])
         return -1 - (int.from_bytes(shown.digest(), "big") >> 2)
+
+
+def picture_frame(data: bytes) -> str:
+    """Return a PNG as what a person is shown: a ``data:image/png;base64,…`` URI."""
+    return _URI + base64.b64encode(data).decode("ascii")
+
+
+def frame_picture(frame: str | None) -> bytes | None:
+    """Return the PNG that :func:`picture_frame` was given; ``None`` where a frame is text, or there is none."""
+    if frame is None or not frame.startswith(_URI):
+        return None
+    try:
+        return base64.b64decode(frame[len(_URI) :], validate=True)
+    except binascii.Error:
+        return None
 
 
 def marked(token_ids: Sequence[int], pictures: Iterable[Picture]) -> list[int]:

@@ -15,6 +15,7 @@ from torch import Tensor
 from torch.distributed.checkpoint.metadata import TensorStorageMetadata
 from transformers import AutoConfig, AutoTokenizer, GenerationConfig, PreTrainedModel
 
+from roll.models.image_processor import copy_image_processor
 from roll.models.loading import DTYPES
 from roll.strategies.training.adapters import base_name, is_adapter
 from roll.strategies.training.pytorch.checkpoint import CHECKPOINT_FILE, CHECKPOINT_FOLDER, MODEL_FOLDER
@@ -69,6 +70,7 @@ def convert_checkpoint(
         model.save_pretrained(partial)
         if words is not None:
             AutoTokenizer.from_pretrained(words).save_pretrained(partial)
+        copy_image_processor(str(described), partial)
         partial.replace(out)  # whole or not at all: after Ctrl-C, or on a full disk
     finally:
         shutil.rmtree(partial, ignore_errors=True)

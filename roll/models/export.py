@@ -13,6 +13,7 @@ import transformers
 from transformers import AutoConfig, AutoModelForCausalLM, AutoTokenizer
 
 from roll.models.convert import ConversionError, convert_checkpoint
+from roll.models.image_processor import copy_image_processor
 from roll.models.loading import DTYPES
 from roll.strategies.training.pytorch.checkpoint import CHECKPOINT_FILE, CHECKPOINT_FOLDER
 
@@ -71,6 +72,7 @@ def export_checkpoint(
         words = tokenizer or (model if (model / "tokenizer_config.json").is_file() else None)
         if words is not None:
             AutoTokenizer.from_pretrained(words).save_pretrained(partial)
+        copy_image_processor(str(model), partial)
         partial.replace(out.absolute())  # whole or not at all: after Ctrl-C, or on a full disk
     finally:
         shutil.rmtree(partial, ignore_errors=True)

@@ -74,7 +74,7 @@ class ChatRenderer:
         self._kwargs: dict[str, Any] = {} if enable_thinking is None else {"enable_thinking": enable_thinking}
         if tools:
             self._kwargs["tools"] = list(tools)
-        self._again = functools.partial(ChatRenderer, tokenizer, enable_thinking=enable_thinking, history=history)
+        self._again = functools.partial(type(self), tokenizer, enable_thinking=enable_thinking, history=history)
         self._tool_renderers: dict[str, ChatRenderer | None] = {}
         self.role_problem = functools.cache(self._find_role_problem)
         self.folds_system = False

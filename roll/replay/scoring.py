@@ -10,6 +10,7 @@ from transformers import PreTrainedModel
 
 from roll.generation import GenerationRequest
 from roll.strategies.generation.hf_infer.sampling import adjusted, forbid, penalise
+from roll.strategies.pictures import PictureEncoder
 
 
 def score(model: PreTrainedModel, request: GenerationRequest, completion: Sequence[int]) -> list[float]:
@@ -24,7 +25,10 @@ def score(model: PreTrainedModel, request: GenerationRequest, completion: Sequen
     count, before = len(completion), len(request.prompt_ids)
     with torch.inference_mode():
         ids = torch.tensor([tokens], device=model.device)
-        logits = model(input_ids=ids, use_cache=False).logits[0, before - 1 : -1].float()
+        inputs = {"input_ids": ids}
+        if request.pictures:
+            inputs = PictureEncoder(model).shown(ids, [request.pictures]).padded()
+        logits = model(**inputs, use_cache=False).logits[0, before - 1 : -1].float()
         sampling = request.sampling
         if sampling.repetition_penalty != 1.0:
             rows = range(count)

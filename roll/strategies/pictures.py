@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import io
 from collections.abc import Sequence
 from typing import Any, NamedTuple
@@ -117,13 +118,7 @@ class PictureEncoder:
             )
         self.placeholder = int(placeholder)
         self._merged = int(config.vision_config.spatial_merge_size)
-        folder = str(getattr(model, "name_or_path", ""))
-        try:
-            self._processor: Any = AutoImageProcessor.from_pretrained(folder)
-        except (OSError, ValueError, ImportError) as error:
-            raise PicturesNotSupportedError(
-                f"{name} from {folder!r} has no image processor (preprocessor_config.json): {error}"
-            ) from error
+        self._processor = load_image_processor(str(getattr(model, "name_or_path", "")))
 
     def features(self, pictures: Sequence[Picture], device: torch.device) -> tuple[Tensor, ...]:
         """Return the embeddings of pictures, ``[tokens, hidden]`` each; gradients are kept.
@@ -215,22 +210,51 @@ class PictureEncoder:
         buffer = io.BytesIO()
         Image.linear_gradient("L").resize((96, 48)).save(buffer, format="PNG")
         data = buffer.getvalue()
-        rows, columns = picture_grid(self._processor, data)
+        rows, columns = PictureGrid(self._processor)(data)
         return Picture(0, rows, columns, data)
 
 
-def picture_grid(processor: Any, data: bytes) -> tuple[int, int]:
-    """Return rows and columns of the grid of tokens that an image processor makes of an encoded picture.
+class PictureGrid:
+    """How many tokens stand for a picture, by its size alone.
+
+    Args:
+        processor: An image processor of the kind of Qwen2-VL's.
+    """
+
+    def __init__(self, processor: Any) -> None:
+        self._processor = processor
+        self._of_size = functools.cache(self._measured)
+
+    def __call__(self, data: bytes) -> tuple[int, int]:
+        """Return rows and columns of the grid for an encoded picture.
+
+        Raises:
+            ValueError: It is no picture, or one that is far too long and narrow.
+        """
+        try:
+            size = Image.open(io.BytesIO(data)).size
+        except OSError as error:
+            raise ValueError(f"{len(data)} bytes are no picture: {error}") from error
+        return self._of_size(size)
+
+    def _measured(self, size: tuple[int, int]) -> tuple[int, int]:
+        grid = self._processor(images=[Image.new("RGB", size)], return_tensors="np")["image_grid_thw"]
+        _, height, width = grid[0].tolist()
+        return height // self._processor.merge_size, width // self._processor.merge_size
+
+
+def load_image_processor(folder: str) -> Any:
+    """Load the image processor of a model.
 
     Raises:
-        ValueError: It is no picture, or one that is far too long and narrow.
+        PicturesNotSupportedError: The folder has none.
     """
     try:
-        image = Image.open(io.BytesIO(data)).convert("RGB")
-    except OSError as error:
-        raise ValueError(f"{len(data)} bytes that are no picture: {error}") from error
-    _, height, width = processor(images=[image], return_tensors="np")["image_grid_thw"][0].tolist()
-    return height // processor.merge_size, width // processor.merge_size
+        return AutoImageProcessor.from_pretrained(folder)
+    except (OSError, ValueError, ImportError) as error:
+        raise PicturesNotSupportedError(
+            f"{folder!r} has no image processor (preprocessor_config.json): {error}"
+        ) from error
 
 
 def _has_three_axes(config: Any) -> bool:

@@ -17,6 +17,7 @@ from typing import Any, BinaryIO, Literal
 import pyarrow as pa
 import pyarrow.parquet as pq
 
+from roll.generation.pictures import Picture, frame_picture
 from roll.trajectories.model import Status, Trajectory, Turn
 
 SCHEMA_VERSION = 1
@@ -31,6 +32,9 @@ _TOKENS_KEY = b"roll.tokens"
 _NUMBERS = pa.list_(pa.struct([("name", pa.string()), ("value", pa.float64())]))
 _TEXTS = pa.list_(pa.struct([("name", pa.string()), ("value", pa.string())]))
 _MESSAGE = pa.struct([("role", pa.string()), ("content", pa.string()), ("extra", _TEXTS)])
+_PICTURE = pa.struct(
+    [("start", pa.int32()), ("rows", pa.int32()), ("columns", pa.int32()), ("data", pa.binary())]
+)  # without data where it is the frame of its turn
 _TURN = pa.struct(
     [
         ("prompt_ids", pa.list_(pa.int32())),
@@ -49,6 +53,7 @@ _TURN = pa.struct(
         ("messages", pa.list_(_MESSAGE)),
         ("began", pa.float64()),
         ("begins_anew", pa.bool_()),
+        ("pictures", pa.list_(_PICTURE)),
     ]
 )
 SCHEMA = pa.schema(
@@ -297,6 +302,7 @@ def _turn_row(turn: Turn) -> dict[str, Any]:
         "messages": [_message_row(message) for message in turn.messages],
         "began": turn.began,
         "begins_anew": turn.begins_anew,
+        "pictures": [_picture_row(picture, turn.frame) for picture in turn.pictures],
     }
 
 
@@ -339,7 +345,21 @@ def _turn(row: Mapping[str, Any]) -> Turn:
     # Files of earlier releases have no such columns.
     fields["began"] = fields.pop("began", None) or 0.0
     fields["messages"] = [_message(message) for message in fields.pop("messages", None) or ()]
+    fields["pictures"] = [_picture(picture, fields["frame"]) for picture in fields.pop("pictures", None) or ()]
     return Turn(policy_version=(version["oldest"], version["newest"]), **fields)
+
+
+def _picture_row(picture: Picture, frame: str | None) -> dict[str, Any]:
+    """Return one element of ``pictures``; the picture that the frame of the turn is is not written twice."""
+    data = None if picture.data == frame_picture(frame) else picture.data
+    return {"start": picture.start, "rows": picture.rows, "columns": picture.columns, "data": data}
+
+
+def _picture(row: Mapping[str, Any], frame: str | None) -> Picture:
+    """Return what :func:`_picture_row` was given."""
+    data = frame_picture(frame) if row["data"] is None else row["data"]
+    assert data is not None  # left out only where the frame has it
+    return Picture(row["start"], row["rows"], row["columns"], data)
 
 
 def _message(row: Mapping[str, Any]) -> dict[str, str]:

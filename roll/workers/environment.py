@@ -8,7 +8,7 @@ import uuid
 from collections.abc import Callable, Mapping
 from dataclasses import replace
 from functools import partial
-from typing import Any
+from typing import Any, cast
 
 from roll.common.threads import CallThreads
 from roll.config import EnvManagerConfig, GeneratingArgs, PlayingConfig
@@ -18,7 +18,7 @@ from roll.env_managers.event_loop import EnvEventLoop
 from roll.env_managers.records import EnvManagerLimits, EpisodeSpec, Timeouts
 from roll.env_managers.retrying import Retries, play_again
 from roll.env_managers.seats import SeatsEnvManager
-from roll.env_managers.templates import Templates
+from roll.env_managers.templates import Show, Templates
 from roll.env_managers.trajectory import TrajectoryEnvManager
 from roll.envs import Tag, get_env_class, get_tag, make
 from roll.envs.registry import tool_use
@@ -139,7 +139,7 @@ def templates(tag: Tag) -> Templates:
     Raises:
         ValueError: If a template has an unknown placeholder or never shows the observation.
     """
-    return Templates(tag.agent_system_template, tag.agent_template)
+    return Templates(tag.agent_system_template, tag.agent_template, cast(Show, tag.show))
 
 
 def manager_class(tag: Tag) -> type[TrajectoryEnvManager]:
@@ -225,4 +225,5 @@ def threads_of(
         return pools[-1]
     is_quick = getattr(env_class, "is_quick", False) is True
     is_quick = is_quick and not described.tools
-    return None if is_quick and described.env_config.get("render_mode") != "rgb_array" else pools[0]
+    draws = described.show != "text" or described.env_config.get("render_mode") == "rgb_array"
+    return None if is_quick and not draws else pools[0]

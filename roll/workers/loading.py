@@ -6,10 +6,10 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from types import MappingProxyType
-from typing import Final, cast
+from typing import Any, Final, cast
 
 import torch
-from transformers import PreTrainedModel, PreTrainedTokenizerBase
+from transformers import AutoConfig, PreTrainedModel, PreTrainedTokenizerBase
 
 from roll.config import ConfigError, Problem
 from roll.config.trainer_keys import Head, TrainerKeys
@@ -21,7 +21,9 @@ from roll.models.loading import load_model, load_tokenizer
 from roll.models.number_format import own_format
 from roll.models.reward_model import load_reward_model
 from roll.models.rope import scaled_folder
-from roll.rendering import ChatRenderer, ChatTemplateError, MessageRenderer, with_template
+from roll.rendering import ChatRenderer, ChatTemplateError, MessageRenderer, PictureRenderer, with_template
+from roll.strategies.pictures import PictureGrid, PicturesNotSupportedError, load_image_processor
+from roll.workers.pictures import pictures_shown_by
 
 _LOADERS: Final[Mapping[Head, Callable[..., PreTrainedModel]]] = MappingProxyType(
     {"language": load_model, "value": load_critic, "score": load_reward_model}
@@ -69,13 +71,39 @@ def load_text(config: TrainerKeys) -> Text:
     with readable(config, "actor_train"):
         tokenizer = load_tokenizer(config.model_path("actor_train"))
     chosen, written = config.chat_template, config.conversation_args
+    options = {"enable_thinking": written.enable_thinking, "history": written.history}
+    shown_by = pictures_shown_by(config)
     try:
         tokenizer = with_template(tokenizer, chosen)
-        renderer = ChatRenderer(tokenizer, enable_thinking=written.enable_thinking, history=written.history)
+        if shown_by is None:
+            renderer = ChatRenderer(tokenizer, **options)
+        else:
+            renderer = PictureRenderer(tokenizer, **_picture_options(config, shown_by), **options)
     except ChatTemplateError as error:
         key, value = ("pretrain", config.pretrain) if chosen is None else (config.chat_template_key, chosen)
         raise ConfigError([Problem(key, error.message, error.fix, value)]) from error
     return Text(tokenizer=tokenizer, renderer=renderer)
+
+
+def _picture_options(config: TrainerKeys, shown_by: str) -> dict[str, Any]:
+    """Return what a renderer is told of the pictures that a key of the configuration shows.
+
+    Raises:
+        ConfigError: The policy reads text alone.
+    """
+    with readable(config, "actor_train"):
+        folder = resolve_pretrain(config.model_path("actor_train"))
+    placeholder = getattr(AutoConfig.from_pretrained(folder), "image_token_id", None)
+    try:
+        if placeholder is None:
+            raise PicturesNotSupportedError("it reads text alone")
+        grid = PictureGrid(load_image_processor(folder))
+    except PicturesNotSupportedError as error:
+        message = f"{error}, and {shown_by} shows the policy pictures."
+        fix = f"name a vision-language model like Qwen2-VL or Qwen2.5-VL, or leave {shown_by} out."
+        problem = Problem(config.model_key("actor_train"), message, fix, config.model_path("actor_train"))
+        raise ConfigError([problem]) from error
+    return {"placeholder": placeholder, "grid": grid}
 
 
 def model_folder(config: TrainerKeys, role: str) -> str:

@@ -11,12 +11,20 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from roll.generation.pictures import Picture, picture_frame
 from roll.trajectories import store
 from roll.trajectories.model import Status, Trajectory, Turn
 
 _numbers = st.dictionaries(st.text(max_size=5), st.floats(allow_nan=False), max_size=3)
 _ids = st.lists(st.integers(0, 2**31 - 1), max_size=5)
 _text = st.text(max_size=8)
+_pictures = st.builds(
+    Picture,
+    start=st.integers(0, 2**31 - 1),
+    rows=st.integers(1, 99),
+    columns=st.integers(1, 99),
+    data=st.sampled_from([b"drawn", b"", b"another"]),
+)
 _turns = st.builds(
     Turn,
     prompt_ids=_ids,
@@ -29,9 +37,10 @@ _turns = st.builds(
     reward=st.floats(allow_nan=False),
     reward_parts=_numbers,
     metrics=_numbers,
-    frame=st.none() | _text,
+    frame=st.none() | _text | st.sampled_from([picture_frame(b"drawn"), "data:image/png;base64,?"]),
     seconds=_numbers,
     starts_sample=st.booleans(),
+    pictures=st.lists(_pictures, max_size=2),
 )
 _trajectories = st.builds(
     Trajectory,
@@ -67,6 +76,19 @@ def test_what_is_read_is_what_was_written(tmp_path_factory: pytest.TempPathFacto
     path = tmp_path_factory.mktemp("store") / "a.parquet"
     store.write_trajectories(path, trajectories, step=3, phase="train", run="r")
     assert store.read_trajectories(path) == trajectories
+
+
+def test_a_picture_that_is_the_frame_is_written_once(tmp_path: Path) -> None:
+    drawn = os.urandom(50_000)
+    sizes = []
+    for pictures in ([], [Picture(0, 2, 2, drawn)]):
+        trajectory = make_trajectory()
+        trajectory.turns[0].frame, trajectory.turns[0].pictures = picture_frame(drawn), pictures
+        path = tmp_path / f"{len(pictures)}.parquet"
+        store.write_trajectories(path, [trajectory], step=0, phase="val", run="r")
+        assert store.read_trajectories(path) == [trajectory]
+        sizes.append(path.stat().st_size)
+    assert sizes[1] - sizes[0] < 2_000
 
 
 def test_none_and_zero_scores_stay_different(tmp_path: Path) -> None:

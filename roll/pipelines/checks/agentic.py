@@ -9,6 +9,7 @@ from typing import Any
 
 from roll.config import AgenticConfig, ConfigError, EnvManagerConfig, PlayingConfig, Problem, require_runnable
 from roll.config.errors import Absent, causes
+from roll.env_managers.agent import AgentEnvManager
 from roll.envs import Tag, get_tag, register_tags_from_config
 from roll.envs.errors import EnvError, UnknownTagError
 from roll.pipelines.checks.algorithms import algorithm_problems
@@ -124,12 +125,16 @@ def _difficulty_problems(config: PlayingConfig, tag: str) -> Iterator[Problem]:
 
 
 def _manager_problems(config: PlayingConfig, tag: Tag) -> Iterator[Problem]:
+    place = f"{_section(config, tag.name)}.{tag.name}"
     try:
-        manager_class(tag)
+        found = manager_class(tag)
     except ImportError as error:
-        place = f"{_section(config, tag.name)}.{tag.name}.env_manager_cls"
         fix = "leave it out for the trajectory manager, or name a subclass of it that can be imported."
-        yield Problem(place, sentence(error), fix, tag.env_manager_cls)
+        yield Problem(f"{place}.env_manager_cls", sentence(error), fix, tag.env_manager_cls)
+        return
+    if tag.show != "text" and issubclass(found, AgentEnvManager):
+        message = "an agent program asks the policy itself, and it asks in text."
+        yield Problem(f"{place}.show", message, "leave it out.", tag.show)
 
 
 def _template_problems(config: PlayingConfig, tag: Tag) -> Iterator[Problem]:

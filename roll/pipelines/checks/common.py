@@ -17,6 +17,7 @@ from roll.rendering import ChatTemplateError
 from roll.rendering.templates import template_text
 from roll.workers.classes import worker_class
 from roll.workers.environment import sampling_params
+from roll.workers.pictures import pictures_shown_by
 
 
 def strategy_problems(config: RunConfig) -> Iterator[Problem]:
@@ -40,6 +41,27 @@ def strategy_problems(config: RunConfig) -> Iterator[Problem]:
             )
         except ConfigError as error:
             yield from error.problems
+
+
+def picture_problems(config: SamplingConfig) -> Iterator[Problem]:
+    """Yield strategies, and layouts of theirs, that have no place for the pictures that a run shows."""
+    shown_by = pictures_shown_by(config)
+    if shown_by is None:
+        return
+    able = ", ".join(name for name in STRATEGIES if STRATEGIES.get(name).sees)
+    for role, worker in config.worker_roles():
+        about, path = worker.strategy_args.about, f"{role}.strategy_args"
+        if role == "critic":
+            message = f"a critic reads text alone, and {shown_by} shows pictures."
+            yield Problem("adv_estimator", message, "use one without a critic, such as grpo.", config.adv_estimator)
+        elif role == "reward":
+            continue
+        elif not about.sees:
+            message = f"it reads text alone, and {shown_by} shows pictures."
+            yield Problem(f"{path}.strategy_name", message, f"use one of {able}.", about.name)
+        elif worker.strategy_args.parallel_size("ulysses_size") > 1:
+            message = f"sequences with pictures are computed whole, and {shown_by} shows pictures."
+            yield Problem(f"{path}.strategy_config.ulysses_size", message, "set it to 1.")
 
 
 def trained_text_problems(config: SamplingConfig) -> Iterator[Problem]:

@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from roll.config import Problem
 from roll.config.prompt_keys import PromptKeys
 from roll.pipelines.checks.common import (
+    picture_problems,
     sampling_problems,
     strategy_problems,
     template_problems,
@@ -27,6 +28,7 @@ def sampled_problems(config: PromptKeys, *, trains: bool = True) -> Iterator[Pro
     yield from strategy_problems(config)
     if trains:
         yield from trained_text_problems(config)
+    yield from picture_problems(config)
     yield from sampling_problems(config)
     yield from worker_problems(config)
     yield from tracker_problems(config)

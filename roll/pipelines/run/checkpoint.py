@@ -118,6 +118,10 @@ def write_tokenizer(tokenizer: PreTrainedTokenizerBase, folder: Path) -> None:
     """Write a tokenizer beside the model of a checkpoint, where it has one in Hugging Face format."""
     if (folder / WEIGHTS).is_dir():
         tokenizer.save_pretrained(folder / WEIGHTS)
+        # Imported here: everything else does without torch.
+        from roll.models.image_processor import copy_image_processor
+
+        copy_image_processor(tokenizer.name_or_path, folder / WEIGHTS)
 
 
 def find(resume: bool | str, root: Path) -> Found | None:

@@ -1,0 +1,101 @@
+"""Whole runs of a policy that sees: Sokoban as pictures, and what such runs leave behind."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from roll.config import ConfigError
+from roll.generation.pictures import frame_picture
+from roll.pipelines.agentic import run_agentic
+from roll.replay.replaying import replay
+from roll.runs.stored import StoredRun
+from tests.e2e.support import rows, same, small_config, train_state
+from tests.models.tiny_vision import make_tiny_vision
+
+SMALL = {
+    "max_steps": 2,
+    "save_steps": 1,
+    "eval_steps": 2,
+    "rollout_batch_size": 4,
+    "train_env_manager.env_groups": 2,
+    "train_env_manager.group_size": 2,
+    "val_batch_size": 2,
+    "val_env_manager.env_groups": 2,
+    "mini_batches": 1,
+    "old_log_probs": "recompute",
+}
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return make_tiny_vision(tmp_path_factory.mktemp("vision") / "model", most_tokens=36)
+
+
+def config_of(folder: Path, output_dir: Path, show: str = "picture", **changes: Any) -> Any:
+    shown = {"pretrain": folder, "custom_env.SimpleSokoban.show": show}
+    return small_config(output_dir, **{**SMALL, **shown, **changes})
+
+
+@pytest.fixture(scope="module")
+def finished(folder: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    output_dir = tmp_path_factory.mktemp("runs") / "pictures"
+    run_agentic(config_of(folder, output_dir))
+    return output_dir
+
+
+def test_trainer_and_sampler_agree_on_what_is_said_of_pictures(finished: Path) -> None:
+    recorded = [row for row in rows(finished) if "sampler/log_prob_difference_max" in row]
+    assert [row["step"] for row in recorded] == [1, 2]
+    assert all(row["sampler/log_prob_difference_max"] < 1e-4 for row in recorded)
+    assert all(row["rollout/errors"] == 0 for row in recorded)
+
+
+def test_what_the_policy_saw_is_stored_and_comes_out_the_same_again(finished: Path) -> None:
+    run = StoredRun.open(finished)
+    for trajectory in run.episodes(1, "train"):
+        assert all([picture.tokens for picture in turn.pictures] == [36] for turn in trajectory.turns)
+        assert all(turn.pictures[0].data == frame_picture(turn.frame) for turn in trajectory.turns)
+    found = replay(run, step=2, phase="train")
+    assert found.same and found.draws
+    assert all(each.log_probs.equal == each.log_probs.compared > 0 for each in found.episodes)
+
+
+def test_a_checkpoint_can_be_played_with_as_it_is(finished: Path, tmp_path: Path) -> None:
+    saved = finished / "checkpoints" / "step=000002" / "hf"
+    run_agentic(config_of(saved, tmp_path / "next", show="both", old_log_probs="sampler"))
+    assert [row["step"] for row in rows(tmp_path / "next") if "rollout/errors" in row] == [1, 2]
+
+
+def test_the_same_seed_gives_the_same_run(folder: Path, finished: Path, tmp_path: Path) -> None:
+    run_agentic(config_of(folder, tmp_path / "again"))
+    assert rows(tmp_path / "again") == rows(finished)
+    assert same(train_state(tmp_path / "again", 2), train_state(finished, 2))
+
+
+@pytest.mark.parametrize(
+    ("changes", "key", "message"),
+    [
+        ({"pretrain": "toy"}, "pretrain", "it reads text alone, and custom_env.SimpleSokoban.show shows"),
+        (
+            {"actor_infer.strategy_args.strategy_name": "vllm"},
+            "actor_infer.strategy_args.strategy_name",
+            "it reads text alone",
+        ),
+        (
+            {"adv_estimator": "gae", "critic.strategy_args.strategy_name": "fsdp_train"},
+            "adv_estimator",
+            "a critic reads text alone",
+        ),
+        ({"custom_env.SimpleSokoban.env_config.render_mode": "ansi"}, "env_config", "draws no picture"),
+    ],
+)
+def test_what_has_no_place_for_pictures_is_said_at_the_start(
+    folder: Path, tmp_path: Path, changes: dict[str, str], key: str, message: str
+) -> None:
+    given = {**SMALL, "pretrain": folder, "custom_env.SimpleSokoban.show": "picture", **changes}
+    with pytest.raises(ConfigError) as caught:
+        run_agentic(small_config(tmp_path, **given))
+    assert key in str(caught.value) and message in str(caught.value)
