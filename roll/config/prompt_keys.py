@@ -70,7 +70,7 @@ class PromptKeys(GradedKeys):
         """The validation data; how rows are read is as in training where ``validation.data_args`` does not say."""
         own = self.validation.data_args if self.validation is not None else DataArgs()
         given = own.model_fields_set
-        keys = {"ground_truth", "tag", "system_prompt", "template", "enable_thinking"} - given
+        keys = {"ground_truth", "image_key", "tag", "system_prompt", "template", "enable_thinking"} - given
         if not given & {"prompt", "messages"}:
             keys |= {"prompt", "messages"}
         return own.model_copy(update={key: getattr(self.actor_train.data_args, key) for key in keys})

@@ -134,6 +134,11 @@ class DataArgs(ConfigModel):
     )
     prompt: str | None = Field(None, description="Column with the prompt. Excludes `messages`.")
     messages: str | None = Field(None, description="Column with chat messages. Excludes `prompt`.")
+    image_key: str | None = Field(
+        None,
+        description="Column with the pictures of a prompt: a path, base64, a data URI, bytes, or a list of these. They "
+        "are shown where the prompt says `<image>`, else before its text. Takes a vision-language model.",
+    )
     ground_truth: str = Field("ground_truth", description="Column with the right answer; dots go into mappings.")
     tag: str = Field("tag", description="Column with the label of a row: which domain of `rewards` it belongs to.")
     system_prompt: str | None = Field(None, description="System message before every prompt that has none.")

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Callable, Sequence
-from typing import Final, Literal
+from typing import Final, Literal, Protocol
 
 from roll.config.errors import FixableError
 from roll.data.rows import Messages
+from roll.generation import Picture
 
 Encode = Callable[[Messages], list[int]]
 """A conversation as token ids, template and generation prompt included."""
@@ -22,6 +24,18 @@ _SLACK: Final = 8
 """Tokens per message by which a longer content may join worse with the template around it."""
 
 
+class PictureTokens(Protocol):
+    """Pictures to tokens; :class:`roll.rendering.PictureRenderer` is one."""
+
+    def tokens_of(self, data: bytes) -> int:
+        """Return how many placeholders stand for an encoded picture; raises ``FixableError`` if it is none."""
+        ...
+
+    def expanded(self, ids: Sequence[int], shown: Sequence[bytes]) -> tuple[list[int], list[Picture]]:
+        """Return tokens with as many placeholders as pictures have cells, of tokens with one for each picture."""
+        ...
+
+
 class LengthLimit:
     """The limit of a data set's prompts, and what is done to those that exceed it."""
 
@@ -34,6 +48,7 @@ class LengthLimit:
         encode_text: EncodeText,
         decode: Decode,
         prompt_text: Decode | None = None,
+        pictures: PictureTokens | None = None,
     ) -> None:
         """Set the limit.
 
@@ -45,7 +60,9 @@ class LengthLimit:
             decode: Tokens to text.
             prompt_text: The text of a prompt that is token ids already; raises ``FixableError`` where it may not be.
                 ``None``: as ``decode`` says.
+            pictures: Pictures to tokens; ``None`` where none can be shown.
         """
+        self._pictures = pictures
         self.prompt_text = prompt_text or decode
         self.limit = limit
         self.truncation = truncation
@@ -54,6 +71,29 @@ class LengthLimit:
         self._decode = decode
         self._scaffolding: dict[tuple[str, ...], int] = {}
         self._uncut: dict[tuple[tuple[str, str], ...], int] = {}
+
+    def beside(self, pictures: Sequence[bytes]) -> LengthLimit:
+        """Return the limit of what stands beside pictures, each of which is one token there.
+
+        Raises:
+            FixableError: One is no picture, or none can be shown.
+        """
+        if not pictures:
+            return self
+        if self._pictures is None:
+            raise FixableError("the row has pictures, and nothing here can show them.", "remove `image_key`.")
+        taken = sum(self._pictures.tokens_of(data) - 1 for data in pictures)
+        beside = copy.copy(self)
+        beside.limit = None if self.limit is None else max(self.limit - taken, 0)
+        return beside
+
+    def expanded(self, ids: list[int], pictures: Sequence[bytes]) -> tuple[list[int], Sequence[Picture]]:
+        """Return the tokens of a prompt with placeholders for what its pictures show, and the pictures.
+
+        Raises:
+            FixableError: The prompt has not as many places as pictures.
+        """
+        return (ids, ()) if self._pictures is None else self._pictures.expanded(ids, pictures)
 
     def excess(self, messages: Messages, prompt_ids: Sequence[int] | None = None) -> int:
         """Return by how many tokens the prompt exceeds the limit; 0 or less if it does not.

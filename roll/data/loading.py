@@ -166,7 +166,7 @@ class _Check:
             self._unknown[parsed.tag] += 1
             return
         counts = self._report.domains[domain]
-        excess = self._limit.excess(parsed.messages, parsed.prompt_ids)
+        excess = self._limit.beside(parsed.pictures).excess(parsed.messages, parsed.prompt_ids)
         if excess > 0:
             if self._filter:
                 counts.filtered += 1
@@ -176,6 +176,9 @@ class _Check:
                 self._overlong += 1
                 self._longest = max(self._longest, excess + (self._limit.limit or 0))
                 return
+            if parsed.pictures:
+                what = f"the prompt has pictures, and {excess} tokens more than `prompt_length`: it is not cut."
+                raise FixableError(what, "set `filter_overlong_prompts: true`, or raise `prompt_length`.")
             if parsed.prompt_ids is None:
                 self._limit.check_cut(parsed.messages)
             counts.truncated += 1

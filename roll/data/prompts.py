@@ -6,6 +6,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
+from roll.generation import Picture
+
 
 @dataclass(frozen=True, slots=True)
 class Prompt:
@@ -18,7 +20,8 @@ class Prompt:
         messages: The conversation up to the response (``role``, ``content``), system prompt included.
         prompt_ids: The same as tokens, generation prompt included.
         ground_truth: The right answer, ``None`` where the row has none.
-        row: Every column of the row, as plain values.
+        row: Every column of the row, as plain values; without the one with pictures.
+        pictures: What placeholders among ``prompt_ids`` stand for, in the order of their places.
     """
 
     key: str
@@ -28,6 +31,7 @@ class Prompt:
     prompt_ids: list[int]
     ground_truth: str | None = None
     row: Mapping[str, Any] = field(default_factory=dict)
+    pictures: tuple[Picture, ...] = ()
 
 
 class PromptSource(Protocol):

@@ -12,6 +12,7 @@ from roll.config.errors import FixableError, choose_from
 from roll.config.worker import DataArgs
 from roll.data.errors import DataError
 from roll.data.json_text import parse_json
+from roll.data.row_pictures import pictures_of, with_places
 
 Messages = list[dict[str, str]]
 
@@ -32,12 +33,14 @@ class ParsedRow:
         ground_truth: The right answer as text, ``None`` where there is none.
         tag: The row's label.
         prompt_ids: The tokens of the prompt, where the row holds them itself.
+        pictures: The encoded pictures that the user's messages show, in order.
     """
 
     messages: Messages
     ground_truth: str | None
     tag: str
     prompt_ids: list[int] | None = None
+    pictures: tuple[bytes, ...] = ()
 
 
 class RowReader:
@@ -70,6 +73,7 @@ class RowReader:
         self._tag = args.tag
         self._only_tag = only_domain if not _has(names, args.tag) else None
         self._system = args.system_prompt
+        self._images = find_column(args, "image_key", names, file)
         self._text_of = text_of
 
     def read(self, row: Mapping[str, Any]) -> ParsedRow:
@@ -88,9 +92,17 @@ class RowReader:
         # verl keeps chat messages in its prompt column.
         chat = self._chat or isinstance(content, list)
         messages = _messages(content, self._column) if chat else _prompt(content, self._column)
+        pictures: tuple[bytes, ...] = ()
+        if self._images is not None:
+            pictures = pictures_of(row.get(self._images), self._images)
+            messages = with_places(messages, len(pictures))
         if self._system is not None and messages[0]["role"] != "system":
             messages = [{"role": "system", "content": self._system}, *messages]
-        return ParsedRow(messages, answer, tag)
+        return ParsedRow(messages, answer, tag, pictures=pictures)
+
+    def without_pictures(self, row: Mapping[str, Any]) -> Mapping[str, Any]:
+        """Return a row without its pictures, which go their own way."""
+        return row if self._images is None else {key: value for key, value in row.items() if key != self._images}
 
     def _tag_of(self, row: Mapping[str, Any]) -> str:
         if self._only_tag is not None:

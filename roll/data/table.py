@@ -118,7 +118,8 @@ class PromptTable(Sequence[Prompt]):
         place = source.rows.place(row_index)
         try:
             parsed = source.reader.read(row)
-            messages, ids = self._limit.fit(parsed.messages, parsed.prompt_ids)
+            messages, ids = self._limit.beside(parsed.pictures).fit(parsed.messages, parsed.prompt_ids)
+            ids, pictures = self._limit.expanded(ids, parsed.pictures)
             domain = self._tag_domains[parsed.tag]
         except (FixableError, KeyError) as error:
             what = error.message if isinstance(error, FixableError) else f"the tag {error} belongs to no domain."
@@ -131,5 +132,6 @@ class PromptTable(Sequence[Prompt]):
             messages=messages,
             prompt_ids=ids,
             ground_truth=parsed.ground_truth,
-            row=row,
+            row=source.reader.without_pictures(row),
+            pictures=tuple(pictures),
         )

@@ -232,7 +232,8 @@ class _Episode:
         if index == 0:
             self._trajectory.error = self._place(
                 f"the first prompt has {len(self._prompt.ids)} tokens, and with a response of "
-                f"{limits.max_response_length} exceeds sequence_length={limits.sequence_length}: raise sequence_length or shorten the templates"
+                f"{limits.max_response_length} exceeds sequence_length={limits.sequence_length}: raise "
+                "sequence_length or shorten the templates"
             )
         await self._call("close", self._session.close, self._manager.timeouts.step)
 

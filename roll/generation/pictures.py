@@ -5,10 +5,12 @@ from __future__ import annotations
 import base64
 import binascii
 import hashlib
+import re
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 
-_URI = "data:image/png;base64,"
+_URI = re.compile(r"data:image/(?:png|jpeg|gif|webp);base64,([A-Za-z0-9+/=]*)")
+_KINDS = ((b"\xff\xd8\xff", "jpeg"), (b"GIF8", "gif"), (b"RIFF", "webp"))
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,16 +51,18 @@ class Picture:
 
 
 def picture_frame(data: bytes) -> str:
-    """Return a PNG as what a person is shown: a ``data:image/png;base64,…`` URI."""
-    return _URI + base64.b64encode(data).decode("ascii")
+    """Return an encoded picture as what a person is shown: a ``data:image/…;base64,…`` URI."""
+    kind = next((kind for beginning, kind in _KINDS if data.startswith(beginning)), "png")
+    return f"data:image/{kind};base64,{base64.b64encode(data).decode('ascii')}"
 
 
 def frame_picture(frame: str | None) -> bytes | None:
-    """Return the PNG that :func:`picture_frame` was given; ``None`` where a frame is text, or there is none."""
-    if frame is None or not frame.startswith(_URI):
+    """Return what :func:`picture_frame` was given; ``None`` where a frame is text, or there is none."""
+    written = None if frame is None else _URI.fullmatch(frame)
+    if written is None:
         return None
     try:
-        return base64.b64decode(frame[len(_URI) :], validate=True)
+        return base64.b64decode(written[1], validate=True)
     except binascii.Error:
         return None
 

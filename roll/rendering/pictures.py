@@ -49,6 +49,15 @@ class PictureRenderer(ChatRenderer):
         self._grid = grid
         self._written = self._picture_text(tokenizer)
 
+    def tokens_of(self, data: bytes) -> int:
+        """Return how many placeholders stand for an encoded picture.
+
+        Raises:
+            ConversationError: It cannot be read.
+        """
+        rows, columns = self._cells(data)
+        return rows * columns
+
     def expanded(self, ids: Sequence[int], shown: Sequence[bytes]) -> tuple[list[int], list[Picture]]:
         """Return tokens in which every picture has as many placeholders as cells, and the pictures.
 
@@ -73,13 +82,16 @@ class PictureRenderer(ChatRenderer):
                 tokens.append(token)
                 continue
             data = next(waiting)
-            try:
-                rows, columns = self._grid(data)
-            except ValueError as error:
-                raise ConversationError(f"a picture cannot be shown: {error}.", "encode it as PNG.") from error
+            rows, columns = self._cells(data)
             pictures.append(Picture(len(tokens), rows, columns, data))
             tokens += [token] * (rows * columns)
         return tokens, pictures
+
+    def _cells(self, data: bytes) -> tuple[int, int]:
+        try:
+            return self._grid(data)
+        except ValueError as error:
+            raise ConversationError(f"a picture cannot be shown: {error}.", "encode it as PNG.") from error
 
     def _guarded(self, messages: Sequence[Message]) -> list[dict[str, str]]:
         return [

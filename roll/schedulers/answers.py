@@ -18,6 +18,7 @@ from roll.generation import (
     SamplingParams,
     generation_seed,
 )
+from roll.generation.pictures import picture_frame
 from roll.rendering import Decoder, spoken
 from roll.rewards.base import Grade, RewardRequest
 from roll.schedulers.tasks import Task, TaskSource
@@ -97,6 +98,7 @@ class PromptPlay:
                 seed=generation_seed(self._run_seed, group_id, episode, 0),
                 priority=task.number,
                 messages=prompt.messages if self._decoder.text_only else None,
+                pictures=prompt.pictures,
             )
         )
         completion = await (generating if self._together is None else self._together.wait_for(generating))
@@ -189,6 +191,8 @@ def _trajectory(
         reward=0.0 if grade is None else grade.score or 0.0,
         reward_parts={} if grade is None else dict(grade.parts),
         metrics={} if grade is None else dict(grade.metrics),
+        frame=picture_frame(prompt.pictures[0].data) if prompt.pictures else None,
+        pictures=list(prompt.pictures),
     )
     return Trajectory(
         tag=prompt.tag,

@@ -9,6 +9,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Final
 
+from roll.generation.pictures import picture_frame
 from roll.trajectories.learned import Learned
 from roll.trajectories.model import Trajectory, Turn
 from roll.viewer.frames import Frame, make_frame
@@ -61,6 +62,7 @@ class TurnView:
         number: From 1.
         turn: What was stored.
         frame: What a person would look at before the action.
+        pictures: What the policy was shown beside it.
         total: Rewards up to and with this turn.
         parts: The response.
         mean_logprob: Of its sampled tokens.
@@ -69,6 +71,7 @@ class TurnView:
     number: int
     turn: Turn
     frame: Frame
+    pictures: tuple[Frame, ...]
     total: float
     parts: tuple[Part, ...]
     mean_logprob: float | None
@@ -110,7 +113,9 @@ def view_episode(trajectory: Trajectory, texts: Mapping[int, str]) -> EpisodeVie
         total += turn.reward
         mean = sum(turn.logprobs) / len(turn.logprobs) if turn.logprobs else None
         frame = make_frame(turn.frame or turn.observation)
-        turns.append(TurnView(number, turn, frame, total, tuple(split_response(turn.response)), mean))
+        shown = dict.fromkeys(picture_frame(picture.data) for picture in turn.pictures)
+        pictures = tuple(make_frame(each) for each in shown if each != turn.frame)
+        turns.append(TurnView(number, turn, frame, pictures, total, tuple(split_response(turn.response)), mean))
     final = make_frame(trajectory.final_frame or trajectory.final_observation)
     right = trajectory.final_observation.removeprefix(_RIGHT) if answer else ""
     return EpisodeView(trajectory, answer, tuple(turns), final, right, make_lane(trajectory.turns), texts)

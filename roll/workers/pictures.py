@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from roll.config import PlayingConfig
+from roll.config.prompt_keys import PromptKeys
 from roll.config.trainer_keys import TrainerKeys
 from roll.envs import get_tag
 from roll.envs.errors import UnknownTagError
@@ -11,8 +12,19 @@ from roll.envs.errors import UnknownTagError
 def pictures_shown_by(config: TrainerKeys) -> str | None:
     """Return the key that shows pictures; ``None`` where the policy reads text alone."""
     if isinstance(config, PlayingConfig):
-        return next((_key(config, name) for name in sorted(config.played_tags) if _shows(config, name)), None)
-    return None
+        played = (_key(config, name) for name in sorted(config.played_tags) if _shows(config, name))
+        found = next(played, None)
+        if found is not None:
+            return found
+    return _key_of_rows(config) if isinstance(config, PromptKeys) else None
+
+
+def _key_of_rows(config: PromptKeys) -> str | None:
+    trained = not isinstance(config, PlayingConfig) or config.prompts_per_step > 0
+    if trained and config.actor_train.data_args.image_key is not None:
+        return "actor_train.data_args.image_key"
+    measured = config.validation is not None and config.val_data_args.image_key is not None
+    return "validation.data_args.image_key" if measured else None
 
 
 def _shows(config: PlayingConfig, name: str) -> bool:

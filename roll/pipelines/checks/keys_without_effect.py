@@ -340,6 +340,7 @@ _OF_EXPERTS: Final = _rules(
         **{f"expert.data_args.{key}": "conversations are those of actor_train.data_args" for key in _CONVERSATION},
         **dict.fromkeys(("expert.data_args.tag", "expert.data_args.domain_interleave_probs"), "rows have no domain"),
         "expert.data_args.ground_truth": "what an expert wrote is not graded",
+        "expert.data_args.image_key": "what an expert wrote is text",
     },
     _has_expert,
 )

@@ -17,6 +17,7 @@ from roll.data.loading import load_prompts, load_table
 from roll.data.prompts import Prompt
 from roll.pipelines.sampling.data_sections import data_faults_at
 from roll.pipelines.sampling.operators import operators_on
+from roll.rendering import PictureRenderer
 from roll.rendering.encoding import require_known
 from roll.workers.loading import Text
 
@@ -78,6 +79,7 @@ def length_limit(config: PromptKeys, data: DataArgs, text: Text, generating: Gen
         encode_text=lambda content: text.tokenizer.encode(content, add_special_tokens=False),
         decode=lambda ids: str(text.tokenizer.decode(list(ids))),
         prompt_text=partial(_prompt_text, config, text),
+        pictures=text.renderer if isinstance(text.renderer, PictureRenderer) else None,
     )
 
 
