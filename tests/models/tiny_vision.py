@@ -9,7 +9,14 @@ from pathlib import Path
 import numpy as np
 import torch
 from PIL import Image
-from transformers import AutoTokenizer, Qwen2VLConfig, Qwen2VLForConditionalGeneration
+from transformers import (
+    AutoConfig,
+    AutoTokenizer,
+    Qwen2_5_VLConfig,
+    Qwen2_5_VLForConditionalGeneration,
+    Qwen2VLConfig,
+    Qwen2VLForConditionalGeneration,
+)
 from transformers.models.qwen2_vl.image_processing_pil_qwen2_vl import Qwen2VLImageProcessorPil
 
 from roll.models.toy import WEIGHTS_DIRECTORY
@@ -41,13 +48,30 @@ CHAT_TEMPLATE = """\
 """
 
 
-def make_tiny_vision(folder: Path, *, seed: int = 0, most_tokens: int = 64) -> Path:
+_FAMILIES = {
+    "qwen2_vl": (Qwen2VLConfig, Qwen2VLForConditionalGeneration, {"embed_dim": 16, "hidden_size": 32, "mlp_ratio": 2}),
+    "qwen2_5_vl": (
+        Qwen2_5_VLConfig,
+        Qwen2_5_VLForConditionalGeneration,
+        {
+            "hidden_size": 16,
+            "out_hidden_size": 32,
+            "intermediate_size": 32,
+            "window_size": 2 * SIDE,
+            "fullatt_block_indexes": [1],
+        },
+    ),
+}
+
+
+def make_tiny_vision(folder: Path, *, seed: int = 0, most_tokens: int = 64, family: str = "qwen2_vl") -> Path:
     """Write the folder of a model whose pictures take up to ``most_tokens`` tokens of ``SIDE`` x ``SIDE`` pixels."""
+    configuration, kind, vision = _FAMILIES[family]
     tokenizer = AutoTokenizer.from_pretrained(WEIGHTS_DIRECTORY)
     tokenizer.add_special_tokens({"additional_special_tokens": list(VISION_TOKENS)})
     tokenizer.chat_template = CHAT_TEMPLATE
     start, end, image, video = tokenizer.convert_tokens_to_ids(list(VISION_TOKENS))
-    config = Qwen2VLConfig(
+    config = configuration(
         text_config={
             "vocab_size": len(tokenizer),
             "hidden_size": 32,
@@ -63,11 +87,9 @@ def make_tiny_vision(folder: Path, *, seed: int = 0, most_tokens: int = 64) -> P
             "tie_word_embeddings": False,
         },
         vision_config={
+            **vision,
             "depth": 2,
-            "embed_dim": 16,
-            "hidden_size": 32,
             "num_heads": 2,
-            "mlp_ratio": 2,
             "patch_size": PATCH,
             "spatial_merge_size": MERGE,
             "temporal_patch_size": 2,
@@ -79,7 +101,7 @@ def make_tiny_vision(folder: Path, *, seed: int = 0, most_tokens: int = 64) -> P
         tie_word_embeddings=False,
     )
     torch.manual_seed(seed)
-    model = Qwen2VLForConditionalGeneration(config).eval()
+    model = kind(config).eval()
     with torch.no_grad():
         for parameter in model.parameters():
             if parameter.ndim > 1:
@@ -109,7 +131,7 @@ def encoded(pixels: np.ndarray) -> bytes:
 
 def own_inputs(folder: Path, tokens: Sequence[int], pictures: Sequence[bytes]) -> dict[str, torch.Tensor]:
     """Return what the model itself takes for a prompt with placeholders, by Hugging Face's own image processor."""
-    config = Qwen2VLConfig.from_pretrained(folder)
+    config = AutoConfig.from_pretrained(folder)
     ids = torch.tensor([list(tokens)])
     inputs = {"input_ids": ids, "mm_token_type_ids": (ids == config.image_token_id).int()}
     if pictures:

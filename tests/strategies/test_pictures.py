@@ -9,6 +9,7 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from transformers import AutoModelForImageTextToText, LlavaConfig, Qwen3VLConfig
 
 from roll.generation.pictures import Picture, marked
 from roll.models.loading import load_model
@@ -74,6 +75,14 @@ def test_a_model_that_places_pictures_otherwise_is_refused(model, monkeypatch: p
     monkeypatch.setattr(pictures, "rope_positions", lambda own, start, stop: np.tile(np.arange(start, stop), (3, 1)))
     with pytest.raises(PicturesNotSupportedError, match="differ from the model's own"):
         PictureEncoder(model).check()
+
+
+@pytest.mark.parametrize("kind", [Qwen3VLConfig, LlavaConfig])
+def test_models_that_place_pictures_in_another_way_are_refused_by_name(kind) -> None:
+    with torch.device("meta"):
+        model = AutoModelForImageTextToText.from_config(kind())
+    with pytest.raises(PicturesNotSupportedError, match=f"{type(model).__name__} places pictures among tokens unlike"):
+        PictureEncoder(model)
 
 
 def test_a_folder_without_image_processor_is_told(tmp_path: Path) -> None:

@@ -58,3 +58,16 @@ def rows_of(name: Any) -> int | None:
     except (OSError, ValueError, ImportError):
         return None
     return sum(1 for line in text.splitlines() if line.strip())
+
+
+def columns_of(name: Any) -> frozenset[str] | None:
+    """Return the columns of a parquet file, ``None`` where it is not here or another kind of file."""
+    path = shipped_data(Path(str(name)).expanduser())
+    if not path.is_file() or path.suffix != ".parquet":
+        return None
+    from pyarrow import parquet
+
+    try:
+        return frozenset(parquet.read_schema(path).names)
+    except (OSError, ValueError):
+        return None

@@ -158,7 +158,7 @@ STORE_ROWS: Final = (
         *under(f"{STORE}.format", "workflow_key", "reward_fn_key", "reply_prefix"),
     ),
     Row(f"{STORE}.format.system_prompt", note="of rows that are learned from", convert=_of_rows("system_prompt")),
-    *impossible("a policy is shown text only", *under(f"{STORE}.format", "image_key", "video_key")),
+    *impossible("rows that are learned from are text", *under(f"{STORE}.format", "image_key", "video_key")),
     Row(
         f"{STORE}.data_selector.selector_type",
         note="how rows are drawn",
@@ -176,7 +176,7 @@ STORE_ROWS: Final = (
     Row(f"{EXPERTS}.format.messages_key", "expert.messages_key"),
     Row(f"{EXPERTS}.format.prompt_key", "expert.prompt_key"),
     Row(f"{EXPERTS}.format.response_key", "expert.response_key"),
-    *impossible("a policy is shown text only", f"{EXPERTS}.format.image_key"),
+    *impossible("what experts wrote is text", f"{EXPERTS}.format.image_key"),
     Row(f"{EXPERTS}.format.prompt_type", note="plaintext or messages", convert=_form, agrees="expert.data_args"),
     Row(f"{EXPERTS}.split", "expert.data_args.split"),
     Row(f"{EXPERTS}.subset_name", "expert.data_args.subset"),

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any, Final
 
+from roll.config.dialects.counting import columns_of
 from roll.config.dialects.rows import Look, Row, Sets, Unused, impossible, no_effect, own_code_row, plain, whole
 from roll.config.dialects.verl.rewards import built_in_rewards, graded_alike
 from roll.config.dialects.verl.sections import ROLLOUT
@@ -54,6 +55,19 @@ def _prompt_column(value: Any, look: Look) -> Any:
     if look("data.path") is not None:
         return Sets({"validation.data_args.messages": value})
     return value
+
+
+def _image_column(value: Any, look: Look) -> Any:
+    """Name the column with pictures where there is one: verl's default names one that files of text have not."""
+    if look.demonstrates:
+        return Unused("rows are imitated as text")
+    files = look("data.train_files", ())
+    columns = [columns_of(name) for name in ([files] if isinstance(files, str) else files)]
+    if any(value in known for known in columns if known is not None):
+        return value
+    if not columns or None in columns:
+        return Unused(f"the files are not here to be looked at; set {_DATA}.image_key where they have pictures")
+    return Unused("the files have no such column")
 
 
 def _own_class(value: Any, look: Look) -> Any:
@@ -110,7 +124,9 @@ DATA_ROWS: Final = (
     *no_effect("every row keeps all its columns", "data.return_full_prompt", "data.return_multi_modal_inputs"),
     *no_effect("the tokenizer is the model's", "data.tokenizer"),
     own_code_row("data.trust_remote_code"),
-    *no_effect("prompts are text", "data.image_key", "data.video_key", "data.image_patch_size", "data.filter_prompts"),
+    Row("data.image_key", f"{_DATA}.image_key", "where the files, as far as they are here, have it", _image_column),
+    *no_effect("the image processor is the model's", "data.image_patch_size"),
+    *no_effect("prompts are text and pictures", "data.video_key", "data.filter_prompts"),
     *no_effect("evaluations answer the rows in their order", "data.validation_shuffle"),
     *no_effect(
         "files are read once, by one process",

@@ -178,7 +178,7 @@ POLICY_ROWS: Final = (
     ),
     *contents_rows(f"{ACTOR}.checkpoint"),
     Row(f"{ACTOR}.load_weight", note="Weights are those of model.path.", only=(True,), agrees="pretrain"),
-    Row(f"{ACTOR}.freeze_vision_tower", note="A policy reads text.", only=(False,), agrees="pretrain"),
+    Row(f"{ACTOR}.freeze_vision_tower", note="All of a policy is trained.", only=(False,), agrees="pretrain"),
     Row(f"{ACTOR}.loss_scale_factor", note="Losses divide by the counts of a batch.", only=(None,)),
     *no_effect("losses divide by the counts of the whole batch", f"{ACTOR}.fix_actor_microbatch_loss_scale"),
     *no_effect("actor_rollout_ref.rollout.n says it", f"{ACTOR}.rollout_n"),

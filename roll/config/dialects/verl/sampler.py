@@ -50,7 +50,7 @@ def _engine_options(engine: str) -> Any:
         given = {key: item for key, item in value.items() if item is not None}
         taken = {f"{_ENGINE}.{key}": item for key, item in given.items() if key not in _OF_PICTURES}
         pictures = ", ".join(key for key in given if key in _OF_PICTURES)
-        note = f"prompts are text, so {pictures} has no effect" if pictures else ""
+        note = f"it is sent text alone, so {pictures} has no effect" if pictures else ""
         return Sets(taken, note=note) if taken else Unused(note or "nothing is set")
 
     return convert
@@ -167,7 +167,7 @@ SAMPLER_ROWS: Final = (
     *no_effect("sampling noise follows from `seed` and the request", f"{ROLLOUT}.seed"),
     *no_effect("the sizes that an engine records are its own to choose", f"{ROLLOUT}.cudagraph_capture_sizes"),
     *no_effect("sampler and trainer share the devices of the run", f"{ROLLOUT}.nnodes", f"{ROLLOUT}.n_gpus_per_node"),
-    *no_effect("prompts are text", f"{ROLLOUT}.limit_images"),
+    *no_effect("a row has as many pictures as it has", f"{ROLLOUT}.limit_images"),
     *no_effect("tokens that are foretold in passing are no part of the loss", f"{ROLLOUT}.mtp"),
     Row(f"{ROLLOUT}.over_sample_rate", note="0 only", convert=_spare),
     *impossible(

@@ -9,7 +9,6 @@ from pathlib import Path
 
 import pytest
 import torch
-from transformers import Qwen2VLForConditionalGeneration
 
 from roll.generation import Completion, GenerationRequest, Picture, SamplingParams
 from roll.models.loading import load_model
@@ -21,16 +20,14 @@ GREEDY = SamplingParams(max_new_tokens=8, temperature=0.0)
 WORDS = 500  # the toy's, without tokens of pictures
 
 
-@pytest.fixture(scope="module")
-def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return make_tiny_vision(tmp_path_factory.mktemp("vision"))
+@pytest.fixture(scope="module", params=["qwen2_vl", "qwen2_5_vl"])
+def folder(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return make_tiny_vision(tmp_path_factory.mktemp("vision"), family=request.param)
 
 
 @pytest.fixture(scope="module")
-def model(folder: Path) -> Qwen2VLForConditionalGeneration:
-    loaded = load_model(str(folder))
-    assert isinstance(loaded, Qwen2VLForConditionalGeneration)
-    return loaded
+def model(folder: Path):
+    return load_model(str(folder))
 
 
 def prompt(model, *parts: int | tuple[int, int, int], seed: int = 0) -> tuple[list[int], list[Picture]]:

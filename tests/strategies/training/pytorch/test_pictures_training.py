@@ -38,9 +38,9 @@ EPISODES: list[list[list[Shown]]] = [
 ]
 
 
-@pytest.fixture(scope="module")
-def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return make_tiny_vision(tmp_path_factory.mktemp("vision"))
+@pytest.fixture(scope="module", params=["qwen2_vl", "qwen2_5_vl"])
+def folder(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return make_tiny_vision(tmp_path_factory.mktemp("vision"), family=request.param)
 
 
 def added(model, parts: Sequence[Shown], noise: random.Random) -> tuple[list[int], list[Picture]]:
