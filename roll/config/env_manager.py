@@ -51,6 +51,8 @@ class CustomEnvConfig(ConfigModel):
         left_out = {"use_thread_lock", "max_env_step_concurrent"}
         if not self.tools:
             left_out |= {"tools", "tool_use"}
+        if self.show == "text":
+            left_out.add("show")
         return self.model_dump(exclude=left_out, exclude_none=True)
 
 

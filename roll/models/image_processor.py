@@ -6,7 +6,7 @@ import json
 from contextlib import suppress
 from pathlib import Path
 
-from roll.strategies.pictures import PicturesNotSupportedError, load_image_processor
+from roll.strategies.pictures import PictureError, load_image_processor
 
 
 def copy_image_processor(source: str, folder: Path) -> None:
@@ -20,5 +20,5 @@ def copy_image_processor(source: str, folder: Path) -> None:
     if not config.is_file() or "vision_config" not in json.loads(config.read_text()):
         return
     # A folder of weights alone has none, and is copied as it is.
-    with suppress(PicturesNotSupportedError):
+    with suppress(PictureError):
         load_image_processor(source).save_pretrained(folder)

@@ -54,7 +54,7 @@ def load_model(
         model = _auto_class(path).from_pretrained(path, **options)
     except (OSError, ValueError) as error:
         raise not_loadable(pretrain, error) from error
-    return model.to(device=torch.device(device)).eval()  # type: ignore[call-arg]
+    return model.to(device=torch.device(device)).eval()
 
 
 def _auto_class(path: str) -> Any:

@@ -22,7 +22,7 @@ _TOLERANCE = 1e-3
 _TOLERANCE_HALF = 5e-2
 
 
-class PicturesNotSupportedError(ValueError):
+class PictureError(ValueError):
     """A model cannot be shown pictures; the message says why."""
 
 
@@ -102,7 +102,7 @@ class PictureEncoder:
         model: A model of the kind of Qwen2-VL, loaded from a folder with its image processor.
 
     Raises:
-        PicturesNotSupportedError: It has no vision part, or one of another kind.
+        PictureError: It has no vision part, or one of another kind.
     """
 
     def __init__(self, model: nn.Module) -> None:
@@ -111,11 +111,9 @@ class PictureEncoder:
         name = type(model).__name__
         placeholder = getattr(config, "image_token_id", None)
         if placeholder is None or not hasattr(model, "get_image_features"):
-            raise PicturesNotSupportedError(f"{name} reads text alone: use a vision-language model like Qwen2-VL.")
+            raise PictureError(f"{name} reads text alone: use a vision-language model like Qwen2-VL.")
         if getattr(config.vision_config, "deepstack_visual_indexes", None) or not _has_three_axes(config):
-            raise PicturesNotSupportedError(
-                f"{name} places pictures among tokens unlike Qwen2-VL and Qwen2.5-VL: use one of these."
-            )
+            raise PictureError(f"{name} places pictures among tokens unlike Qwen2-VL and Qwen2.5-VL: use one of these.")
         self.placeholder = int(placeholder)
         self._merged = int(config.vision_config.spatial_merge_size)
         self._processor = load_image_processor(str(getattr(model, "name_or_path", "")))
@@ -184,7 +182,7 @@ class PictureEncoder:
         """Compare what it makes of a prompt with a picture with the model's own forward pass.
 
         Raises:
-            PicturesNotSupportedError: They differ.
+            PictureError: They differ.
         """
         model, blank = self._model, self._blank()
         words = torch.arange(12, device=next(model.parameters()).device) % model.config.get_text_config().vocab_size
@@ -200,7 +198,7 @@ class PictureEncoder:
         expected = own.logits.float()
         worst = float((ours.logits.float() - expected).abs().max()) / max(float(expected.abs().max()), 1e-6)
         if worst > (_TOLERANCE if ours.logits.dtype in (torch.float32, torch.float64) else _TOLERANCE_HALF):
-            raise PicturesNotSupportedError(
+            raise PictureError(
                 f"{type(model).__name__}: logits after a picture differ from the model's own by {worst:.2g} "
                 "(relative). Use Qwen2-VL or Qwen2.5-VL."
             )
@@ -247,14 +245,12 @@ def load_image_processor(folder: str) -> Any:
     """Load the image processor of a model.
 
     Raises:
-        PicturesNotSupportedError: The folder has none.
+        PictureError: The folder has none.
     """
     try:
         return AutoImageProcessor.from_pretrained(folder)
     except (OSError, ValueError, ImportError) as error:
-        raise PicturesNotSupportedError(
-            f"{folder!r} has no image processor (preprocessor_config.json): {error}"
-        ) from error
+        raise PictureError(f"{folder!r} has no image processor (preprocessor_config.json): {error}") from error
 
 
 def _has_three_axes(config: Any) -> bool:

@@ -22,7 +22,7 @@ _HEADER = struct.Struct("<iiii")
 
 
 def picture_column(rows: Sequence[Sequence[Picture]]) -> Tensor:
-    """Return the pictures of each row of a batch as :data:`PICTURES`."""
+    """Return the pictures of each row of a batch as :data:`PICTURES`, ``[batch, 1, bytes]`` uint8."""
     written = [b"".join(map(_written, row)) for row in rows]
     column = np.zeros((len(rows), 1, max(map(len, written), default=0)), dtype=np.uint8)
     for row, data in enumerate(written):

@@ -22,7 +22,7 @@ from roll.models.number_format import own_format
 from roll.models.reward_model import load_reward_model
 from roll.models.rope import scaled_folder
 from roll.rendering import ChatRenderer, ChatTemplateError, MessageRenderer, PictureRenderer, with_template
-from roll.strategies.pictures import PictureGrid, PicturesNotSupportedError, load_image_processor
+from roll.strategies.pictures import PictureError, PictureGrid, load_image_processor
 from roll.workers.pictures import pictures_shown_by
 
 _LOADERS: Final[Mapping[Head, Callable[..., PreTrainedModel]]] = MappingProxyType(
@@ -71,7 +71,7 @@ def load_text(config: TrainerKeys) -> Text:
     with readable(config, "actor_train"):
         tokenizer = load_tokenizer(config.model_path("actor_train"))
     chosen, written = config.chat_template, config.conversation_args
-    options = {"enable_thinking": written.enable_thinking, "history": written.history}
+    options: dict[str, Any] = {"enable_thinking": written.enable_thinking, "history": written.history}
     shown_by = pictures_shown_by(config)
     try:
         tokenizer = with_template(tokenizer, chosen)
@@ -96,9 +96,9 @@ def _picture_options(config: TrainerKeys, shown_by: str) -> dict[str, Any]:
     placeholder = getattr(AutoConfig.from_pretrained(folder), "image_token_id", None)
     try:
         if placeholder is None:
-            raise PicturesNotSupportedError("it reads text alone")
+            raise PictureError("it reads text alone")
         grid = PictureGrid(load_image_processor(folder))
-    except PicturesNotSupportedError as error:
+    except PictureError as error:
         message = f"{error}, and {shown_by} shows the policy pictures."
         fix = f"name a vision-language model like Qwen2-VL or Qwen2.5-VL, or leave {shown_by} out."
         problem = Problem(config.model_key("actor_train"), message, fix, config.model_path("actor_train"))

@@ -13,7 +13,7 @@ from transformers import AutoModelForImageTextToText, LlavaConfig, Qwen3VLConfig
 
 from roll.generation.pictures import Picture, marked
 from roll.models.loading import load_model
-from roll.strategies.pictures import PictureEncoder, PicturesNotSupportedError, rope_positions
+from roll.strategies.pictures import PictureEncoder, PictureError, rope_positions
 from tests.models.tiny_vision import make_tiny_vision, png
 
 PARTS = st.lists(st.one_of(st.integers(1, 9), st.tuples(st.integers(1, 4), st.integers(1, 5))), min_size=1, max_size=6)
@@ -73,7 +73,7 @@ def test_a_model_that_places_pictures_otherwise_is_refused(model, monkeypatch: p
     from roll.strategies import pictures
 
     monkeypatch.setattr(pictures, "rope_positions", lambda own, start, stop: np.tile(np.arange(start, stop), (3, 1)))
-    with pytest.raises(PicturesNotSupportedError, match="differ from the model's own"):
+    with pytest.raises(PictureError, match="differ from the model's own"):
         PictureEncoder(model).check()
 
 
@@ -81,12 +81,12 @@ def test_a_model_that_places_pictures_otherwise_is_refused(model, monkeypatch: p
 def test_models_that_place_pictures_in_another_way_are_refused_by_name(kind) -> None:
     with torch.device("meta"):
         model = AutoModelForImageTextToText.from_config(kind())
-    with pytest.raises(PicturesNotSupportedError, match=f"{type(model).__name__} places pictures among tokens unlike"):
+    with pytest.raises(PictureError, match=f"{type(model).__name__} places pictures among tokens unlike"):
         PictureEncoder(model)
 
 
 def test_a_folder_without_image_processor_is_told(tmp_path: Path) -> None:
     folder = make_tiny_vision(tmp_path / "vision")
     (folder / "preprocessor_config.json").unlink()
-    with pytest.raises(PicturesNotSupportedError, match="has no image processor"):
+    with pytest.raises(PictureError, match="has no image processor"):
         PictureEncoder(load_model(str(folder)))

@@ -57,7 +57,7 @@ def picture_problems(config: SamplingConfig) -> Iterator[Problem]:
         about, path = worker.strategy_args.about, f"{role}.strategy_args"
         if role == "critic":
             message = f"a critic reads text alone, and {shown_by} shows pictures."
-            yield Problem("adv_estimator", message, "use one without a critic, such as grpo.", config.adv_estimator)
+            yield Problem("adv_estimator", message, "use one without a critic, such as grpo.")
         elif role == "reward":
             continue
         elif not about.sees:

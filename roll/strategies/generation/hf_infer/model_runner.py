@@ -94,7 +94,7 @@ class ModelRunner:
         """What the model takes in place of tokens where there are pictures; made when the first come.
 
         Raises:
-            PicturesNotSupportedError: The model cannot be shown any.
+            PictureError: The model cannot be shown any.
         """
         return PictureInputs.of(self._original, self._view, self.layout)
 

@@ -13,7 +13,7 @@ from torch import nn
 from roll.generation import GenerationRequest, Picture
 from roll.generation.pictures import check_places
 from roll.strategies.generation.hf_infer.batch_plan import BatchPlan, IntArray
-from roll.strategies.pictures import PictureEncoder, PicturesNotSupportedError, rope_positions
+from roll.strategies.pictures import PictureEncoder, PictureError, rope_positions
 
 
 class PictureInputs:
@@ -33,10 +33,10 @@ class PictureInputs:
         """Return those of a view of a model, after a look at whether a picture gives what the model itself makes of it.
 
         Raises:
-            PicturesNotSupportedError: It does not, or the layout has no place for pictures.
+            PictureError: It does not, or the layout has no place for pictures.
         """
         if layout != "flat":
-            raise PicturesNotSupportedError(
+            raise PictureError(
                 f"hf_infer shows pictures only to models whose tokens it lays end to end, not to {type(view).__name__}."
             )
         plain: Any = copy.deepcopy(original, {id(parameter): parameter for parameter in original.parameters()})
