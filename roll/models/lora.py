@@ -35,7 +35,7 @@ def add_adapters(
 
     Of a critic the value head is trained too. Before the first step nothing changes: ``B`` is 0. Experts that a model
     keeps in one tensor have no linear layers, and get no adapters; nor do dense layers of that model that peft could
-    not tell from experts (``gate_proj``, ``up_proj``, ``down_proj``).
+    not tell from experts (``gate_proj``, ``up_proj``, ``down_proj``). A vision part gets none, and stays as it is.
 
     Args:
         model: A Hugging Face model, before it is handed to a train strategy.
@@ -58,12 +58,14 @@ def add_adapters(
         raise ModuleNotFoundError("lora_rank needs peft: pip install 'roll-rl[lora]'") from error
     if adapted_layers(model):
         raise ValueError(f"{type(model).__name__} has LoRA adapters already.")
-    names = _targets(model, [target] if isinstance(target, str) else target)
+    seeing = _layers_that_see(model)
+    names = _targets(model, [target] if isinstance(target, str) else target, seeing)
     heads = [name for name in HEADS if isinstance(getattr(model, name, None), nn.Linear)]
     config: Any = LoraConfig(
         r=rank,
         lora_alpha=rank if alpha is None else alpha,  # type: ignore[arg-type]
         target_modules=names,
+        exclude_modules=seeing or None,
         lora_dropout=0.0,
         bias="none",
         base_model_name_or_path=model.name_or_path,
@@ -88,13 +90,25 @@ def add_adapters(
     return model
 
 
-def _targets(model: PreTrainedModel, wanted: Sequence[str] | None) -> list[str]:
+def _layers_that_see(model: PreTrainedModel) -> list[str]:
+    """Return the names of the linear layers of a model's vision part, if it has one."""
+    if "vision_config" not in model.config.sub_configs:
+        return []
+    head = model.get_output_embeddings()
+    decoder: nn.Module = model.get_decoder()  # type: ignore[operator]
+    others = {id(module) for module in decoder.modules()} | {id(head)}
+    return [
+        name for name, module in model.named_modules() if isinstance(module, nn.Linear) and id(module) not in others
+    ]
+
+
+def _targets(model: PreTrainedModel, wanted: Sequence[str] | None, left_out: Sequence[str]) -> list[str]:
     """Return the last parts of the names of the layers that get an adapter."""
     head = model.get_output_embeddings()
     linear = {
         name.rpartition(".")[2]
         for name, module in model.named_modules()
-        if isinstance(module, nn.Linear) and module is not head and name not in HEADS
+        if isinstance(module, nn.Linear) and module is not head and name not in (*HEADS, *left_out)
     }
     if any(name.endswith(".experts.gate_up_proj") for name, _ in model.named_parameters()):
         linear -= _NAMES_OF_EXPERTS

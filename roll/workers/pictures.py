@@ -20,8 +20,9 @@ def pictures_shown_by(config: TrainerKeys) -> str | None:
 
 
 def _key_of_rows(config: PromptKeys) -> str | None:
-    trained = not isinstance(config, PlayingConfig) or config.prompts_per_step > 0
-    if trained and config.actor_train.data_args.image_key is not None:
+    if isinstance(config, PlayingConfig) and not config.prompts_per_step:
+        return None
+    if config.actor_train.data_args.image_key is not None:
         return "actor_train.data_args.image_key"
     measured = config.validation is not None and config.val_data_args.image_key is not None
     return "validation.data_args.image_key" if measured else None

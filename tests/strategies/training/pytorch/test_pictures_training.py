@@ -13,7 +13,9 @@ from torch import Tensor
 
 from roll.generation import GenerationRequest, Picture, SamplingParams
 from roll.models.loading import load_model
+from roll.models.lora import add_adapters
 from roll.strategies.jobs import TrainOptions
+from roll.strategies.training.adapters import adapted_layers
 from roll.strategies.training.pytorch.scoring import Scorer
 from roll.strategies.training.pytorch.train import FsdpTrainStrategy
 from roll.trajectories.batch import collate
@@ -175,6 +177,18 @@ def test_beginnings_are_shared_where_the_same_is_shown(folder: Path) -> None:
     apart, together = (step_gradient(trainer, batch, NegativeLogLikelihood())[0] for trainer in trainers)
     for name, value in apart.items():
         torch.testing.assert_close(together[name], value, atol=1e-6, rtol=1e-4)
+
+
+def test_adapters_leave_the_vision_part_alone(folder: Path, batch: TensorDict) -> None:
+    pytest.importorskip("peft")
+    model = add_adapters(load_model(str(folder)), rank=2)
+    trainer = FsdpTrainStrategy(model, TrainOptions(learning_rate=1e-2))
+    assert adapted_layers(model) and not any("visual" in name for name in adapted_layers(model))
+    assert not any(parameter.requires_grad for parameter in model.model.visual.parameters())
+    before = trainer.compute_log_probs(batch)
+    torch.testing.assert_close(before, batch["sampler_log_probs"], atol=1e-4, rtol=0)
+    trainer.train_step(batch, NegativeLogLikelihood())
+    assert (trainer.compute_log_probs(batch) - before).abs().max() > 1e-3
 
 
 def test_rows_of_words_train_as_before(folder: Path, batch: TensorDict) -> None:
