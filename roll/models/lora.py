@@ -95,7 +95,7 @@ def _layers_that_see(model: PreTrainedModel) -> list[str]:
     if "vision_config" not in model.config.sub_configs:
         return []
     head = model.get_output_embeddings()
-    decoder: nn.Module = model.get_decoder()  # type: ignore[operator]
+    decoder: nn.Module = model.get_decoder()
     others = {id(module) for module in decoder.modules()} | {id(head)}
     return [
         name for name, module in model.named_modules() if isinstance(module, nn.Linear) and id(module) not in others
