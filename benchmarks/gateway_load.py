@@ -1,10 +1,13 @@
 """How much the gateway adds: agents that call it over HTTP, beside the same agents without it.
 
 python benchmarks/gateway_load.py                      # 512 agents, 10 calls each, 2 s for an answer
+python benchmarks/gateway_load.py --spread 0           # all calls at the same moments, which no engine makes
 python benchmarks/gateway_load.py --agents 64 --calls 4 --seconds 0.5
 
-The engine is a stand-in that answers any call after a fixed time, so that what is measured is the gateway alone. The
-agents of the second way are plain loops over HTTP in processes of their own; those of the first ask the recorder.
+The engine is a stand-in of known speed, so that what is measured is the gateway alone: it answers after ``--seconds``,
+by ``--spread`` of them sooner or later, as answers are shorter and longer; each call takes as long in both ways. The
+agents of the second way are plain loops over HTTP in processes of their own, with a client that needs little by itself;
+those of the first ask the recorder.
 """
 
 from __future__ import annotations
@@ -13,14 +16,15 @@ import argparse
 import asyncio
 import json
 import multiprocessing
-import ssl
+import random
 import time
 from collections.abc import Sequence
 from contextlib import AsyncExitStack
 from dataclasses import dataclass
+from statistics import fmean
 from typing import Any
 
-import httpx
+import aiohttp
 
 from roll.gateway import AgentEndpoint, Name, Recorder, ServedPolicy
 from roll.gateway.openai_chat import ChatBody
@@ -37,17 +41,18 @@ class Load:
     Attributes:
         agents: At the same time.
         calls: Of each, one after the other.
-        seconds: Until the engine answers.
+        seconds: Until the engine answers, in the mean.
+        spread: By which share of them an answer comes sooner or later at most.
     """
 
     agents: int
     calls: int
     seconds: float
+    spread: float = 0.5
 
-    @property
-    def shortest(self) -> float:
-        """Seconds that it takes where nothing else does."""
-        return self.calls * self.seconds
+    def until_answered(self, request_id: str) -> float:
+        """Return the seconds that a call waits for the engine, equal whenever it is made."""
+        return self.seconds * (1 + self.spread * random.Random(request_id).uniform(-1, 1))
 
 
 def recorders(load: Load) -> list[Recorder]:
@@ -60,7 +65,7 @@ def recorders(load: Load) -> list[Recorder]:
     ids = [*renderer.encoder.encode("fine"), renderer.stop_token_ids[0]]
 
     async def generate(request: GenerationRequest) -> Completion:
-        await asyncio.sleep(load.seconds)
+        await asyncio.sleep(load.until_answered(request.request_id))
         return Completion(ids, [-0.5] * len(ids), "stop", (0, 0))
 
     policy = ServedPolicy(renderer=renderer, generate=generate, sampling=SamplingParams(64), sequence_length=1 << 16)
@@ -75,45 +80,43 @@ def said(answers: Sequence[str]) -> list[dict[str, str]]:
     return messages
 
 
-async def in_process(load: Load) -> float:
-    """Return the seconds that agents take that ask recorders."""
+async def in_process(load: Load) -> list[float]:
+    """Return the seconds that each agent takes which asks a recorder."""
     episodes = recorders(load)
 
-    async def agent(recorder: Recorder) -> None:
+    async def agent(recorder: Recorder) -> float:
+        began = time.perf_counter()
         answers: list[str] = []
         for _ in range(load.calls):
             body = ChatBody.read({"model": "m", "messages": said(answers)})
             answers.append(body.response(await recorder.ask(body.asked()))["choices"][0]["message"]["content"])
+        return time.perf_counter() - began
 
-    began = time.perf_counter()
-    await asyncio.gather(*map(agent, episodes))
-    taken = time.perf_counter() - began
+    taken = await asyncio.gather(*map(agent, episodes))
     check(load, episodes)
     return taken
 
 
-async def over_http(load: Load) -> float:
-    """Return the seconds that agents take that ask over HTTP, each with a key of its own."""
+async def over_http(load: Load) -> list[float]:
+    """Return the seconds that each agent takes which asks over HTTP, with a key of its own."""
     episodes, endpoint = recorders(load), AgentEndpoint("toy")
     context = multiprocessing.get_context("spawn")
-    ready, begin = context.Semaphore(0), context.Event()
+    ready, begin, ended = context.Semaphore(0), context.Event(), context.SimpleQueue()
     admitted = [endpoint.admit(episode) for episode in episodes]
     try:
         clients = [each.__enter__() for each in admitted]
         shares = [[client.api_key for client in clients[first::_PROCESSES]] for first in range(_PROCESSES)]
         programs = [
-            context.Process(target=_program, args=(clients[0].base_url, keys, load.calls, ready, begin))
+            context.Process(target=_program, args=(clients[0].base_url, keys, load.calls, ready, begin, ended))
             for keys in shares
         ]
         for program in programs:
             program.start()
         for _ in programs:
             await asyncio.to_thread(ready.acquire)
-        began = time.perf_counter()
         begin.set()
         for program in programs:
             await asyncio.to_thread(program.join)
-        taken = time.perf_counter() - began
         if any(program.exitcode for program in programs):
             raise SystemExit("an agent failed; what it said stands above")
     finally:
@@ -121,7 +124,7 @@ async def over_http(load: Load) -> float:
             each.__exit__(None, None, None)
         endpoint.close()
     check(load, episodes)
-    return taken
+    return [seconds for _ in programs for seconds in ended.get()]
 
 
 def check(load: Load, episodes: Sequence[Recorder]) -> None:
@@ -132,49 +135,52 @@ def check(load: Load, episodes: Sequence[Recorder]) -> None:
             raise SystemExit(f"{len(episode.tree.calls)} calls in {len(branches)} branches of {load.calls} in one")
 
 
-def _program(url: str, keys: Sequence[str], calls: int, ready: Any, begin: Any) -> None:
+def _program(url: str, keys: Sequence[str], calls: int, ready: Any, begin: Any, ended: Any) -> None:
     """Be a process with agents in it."""
-    secure = ssl.create_default_context()  # one for all: making it takes longer than a call
 
-    async def agent(client: httpx.AsyncClient) -> None:
+    async def agent(client: aiohttp.ClientSession) -> float:
+        began = time.perf_counter()
         answers: list[str] = []
         for _ in range(calls):
-            answer = await client.post("chat/completions", json={"model": "m", "messages": said(answers)})
-            answer.raise_for_status()
-            answers.append(answer.json()["choices"][0]["message"]["content"])
+            async with client.post("chat/completions", json={"model": "m", "messages": said(answers)}) as answer:
+                answers.append((await answer.json())["choices"][0]["message"]["content"])
+        return time.perf_counter() - began
 
     async def agents() -> None:
         # Each has a client of its own, as agents do: a pool of connections looks at all of them for each call.
         async with AsyncExitStack() as clients:
             each = [
                 await clients.enter_async_context(
-                    httpx.AsyncClient(
-                        base_url=url,
+                    aiohttp.ClientSession(
+                        f"{url.rstrip('/')}/",
                         headers={"authorization": f"Bearer {key}"},
-                        timeout=600,
-                        trust_env=False,
-                        verify=secure,
+                        timeout=aiohttp.ClientTimeout(total=600),
+                        raise_for_status=True,
                     )
                 )
                 for key in keys
             ]
             ready.release()
             await asyncio.to_thread(begin.wait)
-            await asyncio.gather(*map(agent, each))
+            ended.put(await asyncio.gather(*map(agent, each)))
 
     asyncio.run(agents())
 
 
 def measure(load: Load) -> dict[str, float]:
-    """Return the seconds of both ways, and by how much the second is longer."""
+    """Return the seconds of an agent in both ways, and by how much the second is longer: mean and of the last."""
     without, with_it = asyncio.run(in_process(load)), asyncio.run(over_http(load))
     return {
         "agents": load.agents,
         "calls": load.calls,
         "seconds of an answer": load.seconds,
-        "in process": without,
-        "over HTTP": with_it,
-        "overhead": with_it / without - 1,
+        "spread": load.spread,
+        "in process": fmean(without),
+        "over HTTP": fmean(with_it),
+        "overhead": fmean(with_it) / fmean(without) - 1,
+        "last agent in process": max(without),
+        "last agent over HTTP": max(with_it),
+        "overhead of the last": max(with_it) / max(without) - 1,
     }
 
 
@@ -183,9 +189,10 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--agents", type=int, default=512)
     parser.add_argument("--calls", type=int, default=10)
-    parser.add_argument("--seconds", type=float, default=2.0)
+    parser.add_argument("--seconds", type=float, default=2.0, help="until the engine answers")
+    parser.add_argument("--spread", type=float, default=0.5, help="by which share of them sooner or later")
     given = parser.parse_args()
-    print(json.dumps(measure(Load(given.agents, given.calls, given.seconds)), indent=2))
+    print(json.dumps(measure(Load(given.agents, given.calls, given.seconds, given.spread)), indent=2))
 
 
 if __name__ == "__main__":

@@ -71,7 +71,8 @@ class GatewayServer:
             await self._server.serve(sockets=[listener])
             await self._hang_up()
 
-        asyncio.run(serve())
+        with asyncio.Runner(loop_factory=self._server.config.get_loop_factory()) as runner:  # uvloop's, if it is there
+            runner.run(serve())
 
     async def _hang_up(self) -> None:
         """End connections that uvicorn leaves to the garbage collector: whoever waits at the other end is to know."""
@@ -100,6 +101,7 @@ def server_config(gateway: Gateway) -> uvicorn.Config:
         log_level="warning",
         access_log=False,
         server_header=False,
+        proxy_headers=False,  # nobody here asks where a call comes from
         ws="none",
         lifespan="off",
         timeout_keep_alive=_KEEP_ALIVE,

@@ -30,6 +30,8 @@ A, R = "actor_rollout_ref.actor", "actor_rollout_ref.rollout"
 T, P = "models.policy_trainer", "models.policy"
 KL = {"algorithm.use_kl_in_reward": True, "algorithm.kl_ctrl.kl_coef": 0.01}
 ADAPTIVE = {**KL, "algorithm.kl_ctrl.type": "adaptive", "algorithm.kl_ctrl.target_kl": 0.2}
+PICTURES = Path(__file__).with_name("rows_with_pictures.parquet")
+"""A file with the columns ``prompt`` and ``pictures``."""
 
 Case = tuple[Any, Mapping[str, Any], Mapping[str, Any]]
 """The value of the key, other keys beside it, and the native values that follow."""
@@ -174,6 +176,11 @@ VERL: dict[str, Case] = {
         {"validation.data_args.file_name": ["v.parquet"], "validation.data_args.messages": "chat"},
     ),
     "data.prompt_key": ("chat", {}, {f"{DATA}.messages": "chat"}),
+    "data.image_key": (
+        "pictures",
+        {"data.train_files": [str(PICTURES)]},
+        {f"{DATA}.file_name": [str(PICTURES)], f"{DATA}.image_key": "pictures"},
+    ),
     "data.max_prompt_length": (100, {}, {"prompt_length": 100, "sequence_length": 1124}),
     "data.max_response_length": (
         200,
@@ -604,6 +611,7 @@ TRINITY: dict[str, Case] = {
     f"{TASKS}.format.prompt_key": ("question", {}, {f"{DATA}.prompt": "question"}),
     f"{TASKS}.format.messages_key": ("chat", {}, {f"{DATA}.messages": "chat"}),
     f"{TASKS}.format.response_key": ("answer", {}, {f"{DATA}.ground_truth": "answer"}),
+    f"{TASKS}.format.image_key": ("pictures", {}, {f"{DATA}.image_key": "pictures"}),
     f"{TASKS}.format.system_prompt": ("Be brief.", {}, {f"{DATA}.system_prompt": "Be brief."}),
     f"{TASKS}.rollout_args.temperature": (0.7, {}, {"actor_infer.generating_args.temperature": 0.7}),
     "trainer.total_steps": (9, {}, {"max_steps": 9}),

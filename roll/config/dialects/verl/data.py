@@ -62,8 +62,8 @@ def _image_column(value: Any, look: Look) -> Any:
     if look.demonstrates:
         return Unused("rows are imitated as text")
     files = look("data.train_files", ())
-    columns = [columns_of(name) for name in ([files] if isinstance(files, str) else files)]
-    if any(value in known for known in columns if known is not None):
+    columns = [columns_of(name) for name in (files if isinstance(files, (list, tuple)) else [files])]
+    if any(str(value) in known for known in columns if known is not None):
         return value
     if not columns or None in columns:
         return Unused(f"the files are not here to be looked at; set {_DATA}.image_key where they have pictures")
