@@ -18,6 +18,7 @@ from starlette.routing import Route
 
 from roll.service import protocol
 from roll.service.clients import Client, Clients, new_name
+from roll.service.links import SignedLinks
 from roll.service.records import RefusedError
 
 _POLL_SECONDS: Final = 20.0
@@ -39,6 +40,7 @@ class Service:
     def __init__(self, clients: Clients, key: str) -> None:
         self._clients = clients
         self._key = key
+        self._links = SignedLinks(key)
         self._futures: dict[str, asyncio.Task[Result]] = {}
         self._asked: dict[tuple[str, int], str] = {}
         posts: dict[str, Handler] = {
@@ -74,7 +76,7 @@ class Service:
             Route("/api/v1/training_runs/{model}/checkpoints", self._guarded(self._checkpoints), methods=["GET"]),
             Route(
                 "/api/v1/training_runs/{model}/checkpoints/{kind}/{name}/archive",
-                self._guarded(self._archive),
+                self._guarded(self._archive, by_link=True),
                 methods=["GET"],
             ),
         ]
@@ -89,9 +91,16 @@ class Service:
 
         return self._guarded(answer)
 
-    def _guarded(self, answer: Callable[[Request], Awaitable[Response]]) -> Callable[[Request], Awaitable[Response]]:
+    def _guarded(
+        self, answer: Callable[[Request], Awaitable[Response]], *, by_link: bool = False
+    ) -> Callable[[Request], Awaitable[Response]]:
+        """Answer whoever has the key, or ``by_link`` an address that was made with it."""
+
         async def guarded(request: Request) -> Response:
-            if not hmac.compare_digest(request.headers.get("x-api-key", "").encode(), self._key.encode()):
+            has_key = hmac.compare_digest(request.headers.get("x-api-key", "").encode(), self._key.encode())
+            given = request.query_params
+            signed = by_link and self._links.allow(request.url, given.get("until", ""), given.get("signature", ""))
+            if not has_key and not signed:
                 return JSONResponse({"detail": "this key is none of this server: see what it printed"}, 401)
             try:
                 return await answer(request)
@@ -135,8 +144,14 @@ class Service:
         return JSONResponse(result)
 
     async def _config(self, body: Mapping[str, Any]) -> dict[str, Any]:
-        # One after the other: what is done to a model is done in the order in which it arrives.
-        return {"parallel_fwdbwd_chunks": False, "use_pyqwest_transport": False}
+        return {
+            # One after the other: what is done to a model is done in the order in which it arrives.
+            "parallel_fwdbwd_chunks": False,
+            "use_pyqwest_transport": False,
+            # Clients before 0.25 ask by JSON, and forward passes at another address, where nobody says this.
+            "proto_write_fwdbwd": True,
+            "fwd_via_fwdbwd": True,
+        }
 
     async def _capabilities(self, request: Request) -> Response:
         base = self._clients.base
@@ -328,6 +343,9 @@ class Service:
     async def _archive(self, request: Request) -> Response:
         parts = request.path_params
         folder = self._clients.archive(f"tinker://{parts['model']}/{parts['kind']}/{parts['name']}")
+        if "application/json" in request.headers.get("accept", ""):
+            address, until = self._links.to(request.url)
+            return JSONResponse({"url": address, "expires": until.isoformat()})
 
         def packed() -> bytes:
             content = io.BytesIO()

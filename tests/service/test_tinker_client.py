@@ -250,7 +250,9 @@ def test_several_clients_do_not_meet(address: str) -> None:
 
 def test_weights_for_sampling_are_what_peft_reads(service: tinker.ServiceClient, tmp_path: Path) -> None:
     import io
+    import json
     import tarfile
+    import urllib.error
     import urllib.request
 
     training = service.create_lora_training_client(base_model="toy_math", rank=2, seed=11).result()
@@ -260,10 +262,17 @@ def test_weights_for_sampling_are_what_peft_reads(service: tinker.ServiceClient,
     path = training.save_weights_for_sampler("mine").result().path
     model, kind, name = path.removeprefix("tinker://").split("/")
     base_url = str(service.holder._base_url)
-    asked = urllib.request.Request(
-        f"{base_url}/api/v1/training_runs/{model}/checkpoints/{kind}/{name}/archive", headers={"X-API-Key": "tml-test"}
-    )
-    with tarfile.open(fileobj=io.BytesIO(urllib.request.urlopen(asked).read())) as archive:
+    archive_url = f"{base_url}/api/v1/training_runs/{model}/checkpoints/{kind}/{name}/archive"
+    asked = urllib.request.Request(archive_url, headers={"X-API-Key": "tml-test"})
+    content = urllib.request.urlopen(asked).read()
+    # Clients before 0.25 ask for an address, and download from there without a key.
+    asked.add_header("Accept", "application/json")
+    address = json.loads(urllib.request.urlopen(asked).read())["url"]
+    assert len(urllib.request.urlopen(address).read()) == len(content)
+    for other in (archive_url, address[:-1] + ("0" if address[-1] != "0" else "1"), address.replace(name, "other")):
+        with pytest.raises(urllib.error.HTTPError, match="401"):
+            urllib.request.urlopen(other)
+    with tarfile.open(fileobj=io.BytesIO(content)) as archive:
         archive.extractall(tmp_path, filter="data")
     expected = logprobs_of(PeftModel.from_pretrained(load_model("toy_math"), str(tmp_path)))
     sampling = service.create_sampling_client(model_path=path).result()
