@@ -20,7 +20,7 @@ from roll.data.errors import DataError
 from roll.data.row_pictures import pictures_of, with_places
 from roll.generation import Picture
 from roll.rendering import PICTURE
-from tests.models.tiny_vision import png
+from tests.pictures import png
 
 DATA = png(2, 3)
 

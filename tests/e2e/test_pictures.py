@@ -20,7 +20,8 @@ from roll.replay.replaying import replay
 from roll.runs.stored import StoredRun
 from tests.e2e.rlvr_support import small_config as small_prompts
 from tests.e2e.support import rows, same, small_config, train_state
-from tests.models.tiny_vision import SIDE, encoded, make_tiny_vision
+from tests.models.tiny_vision import make_tiny_vision
+from tests.pictures import SIDE, encoded
 
 SMALL = {
     "max_steps": 2,

@@ -18,7 +18,8 @@ from roll.rendering import PICTURE, PictureRenderer
 from roll.strategies.pictures import PictureGrid, load_image_processor
 from roll.trajectories.model import Status, Trajectory
 from roll.trajectories.samples import samples_from
-from tests.models.tiny_vision import CHAT_TEMPLATE, SIDE, make_tiny_vision
+from tests.models.tiny_vision import CHAT_TEMPLATE, make_tiny_vision
+from tests.pictures import SIDE
 
 LIMITS = EnvManagerLimits(max_steps=5, sequence_length=2000, max_new_tokens=20)
 

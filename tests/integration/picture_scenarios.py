@@ -12,7 +12,7 @@ from roll.strategies.training.pytorch.train import FsdpTrainStrategy
 from roll.strategies.training.ranks import Ranks
 from roll.trajectories.batch import collate
 from roll.trajectories.samples import Sample
-from tests.models.tiny_vision import png
+from tests.pictures import png
 from tests.strategies.training.batches import NegativeLogLikelihood
 
 

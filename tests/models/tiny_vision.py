@@ -6,7 +6,6 @@ import io
 from collections.abc import Sequence
 from pathlib import Path
 
-import numpy as np
 import torch
 from PIL import Image
 from transformers import (
@@ -20,11 +19,11 @@ from transformers import (
 from transformers.models.qwen2_vl.image_processing_pil_qwen2_vl import Qwen2VLImageProcessorPil
 
 from roll.models.toy import WEIGHTS_DIRECTORY
+from tests.pictures import SIDE
 
 VISION_TOKENS = ("<|vision_start|>", "<|vision_end|>", "<|image_pad|>", "<|video_pad|>")
-PATCH, MERGE = 8, 2
-SIDE = PATCH * MERGE
-"""Pixels of the side of a picture that is one token."""
+MERGE = 2
+PATCH = SIDE // MERGE
 
 CHAT_TEMPLATE = """\
 {%- for message in messages -%}
@@ -114,19 +113,6 @@ def make_tiny_vision(folder: Path, *, seed: int = 0, most_tokens: int = 64, fami
     )
     processor.save_pretrained(folder)
     return folder
-
-
-def png(rows: int, columns: int, seed: int = 0) -> bytes:
-    """Return a picture of ``rows`` x ``columns`` tokens, of random colours."""
-    pixels = np.random.default_rng(seed).integers(0, 255, (rows * SIDE, columns * SIDE, 3), dtype=np.uint8)
-    return encoded(pixels)
-
-
-def encoded(pixels: np.ndarray) -> bytes:
-    """Return ``uint8 [height, width, 3]`` as PNG."""
-    buffer = io.BytesIO()
-    Image.fromarray(pixels).save(buffer, format="PNG")
-    return buffer.getvalue()
 
 
 def own_inputs(folder: Path, tokens: Sequence[int], pictures: Sequence[bytes]) -> dict[str, torch.Tensor]:

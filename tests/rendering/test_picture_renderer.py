@@ -12,7 +12,8 @@ from transformers import AutoConfig, AutoTokenizer
 from roll.generation.pictures import check_places
 from roll.rendering import PICTURE, ChatTemplateError, ConversationError, PictureRenderer, without_pictures
 from roll.strategies.pictures import PictureGrid, load_image_processor
-from tests.models.tiny_vision import CHAT_TEMPLATE, make_tiny_vision, png
+from tests.models.tiny_vision import CHAT_TEMPLATE, make_tiny_vision
+from tests.pictures import png
 
 
 @pytest.fixture(scope="module")

@@ -14,7 +14,8 @@ from transformers import AutoModelForImageTextToText, LlavaConfig, Qwen3VLConfig
 from roll.generation.pictures import Picture, marked
 from roll.models.loading import load_model
 from roll.strategies.pictures import PictureEncoder, PictureError, rope_positions
-from tests.models.tiny_vision import make_tiny_vision, png
+from tests.models.tiny_vision import make_tiny_vision
+from tests.pictures import png
 
 PARTS = st.lists(st.one_of(st.integers(1, 9), st.tuples(st.integers(1, 4), st.integers(1, 5))), min_size=1, max_size=6)
 

@@ -13,7 +13,8 @@ import torch
 from roll.generation import Completion, GenerationRequest, Picture, SamplingParams
 from roll.models.loading import load_model
 from roll.strategies.generation.hf_infer.strategy import HfInferStrategy
-from tests.models.tiny_vision import make_tiny_vision, own_inputs, png
+from tests.models.tiny_vision import make_tiny_vision, own_inputs
+from tests.pictures import png
 from tests.strategies.generation.hf_infer.hf_infer_support import engine_for, qwen, run_all
 
 GREEDY = SamplingParams(max_new_tokens=8, temperature=0.0)

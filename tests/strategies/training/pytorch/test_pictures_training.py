@@ -22,7 +22,8 @@ from roll.trajectories.batch import collate
 from roll.trajectories.model import Trajectory, Turn
 from roll.trajectories.picture_column import PICTURES
 from roll.trajectories.samples import Sample, samples_from
-from tests.models.tiny_vision import make_tiny_vision, own_inputs, png
+from tests.models.tiny_vision import make_tiny_vision, own_inputs
+from tests.pictures import png
 from tests.strategies.generation.hf_infer.hf_infer_support import engine_for, run_all
 from tests.strategies.training.batches import NegativeLogLikelihood, step_gradient
 
