@@ -28,10 +28,11 @@ class StackedPredictor(Predictor):
         with_entropy: bool,
         probe: Layout | None = None,
         compared: dict[str, Tensor] | None = None,
+        pictures: None = None,
     ) -> Tensor | TokenOutputs:
         """Return predictions, entropies and divergences, as far as asked, ``[kinds, batch, sequence]``.
 
-        With ``probe``, see :class:`Predictor`.
+        With ``probe``, see :class:`Predictor`. Batches have no pictures here: runs that show some are refused.
         """
         if probe is not None or self.predicts == "values":
             outputs: TokenOutputs = super().forward(input_ids, response_mask, lengths, with_entropy, probe)
