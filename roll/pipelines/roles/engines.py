@@ -224,7 +224,8 @@ class EngineRole:
         while running:
             done, running = await asyncio.wait(running, return_when=asyncio.FIRST_COMPLETED)
             for call in done:
-                error = call.exception()
+                # Of one that was given up below, because nothing will be sent to it any more, there is none.
+                error = None if call.cancelled() else call.exception()
                 if error is not None and failure is None:
                     failure = error
                 if isinstance(error, WorkerDiedError) and call in receiving:

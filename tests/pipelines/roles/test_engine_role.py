@@ -5,11 +5,13 @@ from __future__ import annotations
 import asyncio
 from collections import defaultdict
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
 from roll.distributed import WorkerDiedError, WorkerError, WorkerTimeoutError
+from roll.distributed.weight_sync import WeightSyncError
 from roll.pipelines.roles import engines as role
 from roll.pipelines.roles.engines import EngineRole
 from roll.pipelines.roles.pool import WorkerPool
@@ -91,3 +93,38 @@ def test_workers_that_cannot_be_told_are_passed_over() -> None:
     group.failures[0] = [died()]
     asyncio.run(WorkerPool(group).tell("engine_restarted", 1))  # type: ignore[arg-type]
     assert group.told == [(1, "engine_restarted")]
+
+
+class FailingTrainers:
+    """**Not workers**: they open a link and then send nothing, because an engine is missing."""
+
+    async def all(self, method: str, *args: Any) -> list[Any]:
+        if method == "open_weights":
+            return [SimpleNamespace(method="gloo")]
+        if method == "send_weights":
+            await asyncio.sleep(0.01)
+            raise WeightSyncError("engine-1 is gone")
+        return [None]
+
+
+class ReceivingGroup(FakeGroup):
+    """**Not workers**: engines of which the second dies, and the first waits for weights without end."""
+
+    async def one(self, rank: int, method: str, *args: Any, timeout: float | None = None) -> Any:
+        if method == "receive_weights":
+            if rank == 1:
+                raise died()
+            await asyncio.Event().wait()
+        return ["here"] if method == "places" else None
+
+
+@pytest.mark.parametrize("both", [True, False])
+def test_an_engine_that_waits_for_weights_in_vain_is_given_up_and_what_went_wrong_is_said(
+    both: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(role, "report_missing", lambda *told: None)
+    group = ReceivingGroup()
+    group.size = 2 if both else 1
+    engines = EngineRole(group, FailingTrainers(), small_config(tmp_path))  # type: ignore[arg-type]
+    with pytest.raises((WorkerDiedError, WeightSyncError)):  # and no cancellation: nobody stopped the run
+        asyncio.run(engines.publish(1))
