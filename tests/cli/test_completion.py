@@ -34,7 +34,7 @@ def offered(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.Capt
     ("words", "offers"),
     [
         (["trai"], ["train"]),
-        (["train", "frozen"], ["frozen_lake", "frozen_lake_slippery"]),
+        (["train", "frozen"], ["frozen_lake", "frozen_lake_slippery", "frozen_lake_two_stages"]),
         (["train", "mi"], ["mine", "mix_math", "mixed"]),
         (["train", "sokoban", "max_step"], ["max_steps=", "max_steps=500"]),
         (["train", "sokoban", "seed", "=", "1", "eval_ste"], ["eval_steps=", "eval_steps=10"]),
