@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import copy
 import importlib.util
+import os
 import sys
 from collections.abc import Iterator
 from pathlib import Path
@@ -33,6 +34,9 @@ ROWS = [
 def data_juicer(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[None]:
     """Have Data-Juicer on the path, and, should it install something in spite of all, not in this environment."""
     monkeypatch.setattr(sys, "path", [*sys.path, str(PEERS)])
+    # For the life of the process, as what it imports stays: pickling looks at every name of all modules later on, and
+    # the process that collects results cannot import the class of the warnings that these names make.
+    os.environ["JSONARGPARSE_DEPRECATION_WARNINGS"] = "off"
     for name, value in (("PIP_NO_INDEX", "1"), ("PIP_TARGET", str(tmp_path / "installed")), ("UV_OFFLINE", "1")):
         monkeypatch.setenv(name, value)
     yield
