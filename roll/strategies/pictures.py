@@ -128,8 +128,7 @@ class PictureEncoder:
         Raises:
             ValueError: A picture has another grid than its placeholders were written for.
         """
-        images = [Image.open(io.BytesIO(picture.data)).convert("RGB") for picture in pictures]
-        prepared = self._processor(images=images, return_tensors="pt")
+        prepared = self._prepared(pictures)
         grid = prepared["image_grid_thw"]
         for picture, (_, height, width) in zip(pictures, grid.tolist(), strict=True):
             found = (height // self._merged, width // self._merged)
@@ -156,15 +155,8 @@ class PictureEncoder:
         embeddings = self._model.get_input_embeddings()(input_ids)
         flat = [picture for row in pictures for picture in row]
         if flat:
-            places = torch.tensor(
-                [
-                    row * width + token
-                    for row, own in enumerate(pictures)
-                    for picture in own
-                    for token in range(picture.start, picture.stop)
-                ],
-                device=input_ids.device,
-            )
+            runs = [picture.moved(row * width) for row, own in enumerate(pictures) for picture in own]
+            places = torch.cat([torch.arange(run.start, run.stop) for run in runs]).to(input_ids.device)
             different = {picture.mark: picture for picture in flat}
             seen = dict(zip(different, self.features(list(different.values()), input_ids.device), strict=True))
             features = torch.cat([seen[picture.mark] for picture in flat]).to(embeddings)
@@ -189,8 +181,7 @@ class PictureEncoder:
         pictures = [blank.moved(5), blank.moved(7 + blank.tokens)]
         shown = torch.full((blank.tokens,), self.placeholder, device=words.device)
         ids = torch.cat((words[:5], shown, words[5:7], shown, words[7:])).unsqueeze(0)
-        images = [Image.open(io.BytesIO(picture.data)).convert("RGB") for picture in pictures]
-        prepared = self._processor(images=images, return_tensors="pt").to(ids.device)
+        prepared = self._prepared(pictures).to(ids.device)
         with torch.no_grad():
             tokens = self.shown(ids, [pictures])
             own = model(input_ids=ids, mm_token_type_ids=(ids == self.placeholder).int(), use_cache=False, **prepared)
@@ -202,6 +193,11 @@ class PictureEncoder:
                 f"{type(model).__name__}: logits after a picture differ from the model's own by {worst:.2g} "
                 "(relative). Use Qwen2-VL or Qwen2.5-VL."
             )
+
+    def _prepared(self, pictures: Sequence[Picture]) -> Any:
+        """Return what the model's own forward pass takes of pictures beside tokens."""
+        images = [Image.open(io.BytesIO(picture.data)).convert("RGB") for picture in pictures]
+        return self._processor(images=images, return_tensors="pt")
 
     def _blank(self) -> Picture:
         """Return a picture of gray that widens to the right, so that its sides are not taken for each other."""
