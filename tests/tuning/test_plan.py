@@ -26,9 +26,9 @@ def test_ranges_of_file_and_command_line_come_together_and_other_words_hold_for_
     Path("mine.yaml").write_text(
         f"defaults: [sokoban, _self_]\ntune:\n  {RATE}: {{low: 1e-4, high: 1e-2, log: true}}\n  mini_batches: [1, 2]\n"
     )
-    plan = make_plan("mine", ["mini_batches=2,4", "seed=7", "max_steps=24", "pg_clip=uniform(0.1,0.3)"])
+    plan = make_plan("mine", ["mini_batches=2,4", "seed=7", "max_steps=24", "eval_steps=8", "pg_clip=uniform(0.1,0.3)"])
     assert plan.space == {RATE: Range(1e-4, 1e-2, log=True), "mini_batches": Choice((2, 4)), "pg_clip": Range(0.1, 0.3)}
-    assert plan.words == ("seed=7", "max_steps=24") and plan.config.seed == 7
+    assert plan.words == ("seed=7", "max_steps=24", "eval_steps=8") and plan.config.seed == 7
     assert plan.folder == Path("output/sokoban/tune")
     assert plan.rungs == [8, 24] and plan.combinations is None
 
