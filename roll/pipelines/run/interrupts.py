@@ -71,6 +71,12 @@ async def to_its_end(task: asyncio.Task[Result]) -> Result:
         raise
 
 
+def stopped_by_somebody() -> bool:
+    """Whether this task was told to stop. A cancellation may also leak from a part that was itself given up."""
+    task = asyncio.current_task()
+    return task is not None and task.cancelling() > 0
+
+
 @contextmanager
 def stopped_by_sigterm() -> Iterator[None]:
     """Let SIGTERM, which a cluster sends before it takes a machine away, stop this task as Ctrl-C does."""

@@ -17,7 +17,7 @@ from roll.pipelines.run.checkpoint import CONTENTS, new_checkpoint
 from roll.pipelines.run.checks import check_run
 from roll.pipelines.run.command import resume_command, shown
 from roll.pipelines.run.folders import folders, make_room, own_folders
-from roll.pipelines.run.interrupts import runner, stopped_by_sigterm, to_its_end
+from roll.pipelines.run.interrupts import runner, stopped_by_sigterm, stopped_by_somebody, to_its_end
 from roll.pipelines.run.log import RunLog, summarize
 from roll.pipelines.run.process import settle_process
 from roll.pipelines.run.profiling import profiled
@@ -175,6 +175,10 @@ class Run(ABC, Generic[Config]):
                     self._resume_from = self._newest()
                     where = f"from {shown(self.saved)}" if self.saved is not None else "from the start"
                     self.progress.warning(f"{one_line(error)} The run goes on {where}.")
+                except asyncio.CancelledError as error:
+                    if stopped_by_somebody():
+                        raise
+                    raise RuntimeError("A part of the run was given up, though nobody stopped the run.") from error
 
     async def _sit(self, cluster: Cluster) -> RunSummary:
         """Run from the checkpoint to continue from, if any, to the end, with what is due in between."""

@@ -1,5 +1,6 @@
 """The life cycle of a run that samples nothing."""
 
+import asyncio
 import json
 import signal
 import subprocess
@@ -10,6 +11,7 @@ import pytest
 import torch
 
 from roll.config import ConfigError, RunError
+from roll.runs.outcome import State, read_outcome
 from tests.pipelines.run.fit import Fit, fit
 
 
@@ -62,6 +64,25 @@ def test_what_fails_in_a_change_saves_nothing_half_changed(tmp_path: Path, monke
     monkeypatch.setattr(Fit, "step", step)
     with pytest.raises(RunError, match=r"step=000003\. Continue"):
         fit(tmp_path)
+
+
+def test_a_part_that_is_given_up_is_not_somebody_who_stops_the_run(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def step(self: Fit, step: int) -> None:
+        with self.changing(step):
+            pass
+        if step == 3:
+            asked = asyncio.get_running_loop().create_future()
+            asked.cancel()
+            await asked
+
+    monkeypatch.setattr(Fit, "step", step)
+    with pytest.raises(RuntimeError, match="nobody stopped the run"):
+        fit(tmp_path)
+    ended = read_outcome(tmp_path)
+    assert ended is not None and ended.state is State.FAILED
+    assert (tmp_path / "checkpoints/step=000003").is_dir()
 
 
 def test_a_run_with_another_seed_is_not_resumed(tmp_path: Path) -> None:
