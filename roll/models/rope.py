@@ -66,7 +66,7 @@ def with_rope(config: Mapping[str, Any], scaling: Mapping[str, Any] | None, thet
         theta: Base of the lengths of the waves; ``None`` keeps the model's own.
 
     Raises:
-        ValueError: The model has no rotary waves, or several kinds of them.
+        ValueError: The model has no rotary waves, several kinds of them, or more positions than these would reach.
     """
     if isinstance(config.get("text_config"), Mapping):
         return {**config, "text_config": with_rope(config["text_config"], scaling, theta)}
@@ -82,9 +82,17 @@ def with_rope(config: Mapping[str, Any], scaling: Mapping[str, Any] | None, thet
     chosen.pop("rope_theta", None)
     chosen["rope_type"] = chosen.pop("type", None) or chosen.get("rope_type") or "default"
     if scaling is not None and chosen["rope_type"] in ("yarn", "llama3"):
-        chosen.setdefault(_POSITIONS, own.get(_POSITIONS) or longest)
-        # Engines multiply by the factor themselves, or take this as it is; the larger one is right for both.
-        longest = max(longest, int(chosen["factor"] * chosen[_POSITIONS]))
+        native = own.get(_POSITIONS) or longest
+        chosen.setdefault(_POSITIONS, native)
+        reach = int(chosen["factor"] * chosen[_POSITIONS])
+        if chosen["rope_type"] == "yarn" and reach < native:
+            raise ValueError(
+                f"yarn with factor {chosen['factor']:g} of {chosen[_POSITIONS]} positions reaches {reach}, and it has "
+                f"{native} without: raise the factor or {_POSITIONS}"
+            )
+        # Engines multiply by the factor themselves, or take this as it is. Of yarn they keep as many waves as it
+        # reaches, and would read beyond them.
+        longest = reach if chosen["rope_type"] == "yarn" else max(longest, reach)
     return {
         **config,
         "max_position_embeddings": longest,

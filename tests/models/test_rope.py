@@ -27,7 +27,7 @@ LLAMA3 = {"rope_type": "llama3", "factor": 8.0, "low_freq_factor": 1.0, "high_fr
 SCALINGS: list[tuple[dict[str, Any] | None, float | None]] = [
     ({"rope_type": "linear", "factor": 2.0}, None),
     (YARN, None),
-    ({**YARN, "original_max_position_embeddings": 64, "attention_factor": 1.5}, 9000.0),
+    ({**YARN, "original_max_position_embeddings": 128, "attention_factor": 1.5}, 9000.0),
     ({**LLAMA3, "original_max_position_embeddings": 128}, None),
     (None, 9000.0),
 ]
@@ -122,6 +122,14 @@ def test_the_description_of_a_scaled_model_scales_from_what_it_was_trained_with(
     assert with_rope(once, None, None) == once
     seen = with_rope({"text_config": {"rope_theta": 1e6, "max_position_embeddings": 512}}, YARN, None)
     assert seen == {"text_config": once}
+
+
+def test_yarn_says_how_far_it_reaches_and_is_refused_where_that_is_less_than_without() -> None:
+    scaled = with_rope({"rope_theta": 1e6, "max_position_embeddings": 512}, {**YARN, "factor": 8.0}, None)
+    assert scaled["max_position_embeddings"] == 4096
+    assert with_rope(scaled, YARN, None)["max_position_embeddings"] == 2048
+    with pytest.raises(ValueError, match="of 64 positions reaches 256, and it has 512 without"):
+        with_rope(scaled, {**YARN, "original_max_position_embeddings": 64}, None)
 
 
 def test_a_model_with_several_kinds_of_waves_is_refused(tmp_path: Path) -> None:
