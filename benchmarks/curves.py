@@ -45,7 +45,7 @@ def plot_learning_curves(
     labels: Sequence[str] | None = None,
     title: str = "",
 ) -> Path:
-    """Draw validation success over steps and over minutes, and the training reward over steps, one line per run.
+    """Draw validation success over steps and, where runs logged them, over minutes, and the training reward over steps.
 
     Args:
         jsonl_paths: ``metrics.jsonl`` of each run.
@@ -73,24 +73,26 @@ def plot_learning_curves(
     with matplotlib.rc_context({"font.size": 10, "axes.spines.top": False, "axes.spines.right": False}):
         figure = Figure(figsize=(12, 3.8), layout="constrained")
         FigureCanvasAgg(figure)
-        by_step, by_minute, reward = figure.subplots(1, 3)
+        timed = any(curve.minutes for curve in success)
+        by_step, *by_minute, reward = figure.subplots(1, 3 if timed else 2)
         for index, name in enumerate(names):
             style = {"color": _COLORS[index % len(_COLORS)], "label": _with_change(name, success[index])}
             percent = [100 * value for value in success[index].values]
             by_step.plot(success[index].steps, percent, marker="o", markersize=4, **style)
             if success[index].minutes:
-                by_minute.plot(success[index].minutes, percent, marker="o", markersize=4, **style)
+                by_minute[0].plot(success[index].minutes, percent, marker="o", markersize=4, **style)
             reward.plot(rewards[index].steps, rewards[index].values, linewidth=1, alpha=0.3, color=style["color"])
             reward.plot(rewards[index].steps, _smooth(rewards[index].values), linewidth=1.8, color=style["color"])
         for axes, x_label, y_label in (
             (by_step, "training steps", "validation success (%)"),
-            (by_minute, "minutes", "validation success (%)"),
+            *((axes, "minutes", "validation success (%)") for axes in by_minute),
             (reward, "training steps", "training reward (mean of 5 steps)"),
         ):
             axes.set(xlabel=x_label, ylabel=y_label)
             axes.grid(alpha=0.25)
         by_step.legend(frameon=False, loc="lower right")
-        by_minute.sharey(by_step)
+        for axes in by_minute:
+            axes.sharey(by_step)
         if title:
             figure.suptitle(title, fontweight="bold")
         Path(out_png).parent.mkdir(parents=True, exist_ok=True)
