@@ -161,7 +161,11 @@ class Run(ABC, Generic[Config]):
         return summarize(self.config, self.log, steps, self.saved)
 
     async def run(self) -> RunSummary:
-        """Take ``max_steps`` steps; after the loss of a worker that it needs, go on from the newest checkpoint."""
+        """Take ``max_steps`` steps; after the loss of a worker that it needs, go on from the newest checkpoint.
+
+        Raises:
+            RuntimeError: A part gave itself up, though nobody stopped the run.
+        """
         with stopped_by_sigterm():
             while True:
                 try:
