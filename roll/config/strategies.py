@@ -251,7 +251,7 @@ def availability_problem(name: str, *, role: str, world_size: int = 1, cluster: 
     if ability_for(role) not in about.abilities:
         usable = strategies_for(role)
         return Problem(path, f"this strategy cannot serve {role}.", f"use one of {', '.join(usable)}.", name)
-    if about.package and not _is_installed(about.package):
+    if about.package and not is_installed(about.package):
         fix = f"{about.install}{f', or set {path}={about.instead}' if about.instead else ''}."
         return Absent(path, f"it needs the Python package {about.package}, which is not installed.", fix, name)
     if cluster == "local" and world_size > 1 and takes_processes(name, role):
@@ -261,7 +261,8 @@ def availability_problem(name: str, *, role: str, world_size: int = 1, cluster: 
     return None
 
 
-def _is_installed(module: str) -> bool:
+def is_installed(module: str) -> bool:
+    """Tell whether a module, which may be in a package, can be imported; imports nothing but such a package."""
     try:
         return find_spec(module) is not None
     except ModuleNotFoundError:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import sys
 import time
 import traceback
 from collections.abc import Callable, Iterator
@@ -13,18 +14,22 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any, Final
 
+import torch.distributed as dist
+
 from roll.config import ConfigError, Problem, RLVRConfig, RunConfig
 from roll.config.errors import Absent
 from roll.config.kinds import check_before, kind_for, runner
 from roll.config.trainer_keys import TrainerKeys
+from roll.rehearsal.changes import Folding
 from roll.rehearsal.data_rows import RowFaults, absent_files, read_rows
-from roll.rehearsal.folding import Folding, fold
+from roll.rehearsal.folding import fold
 from roll.rehearsal.key_watch import KeyWatch
 from roll.rehearsal.stand_in import StandIn, make_stand_in
 from roll.workers.loading import load_text
 
 _SUMS: Final = ("time/step", "time/total", "time/elapsed")
 _PROBLEMS: Final = {"file_name": ["examples/data/arithmetic_train.jsonl"], "prompt": None, "messages": None}
+_REWARDS: Final = {"math_rule": {"tag_included": ["arithmetic"], "verifiers": {"math": 1.0}}}
 
 
 @dataclass(frozen=True, slots=True)
@@ -121,7 +126,9 @@ class _Rehearser:
                 found.folded.append("Ray is not installed, so no role ran in processes of its own.")
                 return found
             with self._part("run on Ray"):
-                self._run(self._folding(model, ray=True), "ray", watch=False)
+                folding = self._folding(model, ray=True)
+                found.folded += [f"On Ray: {note}" for note in folding.notes if note not in found.folded]
+                self._run(folding, "ray", watch=False)
         return found
 
     @contextmanager
@@ -161,13 +168,15 @@ class _Rehearser:
             self.found.rows = [RowFaults(r.section, r.rows, r.bad, 0, r.examples, r.error) for r in self.found.rows]
 
     def _folding(self, model: StandIn, *, ray: bool) -> Folding:
-        folding = fold(self.config, model, ray=ray)
+        sums = isinstance(self.config, RLVRConfig) and any("data_args" in line for line in self.found.absent)
+        config = self.config.model_copy(update={"validation": None}) if sums else self.config
+        folding = fold(config, model, ray=ray)
         if isinstance(self.config, RLVRConfig):
             folding.changes |= {"actor_train.data_args.filter_overlong_prompts": True}
             folding.changes |= {"actor_train.data_args.on_bad_row": "skip"}
-            if any("data_args" in line for line in self.found.absent):
+            if sums:
                 folding.changes |= {f"actor_train.data_args.{key}": value for key, value in _PROBLEMS.items()}
-                folding.changes["rewards"] = {"math_rule": {"verifiers": {"math": 1.0}}}
+                folding.changes["rewards"] = _REWARDS
                 folding.removed |= {"validation", "actor_train.data_args.domain_interleave_probs"}
                 folding.removed |= {f"actor_train.data_args.{key}" for key in ("ground_truth", "tag")}
                 folding.notes.append("Its data are not on this machine: it answered sums of arithmetic.")
@@ -179,7 +188,7 @@ class _Rehearser:
         keys = KeyWatch(config)
         start = runner(kind_for(config).run)
         if watch:
-            with keys.watching():
+            with keys.watching(), _alone():
                 start(config)
             left = [key for key in keys.unread() if key in KeyWatch(self.config).written]
             self.found.unread = [key for key in left if not folding.touches(key)]
@@ -188,6 +197,19 @@ class _Rehearser:
             start(config)
         for stage, seconds in _stage_seconds(folder).items():
             self.found.seconds[f"{name}: {stage}"] = seconds
+
+
+@contextmanager
+def _alone() -> Iterator[None]:
+    """Leave this process without the group of one rank that some strategies make."""
+    had_group = dist.is_initialized()
+    try:
+        yield
+    finally:
+        if dist.is_initialized() and not had_group:
+            if (megatron := sys.modules.get("roll.strategies.training.megatron.parallel")) is not None:
+                megatron.close_parallel()
+            dist.destroy_process_group()
 
 
 def _of_this_machine(problem: Problem) -> bool:

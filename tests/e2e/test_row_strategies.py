@@ -87,7 +87,7 @@ ZERO_3 = {
 MEGATRON = {
     "strategy_args.strategy_name": "megatron_infer",
     "strategy_args.strategy_config.tensor_model_parallel_size": 2,
-    "worker_cls": "megatron_worker.MegatronScoresOnProcessors",
+    "worker_cls": "roll.rehearsal.megatron_workers.MegatronScoreWorker",
     "world_size": 2,
 }
 KINDS: Mapping[str, Kind] = {

@@ -55,7 +55,7 @@ WAYS: Mapping[str, Way] = {
         [
             "actor_train/strategy=megatron_train",
             "actor_train.strategy_args.strategy_config.tensor_model_parallel_size=2",
-            "+actor_train.worker_cls=megatron_worker.MegatronOnProcessors",
+            "+actor_train.worker_cls=roll.rehearsal.megatron_workers.MegatronTrainWorker",
         ],
         TWO,
     ),

@@ -18,11 +18,18 @@ HEAVY = (
 """Imported once, in the process that ranks are forked from."""
 
 
+def compute_on_cpu() -> None:
+    """Answer for CUDA in this process, for good."""
+    from roll.rehearsal.megatron_on_cpu import CudaIsTheCpu
+
+    CudaIsTheCpu().__enter__()
+
+
 class MegatronRanks(RankPool):
     """``size`` ranks on the CPU."""
 
     def __init__(self, size: int) -> None:
-        super().__init__(size, HEAVY, prepare="megatron_support.cpu:pretend_cuda")
+        super().__init__(size, HEAVY, prepare="megatron_support.ranks:compute_on_cpu")
 
     def run(self, function: Function, *arguments: Any) -> list[Any]:
         """Call a function of ``megatron_support.runs``, by its name, on every rank."""

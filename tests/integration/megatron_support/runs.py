@@ -1,4 +1,4 @@
-"""What every rank runs. Imported in processes where :func:`megatron_support.cpu.pretend_cuda` has been called."""
+"""What every rank runs, where CUDA is the CPU (see ``megatron_support.ranks``)."""
 
 from __future__ import annotations
 
@@ -18,12 +18,12 @@ import torch
 from megatron.core.models.gpt.gpt_layer_specs import get_gpt_decoder_block_spec
 from tensordict import TensorDict
 
-from megatron_support.cpu import cpu_layers, hidden_norm_layers, normed_layers
 from megatron_support.lora_runs import LoraOutcome, steps_and_files, train_as_configured
+from megatron_support.normed_layers import hidden_norm_layers, normed_layers
 from megatron_support.scenarios import Case, Outcome
 from roll.algorithms.distillation import Divergence
+from roll.rehearsal.megatron_on_cpu import cpu_layers, megatron_on_cpu
 from roll.strategies.training.distilled import DistillationLoss
-from roll.strategies.training.megatron import scorer
 from roll.strategies.training.megatron.options import MegatronOptions
 from roll.strategies.training.megatron.parallel import close_parallel
 from roll.strategies.training.megatron.scorer import MegatronScorer
@@ -328,10 +328,7 @@ def what_is_trained(case: Case, batch: TensorDict) -> dict[str, Any]:
 def factory_lora(settings: dict[str, Any], case: Case, batches: list[TensorDict]) -> LoraOutcome:
     """Let the factory of roles make the strategy, with the device and layers of the CPU for those of GPUs."""
     try:
-        with (
-            patch.object(scorer, "default_device", lambda: CPU),
-            patch.object(scorer, "transformer_engine_spec", cpu_layers),
-        ):
+        with megatron_on_cpu():
             return train_as_configured(settings, case, batches)
     finally:
         close_parallel()

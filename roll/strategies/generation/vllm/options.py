@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 from roll.strategies.generation.engine_options import DTYPES, EngineArguments
+from roll.strategies.generation.vllm.description import VLLM
 from roll.strategies.generation.vllm.errors import VllmNotInstalledError
 
 WORKER_EXTENSION: Final = "roll.strategies.generation.vllm.worker.WorkerExtension"
@@ -79,7 +80,10 @@ check_options: Final = EngineArguments(
 
 def engine_arguments(limits: EngineLimits, options: Mapping[str, Any]) -> dict[str, Any]:
     """Return the arguments of ``AsyncEngineArgs``: roll's defaults, then ``options``, then what roll decides."""
+    # In a worker of Ray vLLM would ask Ray for devices of its own, though the worker has those of the engine.
+    divided = {"distributed_executor_backend": "mp"} if VLLM.parts(options) > 1 else {}
     return {
+        **divided,
         "max_model_len": limits.context,
         "scheduling_policy": "priority",
         "enable_prefix_caching": True,

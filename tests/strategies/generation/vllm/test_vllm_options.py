@@ -46,6 +46,14 @@ def test_what_roll_decides_wins_and_nothing_owned_is_left_open() -> None:
     assert set(arguments) - set(OWNED) == {"max_model_len", "log_level", "scheduling_policy", "enable_prefix_caching"}
 
 
+def test_a_divided_engine_starts_its_own_processes_unless_told_otherwise() -> None:
+    limits = EngineLimits("folder", 8, 512, "bf16")
+    key = "distributed_executor_backend"
+    assert engine_arguments(limits, {"tensor_parallel_size": 2})[key] == "mp"
+    assert engine_arguments(limits, {"tensor_parallel_size": 2, key: "ray"})[key] == "ray"
+    assert key not in engine_arguments(limits, {"tensor_parallel_size": 1})
+
+
 def test_no_options_need_no_engine() -> None:
     assert check_options(None) == {}
 

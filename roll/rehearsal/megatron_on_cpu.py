@@ -1,46 +1,31 @@
-"""Megatron-Core on a machine without a GPU: what it asks CUDA for is answered by the CPU, and layers in plain PyTorch.
-
-Only for tests, in processes of their own: PyTorch itself is changed.
-"""
+"""Megatron-Core on a machine without a GPU: the CPU answers what it asks of CUDA, and layers are in plain PyTorch."""
 
 from __future__ import annotations
 
 import contextlib
-from typing import Any
+import re
+import threading
+from collections.abc import Iterator
+from types import TracebackType
+from typing import Any, Final, Self
 
 import torch
 import torch.nn.functional as F
 from megatron.core.models.gpt.gpt_layer_specs import get_gpt_layer_local_spec
-from megatron.core.tensor_parallel import (
-    ColumnParallelLinear,
-    gather_from_sequence_parallel_region,
-    get_cuda_rng_tracker,
-)
+from megatron.core.tensor_parallel import gather_from_sequence_parallel_region, get_cuda_rng_tracker
 from megatron.core.tensor_parallel import random as tensor_parallel_random
 from megatron.core.transformer import TransformerConfig
-from megatron.core.transformer.identity_op import IdentityOp
 from megatron.core.transformer.moe import moe_utils, token_dispatcher
 from megatron.core.transformer.transformer_block import TransformerBlockSubmodules, get_num_layers_to_build
 from megatron.core.transformer.transformer_layer import get_transformer_layer_offset
 from torch import Tensor, nn
 from torch.overrides import TorchFunctionMode
 
+from roll.strategies.training.megatron import scorer
 
-class CudaIsTheCpu(TorchFunctionMode):
-    """Makes tensors on the CPU where CUDA is named, and says that fp32 tensors are CUDA tensors."""
-
-    def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        kwargs = dict(kwargs or {})
-        if "cuda" in str(kwargs.get("device", "")):
-            kwargs["device"] = "cpu"
-        kwargs.pop("pin_memory", None)
-        if func is torch.Tensor.cuda:
-            return args[0]
-        if func is torch.Tensor.record_stream:
-            return None
-        if func is torch.Tensor.type and len(args) == 1 and not kwargs:
-            return func(*args).replace("torch.", "torch.cuda.", 1)
-        return func(*args, **kwargs)
+_CPU: Final = torch.device("cpu")
+_ALONE: Final = threading.RLock()
+"""PyTorch is changed for the whole process: threads take turns."""
 
 
 class NoStream:
@@ -50,28 +35,98 @@ class NoStream:
         pass
 
     def wait_stream(self, *arguments: Any) -> NoStream:
+        """Return at once, as all that waits for something does."""
         return self
 
     wait_event = record_event = synchronize = wait_stream
 
 
-def pretend_cuda() -> None:
-    """Change PyTorch and Megatron-Core in this process, for good."""
+class CudaIsTheCpu(TorchFunctionMode):
+    """Inside, what Megatron-Core takes for granted of CUDA is answered by the CPU.
+
+    Tensors are made on the CPU where CUDA is named, and those in fp32 say that they are CUDA tensors. When it is left,
+    PyTorch and Megatron-Core are as they were. Threads take turns inside.
+    """
+
+    def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        """Call a function of PyTorch as it is to be on the CPU."""
+        kwargs = dict(kwargs or {})
+        if "cuda" in str(kwargs.get("device", "")):
+            kwargs["device"] = "cpu"
+        kwargs.pop("pin_memory", None)
+        if func is torch.Tensor.cuda:
+            return args[0]
+        if func is torch.Tensor.record_stream:
+            return None
+        if func is torch.Tensor.type and len(args) == 1 and not kwargs:
+            # Inside twice, it was said already.
+            return re.sub(r"^torch\.(?!cuda\.)", "torch.cuda.", func(*args))
+        return func(*args, **kwargs)
+
+    def __enter__(self) -> Self:
+        """Change PyTorch and Megatron-Core."""
+        self._before = contextlib.ExitStack()
+        self._before.enter_context(_ALONE)
+        for owner, name, answer in _answers():
+            self._before.enter_context(replaced(owner, name, answer))
+        super().__enter__()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        """Undo it."""
+        super().__exit__(kind, error, trace)
+        self._before.close()
+
+
+def _answers() -> Iterator[tuple[Any, str, Any]]:
     cuda, stream = torch.cuda, NoStream()
-    cuda.current_device = lambda: torch.device("cpu")
-    cuda.synchronize = cuda.empty_cache = lambda *a, **k: None
-    cuda.manual_seed = torch.manual_seed
-    cuda.get_rng_state = cuda.random.get_rng_state = lambda *a, **k: torch.get_rng_state()
-    tensor_parallel_random._set_cuda_rng_state = lambda state, *a, **k: torch.set_rng_state(state)
-    cuda.Stream, cuda.current_stream, cuda.default_stream = NoStream, lambda *a: stream, lambda *a: stream
-    cuda.stream = lambda *a: contextlib.nullcontext()
-    if not hasattr(moe_utils, "te_general_gemm"):
-        moe_utils.te_general_gemm = None
+    yield cuda, "current_device", lambda: _CPU
+    for name in ("synchronize", "empty_cache"):
+        yield cuda, name, lambda *a, **k: None
+    yield cuda, "manual_seed", torch.manual_seed
+    for owner in (cuda, cuda.random):
+        yield owner, "get_rng_state", lambda *a, **k: torch.get_rng_state()
+    yield tensor_parallel_random, "_set_cuda_rng_state", lambda state, *a, **k: torch.set_rng_state(state)
+    yield cuda, "Stream", NoStream
+    for name in ("current_stream", "default_stream"):
+        yield cuda, name, lambda *a: stream
+    yield cuda, "stream", lambda *a: contextlib.nullcontext()
+    yield moe_utils, "te_general_gemm", getattr(moe_utils, "te_general_gemm", None)
     # Sizes of splits are wanted in NumPy, also where they are on the CPU already.
-    token_dispatcher.maybe_move_tensor_to_cpu = lambda tensor, as_numpy=False, record_stream=False: (
-        tensor.numpy() if as_numpy and torch.is_tensor(tensor) else tensor
+    yield (
+        token_dispatcher,
+        "maybe_move_tensor_to_cpu",
+        lambda tensor, as_numpy=False, record_stream=False: (
+            tensor.numpy() if as_numpy and torch.is_tensor(tensor) else tensor
+        ),
     )
-    CudaIsTheCpu().__enter__()
+
+
+@contextlib.contextmanager
+def replaced(owner: Any, name: str, value: Any) -> Iterator[None]:
+    """Inside, an attribute has another value, whether or not it is there otherwise."""
+    was_there, before = hasattr(owner, name), getattr(owner, name, None)
+    setattr(owner, name, value)
+    try:
+        yield
+    finally:
+        if was_there:
+            setattr(owner, name, before)
+        else:
+            delattr(owner, name)
+
+
+@contextlib.contextmanager
+def megatron_on_cpu() -> Iterator[None]:
+    """Inside, strategies of Megatron-Core compute on the CPU, with layers in plain PyTorch."""
+    with (
+        CudaIsTheCpu(),
+        replaced(scorer, "default_device", lambda: _CPU),
+        replaced(scorer, "transformer_engine_spec", cpu_layers),
+    ):
+        yield
 
 
 class RMSNorm(nn.RMSNorm):
@@ -112,6 +167,7 @@ class Attention(nn.Module):
         attention_bias: Any = None,
         packed_seq_params: Any = None,
     ) -> Tensor:
+        """Return what tokens attend to, ``[sequence, batch, hidden]``; packed, ``[tokens, hidden]``."""
         packed = packed_seq_params is not None
         if packed:
             query, key, value = (states.unsqueeze(1) for states in (query, key, value))
@@ -147,47 +203,6 @@ class Attention(nn.Module):
         sequences = torch.arange(sum(lengths), device=device).split(lengths)
         parts = [sequence.chunk(2 * size) for sequence in sequences]
         return [torch.cat([t for part in parts for t in (part[r], part[2 * size - 1 - r])]) for r in range(size)]
-
-
-class NormedLinear(ColumnParallelLinear):
-    """Stands for Transformer Engine's layer with a norm inside: its names, and what it returns when asked."""
-
-    def __init__(self, input_size: int, output_size: int, *, config: TransformerConfig, **options: Any) -> None:
-        super().__init__(input_size, output_size, config=config, **options)
-        self.layer_norm_weight = nn.Parameter(torch.ones(input_size))
-        self.layer_norm_weight.sequence_parallel = config.sequence_parallel
-        self.return_layernorm_output = False
-
-    def forward(self, states: Tensor) -> Any:
-        normed = F.rms_norm(states, states.shape[-1:], self.layer_norm_weight, self.config.layernorm_epsilon)
-        output, bias = super().forward(normed)
-        return ((output, normed) if self.return_layernorm_output else output), bias
-
-
-class HiddenNormLinear(NormedLinear):
-    """Keeps the output of its norm to itself."""
-
-    def __init__(self, *arguments: Any, **options: Any) -> None:
-        super().__init__(*arguments, **options)
-        del self.return_layernorm_output
-
-    def forward(self, states: Tensor) -> Any:
-        raise NotImplementedError
-
-
-def normed_layers(config: TransformerConfig, virtual_stage: int | None, linear: type = NormedLinear) -> Any:
-    """Return the layers of :func:`cpu_layers` with norms inside the linear layers behind them."""
-    block = cpu_layers(config, virtual_stage)
-    for spec in block.layer_specs:
-        layer = spec.submodules
-        layer.input_layernorm = layer.pre_mlp_layernorm = IdentityOp
-        layer.self_attention.submodules.linear_qkv = layer.mlp.submodules.linear_fc1 = linear
-    return block
-
-
-def hidden_norm_layers(config: TransformerConfig, virtual_stage: int | None) -> Any:
-    """Return layers whose norm nobody can see."""
-    return normed_layers(config, virtual_stage, HiddenNormLinear)
 
 
 def cpu_layers(config: TransformerConfig, virtual_stage: int | None) -> TransformerBlockSubmodules:
