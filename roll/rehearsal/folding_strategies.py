@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from importlib import import_module
 from typing import Any, Final
 
 import torch
@@ -33,6 +34,8 @@ _KERNELS: Final = (
     "gradient_accumulation_fusion",
 )
 """Options of Megatron-Core that choose kernels of CUDA."""
+_KERNEL_PACKAGES: Final = {"sglang": "sgl_kernel"}
+"""What an engine cannot be without, and which may be there without loading where there is no GPU."""
 _MEGATRON: Final = "megatron.core"
 _WORKERS: Final = "roll.rehearsal.megatron_workers"
 
@@ -47,11 +50,8 @@ def fold_strategy(folding: Folding, role: str, worker: WorkerConfig, ranks: int)
         ranks: Processes that may share a model.
     """
     about, path = worker.strategy_args.about, f"{role}.strategy_args"
-    missing = bool(about.package) and not is_installed(about.package)
-    without_gpu = about.needs_gpu and not torch.cuda.is_available()
-    on_cpu = _worker_on_cpu(about, role, worker) if without_gpu and not missing else None
-    if missing or (without_gpu and on_cpu is None):
-        why = "is not installed here" if missing else "needs a GPU"
+    on_cpu = _worker_on_cpu(about, role, worker) if about.needs_gpu and not torch.cuda.is_available() else None
+    if why := _obstacle(about, on_cpu):
         kind = TrainWorkerConfig if ability_for(role) is Ability.TRAIN else WorkerConfig
         instead = about.instead or kind().strategy_args.strategy_name
         folding.changes[f"{path}.strategy_name"] = instead
@@ -60,7 +60,7 @@ def fold_strategy(folding: Folding, role: str, worker: WorkerConfig, ranks: int)
         return ranks
     given = _options(worker)
     options = _narrowed(folding, role, given, ranks)
-    dropped = [key for key in _DEVICE_OPTIONS if key in options]
+    dropped: list[str] = [key for key in _DEVICE_OPTIONS if key in options]
     if dropped:
         folding.notes.append(f"{role}: without {', '.join(dropped)}, which are about devices.")
     if about.package == _MEGATRON:
@@ -81,6 +81,20 @@ def fold_strategy(folding: Folding, role: str, worker: WorkerConfig, ranks: int)
         folding.changes[f"{path}.strategy_config"] = left or None
     # An engine has all that share its model inside one worker.
     return max(1, ranks // about.parts(left))
+
+
+def _obstacle(about: StrategyDescription, on_cpu: str | None) -> str | None:
+    """Return why a strategy cannot run here, if it cannot."""
+    if about.package and not is_installed(about.package):
+        return "is not installed here"
+    if torch.cuda.is_available():
+        return None
+    if about.name in _KERNEL_PACKAGES:
+        try:
+            import_module(_KERNEL_PACKAGES[about.name])
+        except (ImportError, OSError):
+            return f"has no kernels for the CPU here ({_KERNEL_PACKAGES[about.name]})"
+    return "needs a GPU" if about.needs_gpu and on_cpu is None else None
 
 
 def _options(worker: WorkerConfig) -> dict[str, Any]:
@@ -109,12 +123,9 @@ def _narrowed(folding: Folding, role: str, options: Mapping[str, Any], ranks: in
     if whole.get("sequence_parallel") and tensor == 1:
         new["sequence_parallel"] = False
     became = [
-        f"{key} {_word(options[key])} became {_word(value)}" for key, value in new.items() if value != options[key]
+        f"{key} {options[key]} {'stays' if value == options[key] else f'became {value}'}".lower()
+        for key, value in new.items()
     ]
     if became:
         folding.notes.append(f"{role}: {', '.join(became)}.")
     return {**options, **new}
-
-
-def _word(value: Any) -> str:
-    return str(value).lower() if isinstance(value, bool) else str(value)

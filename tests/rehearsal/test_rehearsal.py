@@ -7,9 +7,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
 
 from roll.config import RLVRConfig
 from roll.config.loading import load
+from roll.config.strategies import is_installed
 from roll.rehearsal import rehearse, render_rehearsal
 from roll.rehearsal.stand_in import make_stand_in
 
@@ -78,6 +80,95 @@ def test_what_breaks_is_told_with_its_place(tmp_path: Path) -> None:
     found = rehearse(job(data, **changes), processes=False)
     assert found.breaks
     assert "module_that_is_not_there" in found.breaks[0].message
+
+
+needs_megatron = pytest.mark.skipif(not is_installed("megatron.core"), reason="Megatron-Core is not installed")
+
+
+def megatron_job(folder: Path, devices: int, **options: Any) -> RLVRConfig:
+    changes: dict[str, Any] = {"actor_train.strategy_args.strategy_name": "megatron_train"}
+    changes["actor_train.strategy_args.strategy_config"] = options
+    changes["actor_train.device_mapping"] = f"list(range(0,{devices}))"
+    return job(written(folder / "rows.jsonl", *GOOD), **changes)
+
+
+@needs_megatron
+@pytest.mark.processes
+def test_megatron_core_runs_on_one_rank_and_divided_on_two_and_leaves_pytorch_as_it_was(tmp_path: Path) -> None:
+    current_device, stream = torch.cuda.current_device, torch.cuda.Stream
+    size = {"tensor_model_parallel_size": 8, "pipeline_model_parallel_size": 4, "sequence_parallel": True}
+    found = rehearse(megatron_job(tmp_path, 64, **size))
+    assert found.is_sound, render_rehearsal(found)
+    assert {"local: update", "ray: update", "ray: checkpoint"} <= set(found.seconds)
+    assert "actor_train: Megatron-Core runs on the CPU, without CUDA's kernels." in found.folded
+    assert any("became 1" in note for note in found.folded if note.startswith("actor_train: tensor"))
+    assert any("parallel_size 8 became 2" in note for note in found.folded if note.startswith("On Ray"))
+    assert (torch.cuda.current_device, torch.cuda.Stream) == (current_device, stream)
+    assert not torch.distributed.is_initialized()
+
+
+@needs_megatron
+@pytest.mark.exhaustive
+def test_an_option_that_megatron_core_refuses_breaks_where_it_is_refused(tmp_path: Path) -> None:
+    options = {"recompute_granularity": "selective", "recompute_modules": ["everything"]}
+    found = rehearse(megatron_job(tmp_path, 1, **options), processes=False)
+    assert [each.stage for each in found.breaks] == ["run in one process"]
+    assert "everything" in found.breaks[0].message
+    assert found.breaks[0].where.startswith("strategies/training/megatron/")
+
+
+@needs_megatron
+@pytest.mark.exhaustive
+def test_an_option_that_nobody_has_is_found_before_anything_runs(tmp_path: Path) -> None:
+    found = rehearse(megatron_job(tmp_path, 1, tensor_model_parallel=2), processes=False)
+    assert (found.breaks[0].stage, found.breaks[0].where) == (
+        "check",
+        "actor_train.strategy_args.strategy_config.tensor_model_parallel",
+    )
+
+
+@needs_megatron
+@pytest.mark.exhaustive
+@pytest.mark.processes
+@pytest.mark.parametrize(
+    ("name", "option"),
+    [
+        ("megatron_train", "pipeline_model_parallel_size"),
+        ("megatron_train", "context_parallel_size"),
+        ("fsdp_train", "ulysses_size"),
+    ],
+)
+def test_each_width_runs_on_two_ranks(tmp_path: Path, name: str, option: str) -> None:
+    changes: dict[str, Any] = {"actor_train.device_mapping": "list(range(0,8))"}
+    changes["actor_train.strategy_args"] = {"strategy_name": name, "strategy_config": {option: 4}}
+    found = rehearse(job(written(tmp_path / "rows.jsonl", *GOOD), **changes))
+    assert found.is_sound, render_rehearsal(found)
+    assert f"On Ray: actor_train: {option} 4 became 2." in found.folded
+    assert "ray: update" in found.seconds
+
+
+@needs_megatron
+@pytest.mark.exhaustive
+@pytest.mark.processes
+def test_experts_and_a_reference_of_megatron_core_are_spread_over_two_ranks(tmp_path: Path) -> None:
+    strategy = {"strategy_config": {"expert_model_parallel_size": 8, "moe_grouped_gemm": True}}
+    changes: dict[str, Any] = {"pretrain": "Qwen/Qwen3-30B-A3B", "use_kl_loss": True, "kl_loss_coef": 0.1}
+    for role, name in (("actor_train", "megatron_train"), ("reference", "megatron_infer")):
+        changes[f"{role}.strategy_args"] = {"strategy_name": name, **strategy}
+        changes[f"{role}.device_mapping"] = "list(range(0,8))"
+    found = rehearse(job(written(tmp_path / "rows.jsonl", *GOOD), **changes))
+    assert found.is_sound, render_rehearsal(found)
+    assert "On Ray: reference: expert_model_parallel_size 8 became 2." in found.folded
+    assert "reference: Megatron-Core runs on the CPU, without CUDA's kernels (moe_grouped_gemm)." in found.folded
+    assert {"local: update", "ray: update"} <= set(found.seconds)
+
+
+@pytest.mark.exhaustive
+def test_a_job_whose_files_are_elsewhere_answers_sums_without_an_evaluation(tmp_path: Path) -> None:
+    changes = {"validation.data_args.file_name": [str(tmp_path / "val.jsonl")]}
+    found = rehearse(job(tmp_path / "rows.jsonl", **changes), processes=False)
+    assert found.is_sound, render_rehearsal(found)
+    assert "local: update" in found.seconds
 
 
 @pytest.mark.parametrize("name", ["Qwen/Qwen3-8B", "Qwen/Qwen3-30B-A3B", "meta-llama/Llama-3.1-8B-Instruct"])
