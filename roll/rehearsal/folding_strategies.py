@@ -62,7 +62,7 @@ def fold_strategy(folding: Folding, role: str, worker: WorkerConfig, ranks: int)
     options = _narrowed(folding, role, given, ranks)
     dropped: list[str] = [key for key in _DEVICE_OPTIONS if key in options]
     if dropped:
-        folding.notes.append(f"{role}: without {', '.join(dropped)}, which are about devices.")
+        folding.notes.append(f"{role}: without options about devices: {', '.join(dropped)}.")
     if about.package == _MEGATRON:
         if layers := [key for key in _LAYERS if options.get(key)]:
             dropped += layers

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import sys
 import time
 import traceback
 from collections.abc import Callable, Iterator
@@ -13,8 +12,6 @@ from importlib.util import find_spec
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any, Final
-
-import torch.distributed as dist
 
 from roll.config import ConfigError, Problem, RLVRConfig, RunConfig
 from roll.config.errors import Absent
@@ -188,7 +185,7 @@ class _Rehearser:
         keys = KeyWatch(config)
         start = runner(kind_for(config).run)
         if watch:
-            with keys.watching(), _alone():
+            with keys.watching():
                 start(config)
             left = [key for key in keys.unread() if key in KeyWatch(self.config).written]
             self.found.unread = [key for key in left if not folding.touches(key)]
@@ -197,19 +194,6 @@ class _Rehearser:
             start(config)
         for stage, seconds in _stage_seconds(folder).items():
             self.found.seconds[f"{name}: {stage}"] = seconds
-
-
-@contextmanager
-def _alone() -> Iterator[None]:
-    """Leave this process without the group of one rank that some strategies make."""
-    had_group = dist.is_initialized()
-    try:
-        yield
-    finally:
-        if dist.is_initialized() and not had_group:
-            if (megatron := sys.modules.get("roll.strategies.training.megatron.parallel")) is not None:
-                megatron.close_parallel()
-            dist.destroy_process_group()
 
 
 def _of_this_machine(problem: Problem) -> bool:

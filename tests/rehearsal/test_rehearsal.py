@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -82,6 +83,18 @@ def test_what_breaks_is_told_with_its_place(tmp_path: Path) -> None:
     assert "module_that_is_not_there" in found.breaks[0].message
 
 
+@pytest.fixture
+def ranks_of_one() -> Iterator[None]:
+    """Afterwards no other test of this process is a rank of the group in which Megatron-Core was alone."""
+    had_group = torch.distributed.is_initialized()
+    yield
+    if torch.distributed.is_initialized() and not had_group:
+        from roll.strategies.training.megatron.parallel import close_parallel
+
+        close_parallel()
+        torch.distributed.destroy_process_group()
+
+
 needs_megatron = pytest.mark.skipif(not is_installed("megatron.core"), reason="Megatron-Core is not installed")
 
 
@@ -94,6 +107,7 @@ def megatron_job(folder: Path, devices: int, **options: Any) -> RLVRConfig:
 
 @needs_megatron
 @pytest.mark.processes
+@pytest.mark.usefixtures("ranks_of_one")
 def test_megatron_core_runs_on_one_rank_and_divided_on_two_and_leaves_pytorch_as_it_was(tmp_path: Path) -> None:
     current_device, stream = torch.cuda.current_device, torch.cuda.Stream
     size = {"tensor_model_parallel_size": 8, "pipeline_model_parallel_size": 4, "sequence_parallel": True}
@@ -104,17 +118,29 @@ def test_megatron_core_runs_on_one_rank_and_divided_on_two_and_leaves_pytorch_as
     assert any("became 1" in note for note in found.folded if note.startswith("actor_train: tensor"))
     assert any("parallel_size 8 became 2" in note for note in found.folded if note.startswith("On Ray"))
     assert (torch.cuda.current_device, torch.cuda.Stream) == (current_device, stream)
-    assert not torch.distributed.is_initialized()
 
 
 @needs_megatron
 @pytest.mark.exhaustive
+@pytest.mark.usefixtures("ranks_of_one")
 def test_an_option_that_megatron_core_refuses_breaks_where_it_is_refused(tmp_path: Path) -> None:
     options = {"recompute_granularity": "selective", "recompute_modules": ["everything"]}
     found = rehearse(megatron_job(tmp_path, 1, **options), processes=False)
     assert [each.stage for each in found.breaks] == ["run in one process"]
     assert "everything" in found.breaks[0].message
     assert found.breaks[0].where.startswith("strategies/training/megatron/")
+
+
+@needs_megatron
+@pytest.mark.exhaustive
+@pytest.mark.usefixtures("ranks_of_one")
+def test_megatron_core_is_rehearsed_in_threads_and_again_in_the_same_process(tmp_path: Path) -> None:
+    """A run ahead of its learner calls the worker in threads, and patches of PyTorch's modes count for one thread."""
+    changes: dict[str, Any] = {"actor_train.strategy_args.strategy_name": "megatron_train"}
+    changes |= {"async_generation_ratio": 1, "actor_infer.strategy_args.strategy_name": "hf_infer"}
+    for _ in range(2):
+        found = rehearse(job(written(tmp_path / "rows.jsonl", *GOOD), **changes), processes=False)
+        assert found.is_sound, render_rehearsal(found)
 
 
 @needs_megatron
@@ -138,6 +164,7 @@ def test_an_option_that_nobody_has_is_found_before_anything_runs(tmp_path: Path)
         ("fsdp_train", "ulysses_size"),
     ],
 )
+@pytest.mark.usefixtures("ranks_of_one")
 def test_each_width_runs_on_two_ranks(tmp_path: Path, name: str, option: str) -> None:
     changes: dict[str, Any] = {"actor_train.device_mapping": "list(range(0,8))"}
     changes["actor_train.strategy_args"] = {"strategy_name": name, "strategy_config": {option: 4}}
@@ -150,6 +177,7 @@ def test_each_width_runs_on_two_ranks(tmp_path: Path, name: str, option: str) ->
 @needs_megatron
 @pytest.mark.exhaustive
 @pytest.mark.processes
+@pytest.mark.usefixtures("ranks_of_one")
 def test_experts_and_a_reference_of_megatron_core_are_spread_over_two_ranks(tmp_path: Path) -> None:
     strategy = {"strategy_config": {"expert_model_parallel_size": 8, "moe_grouped_gemm": True}}
     changes: dict[str, Any] = {"pretrain": "Qwen/Qwen3-30B-A3B", "use_kl_loss": True, "kl_loss_coef": 0.1}

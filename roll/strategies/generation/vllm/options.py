@@ -80,7 +80,7 @@ check_options: Final = EngineArguments(
 
 def engine_arguments(limits: EngineLimits, options: Mapping[str, Any]) -> dict[str, Any]:
     """Return the arguments of ``AsyncEngineArgs``: roll's defaults, then ``options``, then what roll decides."""
-    # In a worker of Ray vLLM would ask Ray for devices of its own, though the worker has those of the engine.
+    # In a worker of Ray vLLM would start these through Ray, though the worker has the devices of the engine already.
     divided = {"distributed_executor_backend": "mp"} if VLLM.parts(options) > 1 else {}
     return {
         **divided,
