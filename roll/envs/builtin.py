@@ -23,6 +23,7 @@ _TYPES = {
     "textarena": "roll.envs.adapters.textarena_games:TextArenaEnv",
     "pettingzoo": "roll.envs.adapters.pettingzoo_games:PettingZooEnv",
     "bfcl": "roll.envs.adapters.bfcl_tasks:BfclEnv",
+    "tau2": "roll.envs.adapters.tau2_tasks:Tau2Env",
     "textworld": "roll.envs.adapters.textworld_games:TextWorldEnv",
     "open_adventure": "roll.envs.adapters.open_adventure:OpenAdventureEnv",
     "openenv": "roll.envs.adapters.openenv_servers:OpenEnvEnv",

@@ -59,6 +59,11 @@ class EndpointProgram:
         headers = {} if api_key is None else {"Authorization": f"Bearer {api_key}"}
         self._client = httpx.Client(timeout=seconds, headers=headers)
         self._said: list[dict[str, str]] = [{"role": "system", "content": _SYSTEM}]
+        self._speaks = False
+
+    def speak(self, instruction: str) -> None:
+        """Take part in a conversation: told this first, and with whole answers in place of moves in brackets."""
+        self._said, self._speaks = [{"role": "system", "content": instruction}], True
 
     def __call__(self, told: str, luck: np.random.Generator) -> str:
         """Ask for a move.
@@ -81,7 +86,7 @@ class EndpointProgram:
             raise RuntimeError(f"the seat of {self._url} answers {answer.status_code}: {answer.text[:200]}") from error
         self._said.append({"role": "assistant", "content": text})
         spoken = text.rpartition("</think>")[2]
-        moves = _MOVE.findall(spoken)
+        moves = [] if self._speaks else _MOVE.findall(spoken)
         return str(moves[-1]) if moves else spoken
 
     def close(self) -> None:
