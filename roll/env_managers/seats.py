@@ -18,9 +18,10 @@ from roll.env_managers.session import EnvFailure, blamed
 from roll.env_managers.trajectory import TrajectoryEnvManager
 from roll.envs.base import Outcome
 from roll.envs.seated import POLICY, SeatedEnv, outcome
-from roll.envs.seats import Table
+from roll.envs.seats import SpokenGame, Table
 from roll.envs.waiting import AsyncTextEnv
 from roll.generation import Activity, Generate, SamplingParams
+from roll.tools import Toolbox
 from roll.trajectories.model import Status, Trajectory, seat_group
 
 T = TypeVar("T")
@@ -218,6 +219,27 @@ class _SeatEnv(AsyncTextEnv):
     def __init__(self, game: _Game, seat: int, **text: Any) -> None:
         super().__init__(**text)
         self._game, self._seat = game, seat
+        self.toolbox: Toolbox | None = None
+
+    async def reset(  # type: ignore[override]
+        self, *, seed: int | None = None, options: dict[str, Any] | None = None
+    ) -> tuple[str, dict[str, Any]]:
+        """Wait for the first turn; in a conversation the seat has an instruction and tools of its own."""
+        told, info = await super().reset(seed=seed, options=options)
+        game = self._game.table.game
+        if not isinstance(game, SpokenGame):
+            return told, info
+        self._instruction, self.toolbox = game.instruction(self._seat), game.toolbox(self._seat)
+        begun = [{"role": "system", "content": self._instruction}, *game.messages(self._seat)]
+        return told, {**info, "messages": begun}
+
+    async def step(self, action: str) -> tuple[str, float, bool, bool, dict[str, Any]]:  # type: ignore[override]
+        """Make a move, and wait for the next turn."""
+        told, reward, terminated, truncated, info = await super().step(action)
+        game = self._game.table.game
+        if isinstance(game, SpokenGame) and not terminated:
+            info["messages"] = game.messages(self._seat)
+        return told, reward, terminated, truncated, info
 
     async def start(self) -> str:  # type: ignore[override]
         """Wait for the first turn, and return what is told then."""

@@ -24,6 +24,7 @@ _TYPES = {
     "pettingzoo": "roll.envs.adapters.pettingzoo_games:PettingZooEnv",
     "bfcl": "roll.envs.adapters.bfcl_tasks:BfclEnv",
     "tau2": "roll.envs.adapters.tau2_tasks:Tau2Env",
+    "tau2_duo": "roll.envs.adapters.tau2_seats:Tau2DuoEnv",
     "textworld": "roll.envs.adapters.textworld_games:TextWorldEnv",
     "open_adventure": "roll.envs.adapters.open_adventure:OpenAdventureEnv",
     "openenv": "roll.envs.adapters.openenv_servers:OpenEnvEnv",

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Mapping
 from pkgutil import resolve_name
-from typing import Any, Final
+from typing import Any, Final, Protocol, runtime_checkable
 
 import httpx
 import numpy as np
@@ -21,6 +21,19 @@ _OFFERED: Final = re.compile(r"(?:available|valid|legal|possible)[^:\n]*:(.*)", 
 _SYSTEM: Final = "Play the game. Answer with your move in square brackets as the game asks for it."
 _RANDOM: Final = "random"
 _KEYS: Final = ("url", "model", "api_key", "temperature", "max_tokens", "seconds")
+
+
+@runtime_checkable
+class Speaker(Protocol):
+    """A program that can be told its part in a conversation apart from what others say in it."""
+
+    def speak(self, instruction: str) -> None:
+        """Take part in a conversation, with free speech in place of moves in brackets."""
+        ...
+
+    def __call__(self, told: str, luck: np.random.Generator) -> str:
+        """Return what it says."""
+        ...
 
 
 def random_move(told: str, luck: np.random.Generator) -> str:
@@ -62,7 +75,7 @@ class EndpointProgram:
         self._speaks = False
 
     def speak(self, instruction: str) -> None:
-        """Take part in a conversation: told this first, and with whole answers in place of moves in brackets."""
+        """Take part in a conversation, told this first: whole answers are its moves."""
         self._said, self._speaks = [{"role": "system", "content": instruction}], True
 
     def __call__(self, told: str, luck: np.random.Generator) -> str:

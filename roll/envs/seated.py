@@ -23,7 +23,7 @@ class SeatedEnv(TextEnv):
 
     In a run, all seats are played: :class:`roll.env_managers.seats.SeatsEnvManager` has an episode for each that a
     policy or an opponent of the run has. Where there is no run (``roll envs play``, certificates, Gymnasium), it is an
-    environment for the first seat of the policy, and random moves stand in for everybody who would need a model.
+    environment for the first seat of the policy, and programs (:meth:`stand_in`) are everybody who would need a model.
 
     Args:
         game: The game, which has not begun.
@@ -57,6 +57,10 @@ class SeatedEnv(TextEnv):
     def opponents(self) -> list[str]:
         """The names of those who only a run has."""
         return sorted({str(each) for each in self._given if each != POLICY and not is_program(each)})
+
+    def stand_in(self, seat: int) -> Callable[[], Program]:
+        """Return what makes the program that stands in for a model where there is no run: random moves."""
+        return program_of("random")
 
     def deal(self, seed: int | None) -> Table:
         """Begin a game whose seats are played by whoever has them; programs that are first move."""
@@ -99,7 +103,7 @@ class SeatedEnv(TextEnv):
         }
         if stand_ins:
             others = set(range(len(order))) - {self.seat}
-            programs |= {seat: program_of("random") for seat in others - set(programs)}
+            programs |= {seat: self.stand_in(seat) for seat in others - set(programs)}
         return Table(self.game, programs)
 
 

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from typing import Final, Protocol
+from typing import Final, Protocol, runtime_checkable
 
 import numpy as np
 
 from roll.common.unavailable import UnavailableError
-from roll.envs.seat_programs import Program
+from roll.envs.seat_programs import Program, Speaker
+from roll.tools import Toolbox
 
 MOST_MOVES: Final = 50
 """Moves of programs between two of other seats, most of them refused, after which a game is given up."""
@@ -51,6 +52,23 @@ class SeatedGame(Protocol):
         ...
 
 
+@runtime_checkable
+class SpokenGame(SeatedGame, Protocol):
+    """A game of free speech in which each seat has an instruction of its own, and may have tools."""
+
+    def instruction(self, seat: int) -> str:
+        """Return what a seat is told once, before anything else."""
+        ...
+
+    def toolbox(self, seat: int) -> Toolbox | None:
+        """Return the tools of a seat in the game that has begun."""
+        ...
+
+    def messages(self, seat: int) -> list[dict[str, str]]:
+        """Return what :meth:`told` returned last, as messages: what its tools return, or what the others said."""
+        ...
+
+
 class Table:
     """A game that is played, and the programs among its players.
 
@@ -75,6 +93,7 @@ class Table:
         self._luck = luck
         self._programs = {seat: make() for seat, make in self._make.items()}
         self.game.begin(luck)
+        self._instructed: set[int] = set()
         self._programs_move()
 
     def move(self, seat: int, action: str) -> bool:
@@ -106,7 +125,7 @@ class Table:
 
     def _moved(self, seat: int) -> str:
         """Return the move of a program."""
-        told = self.game.told(seat)
+        told = self._instruction(seat) + self.game.told(seat)
         try:
             return self._programs[seat](told, self._luck)
         except UnavailableError as error:
@@ -115,3 +134,15 @@ class Table:
             # With the program's own lines, which are what its author looks for.
             message = f"the program of seat {self.game.seats[seat]}: {type(error).__name__}: {error}"
             raise RuntimeError(message).with_traceback(error.__traceback__) from error
+
+    def _instruction(self, seat: int) -> str:
+        """Return what a program in a conversation is told before its first move, tools included."""
+        if seat in self._instructed or not isinstance(self.game, SpokenGame):
+            return ""
+        self._instructed.add(seat)
+        toolbox, program = self.game.toolbox(seat), self._programs[seat]
+        told = [self.game.instruction(seat), *([] if toolbox is None else [toolbox.description()])]
+        if isinstance(program, Speaker):
+            program.speak("\n\n".join(told))
+            return ""
+        return "\n\n".join([*told, ""])

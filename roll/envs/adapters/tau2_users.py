@@ -18,6 +18,8 @@ _TRANSFERRED: Final = "YOU ARE BEING TRANSFERRED TO A HUMAN AGENT"
 
 _AGREES: Final = "Yes, go ahead, if that is what I asked for. I have nothing to add."
 _MOST_AGREEMENTS: Final = 3
+_LONGEST_CALL: Final = 500
+"""Characters of the arguments of a call that an agent names."""
 _FIRST_PERSON: Final = (
     (r"\byou are\b", "I am"),
     (r"\byou're\b", "I'm"),
@@ -38,8 +40,8 @@ class ScriptedUser:
     """A user without a model, for :data:`roll.envs.seat_programs.Program`: it reads out its task.
 
     It says first why it calls, then what it knows, then how it wants things done: one of these whenever the agent
-    speaks. On its device it does what the agent names as calls of its tools, and says what they return. To what is asked
-    after that it agrees a few times; at anything else it ends the conversation.
+    speaks. On its device it does what the agent names as calls of its tools, and says what they return. To what it is
+    asked after that it agrees a few times; at anything else it ends the conversation.
     """
 
     def __init__(self, conversation: Conversation) -> None:
@@ -77,7 +79,7 @@ def asked_of(text: str, tools: Mapping[str, Callable[..., Any]]) -> list[tuple[s
         return []
     found = []
     for match in re.finditer(rf"\b({'|'.join(map(re.escape, tools))})\(", text):
-        for end in re.finditer(r"\)", text[match.end() :]):
+        for end in re.finditer(r"\)", text[match.end() : match.end() + _LONGEST_CALL]):
             arguments = _arguments(text[match.start() : match.end() + end.end()], tools[match[1]])
             if arguments is not None:
                 found.append((match[1], arguments))
@@ -134,7 +136,8 @@ def _arguments(written: str, function: Callable[..., Any]) -> dict[str, Any] | N
     """Return the arguments of a call by name; ``None`` where it is none that the function takes."""
     try:
         call = ast.parse(written, mode="eval").body
-        assert isinstance(call, ast.Call)
+        if not isinstance(call, ast.Call):
+            return None
         places = [ast.literal_eval(each) for each in call.args]
         names = {str(each.arg): ast.literal_eval(each.value) for each in call.keywords}
         return dict(inspect.signature(function).bind(*places, **names).arguments)

@@ -11,7 +11,6 @@ from collections.abc import Callable, Mapping, Sequence
 from functools import lru_cache
 from typing import Any, Final, Literal, NamedTuple
 
-from roll.common.spelling import did_you_mean
 from roll.config.tool_use import ToolUse
 from roll.envs.errors import EnvConfigError, MissingDependencyError
 from roll.tools import Tool, Toolbox, WrongCallError
@@ -57,6 +56,7 @@ class Conversation:
     Attributes:
         toolbox: The agent's tools.
         user_toolbox: The user's, where it has any.
+        messages: What was said and called, in the package's own records.
         over: Whether somebody ended the conversation.
     """
 
@@ -70,7 +70,7 @@ class Conversation:
         state = self.task.initial_state
         data, actions = (None, None) if state is None else (state.initialization_data, state.initialization_actions)
         self._world.set_state(data, actions, [])
-        self._messages: list[Any] = [] if solo else [self._told.AssistantMessage(role="assistant", content=GREETING)]
+        self.messages: list[Any] = [] if solo else [self._told.AssistantMessage(role="assistant", content=GREETING)]
         self._made: list[tuple[Any, Any]] = []
         self._numbers = itertools.count()
         use = {"formats": list(formats), "max_calls": max_calls, "max_result_characters": _LONGEST_RESULT}
@@ -91,13 +91,13 @@ class Conversation:
         self._made = []
         answers = toolbox.answer(calls)
         if self._made:
-            self._messages.append(self._message(speaker, tool_calls=[call for call, _ in self._made]))
-            self._messages += [result for _, result in self._made]
+            self.messages.append(self._message(speaker, tool_calls=[call for call, _ in self._made]))
+            self.messages += [result for _, result in self._made]
         return answers
 
     def say(self, speaker: Speaker, text: str) -> None:
         """Let somebody speak; a token of tau2-bench in what a user says, or an agent alone, ends the conversation."""
-        self._messages.append(self._message(speaker, content=text))
+        self.messages.append(self._message(speaker, content=text))
         self.over = (speaker == "user" or self.solo) and any(token in text for token in stop_tokens())
 
     def grade(self) -> Verdict:
@@ -110,7 +110,7 @@ class Conversation:
         if criteria is None:
             return Verdict(1.0, {})
         basis = {each.value for each in criteria.reward_basis}
-        given: dict[str, Any] = {"task": self.task, "full_trajectory": self._messages}
+        given: dict[str, Any] = {"task": self.task, "full_trajectory": self.messages}
 
         def made(solo_mode: bool = False) -> Any:
             return _world(self.domain, solo_mode)
@@ -171,8 +171,8 @@ class Conversation:
 def tasks_of(domain: str, split: str | None, solo: bool = False) -> tuple[Any, ...]:
     """Return the tasks of a split, or all, that can be played from their beginning to a verdict.
 
-    Those of ``mock`` that begin in the middle of a conversation are left out, and those whose assertions fail where
-    nothing was done.
+    Those of ``mock`` that begin in the middle of a conversation are left out, and those whose assertions raise where
+    nothing was done. ``solo``: those with a ticket, and nothing that a user must be told.
 
     Raises:
         EnvConfigError: There is no such split.
@@ -180,8 +180,10 @@ def tasks_of(domain: str, split: str | None, solo: bool = False) -> tuple[Any, .
     """
     home = module(f"tau2.domains.{domain}.environment")
     if split is not None and split not in (known := list(home.get_tasks_split())):
-        raise EnvConfigError(f"tasks={split!r}: {domain} has {', '.join(known)}. {did_you_mean(split, known)}")
-    found = [task for task in home.get_tasks(split) if not solo or task.ticket]
+        raise EnvConfigError(f"tasks={split!r}: {domain} has {', '.join(known)}")
+    found = home.get_tasks(split)
+    if solo:
+        found = [task for task in found if task.ticket and not task.evaluation_criteria.communicate_info]
     if domain == "mock":
         begun = [task.id for task in found if task.initial_state and task.initial_state.message_history]
         found = [task for task in found if task.id not in begun and not task.evaluation_criteria.env_assertions]
