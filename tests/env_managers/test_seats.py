@@ -11,15 +11,17 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from manager_fakes import CharacterRenderer, says, spec
+from manager_fakes import CharacterRenderer, says, spec, turn_of
 
 from roll.common.threads import CallThreads
 from roll.common.unavailable import UnavailableError
+from roll.config.tool_use import ToolUse
 from roll.env_managers import EnvManagerLimits, Timeouts
 from roll.env_managers.seats import Opponent, SeatsEnvManager
 from roll.envs.errors import EnvConfigError
 from roll.envs.seated import SeatedEnv
 from roll.generation import Activity, Completion, GenerationRequest, SamplingParams
+from roll.tools import Tool, Toolbox
 from roll.trajectories.model import Status, Trajectory
 from roll.trajectories.samples import samples_from
 
@@ -99,7 +101,8 @@ def seats_manager(generate: Answer, opponents: dict[str, Answer] | None = None, 
     activity = options.setdefault("activity", Activity())
     options.setdefault("limits", EnvManagerLimits(max_steps=9, sequence_length=4000, max_new_tokens=20))
     options.setdefault("threads", CallThreads(2))
-    made = SeatsEnvManager(renderer=CharacterRenderer(), generate=generate, **options)
+    options.setdefault("renderer", CharacterRenderer())
+    made = SeatsEnvManager(generate=generate, **options)
     made.released = []  # type: ignore[attr-defined]
 
     async def release(session: str) -> None:
@@ -272,6 +275,101 @@ def test_a_seat_whose_turn_never_came_has_nothing_to_learn_and_is_not_broken() -
     (second,) = first.beside
     assert first.score == 1.0 and not second.turns and second.score == -1.0
     assert first.status is second.status is Status.COMPLETED and second.error is None
+
+
+class Talk:
+    """Two seats: one asks its tool as often as it likes, then says something to the other, who ends the talk."""
+
+    seats = ("clerk", "guest")
+
+    def begin(self, luck: np.random.Generator) -> None:
+        self.turn: int | None = 1
+        self.heard = [[], [{"role": "user", "content": "hello"}]]
+        self.boxes = [Toolbox([Tool("time", "Tell the time.", {"type": "object"}, lambda _: "noon")], ToolUse()), None]
+
+    def told(self, seat: int) -> str:
+        return "; ".join(each["content"] for each in self.heard[seat])
+
+    def move(self, seat: int, action: str) -> bool:
+        box = self.boxes[seat]
+        calls = [] if box is None else box.find(action)
+        if box is not None and calls:
+            self.heard[seat] = [{"role": "tool", "content": each} for each in box.answer(calls).results]
+            return True
+        self.turn = None if "bye" in action else 1 - seat
+        self.heard[1 - seat] = [{"role": "user", "content": action}]
+        return True
+
+    def earned(self, seat: int) -> float:
+        return float(self.turn is None)
+
+    def ending(self, seat: int) -> str:
+        return "over"
+
+    def instruction(self, seat: int) -> str:
+        return f"You are the {self.seats[seat]}."
+
+    def toolbox(self, seat: int) -> Toolbox | None:
+        return self.boxes[seat]
+
+    def messages(self, seat: int) -> list[dict[str, str]]:
+        return self.heard[seat]
+
+
+class DescribesTools(CharacterRenderer):
+    def with_tools(self, schemas: Any) -> None:
+        """A template that does not know of tools: they are described in words."""
+
+    def role_problem(self, role: str) -> None:
+        """It has all roles."""
+
+
+CALL = '<tool_call>{"name": "time", "arguments": {}}</tool_call>'
+
+
+def guest(told: str, luck: np.random.Generator) -> str:
+    return f"bye, {told}" if "noon" in told else f"I was told [{told}]"
+
+
+def test_seats_of_a_spoken_game_have_instructions_tools_and_messages_of_their_own() -> None:
+    said = {"clerk": [CALL, "it is noon"], "guest": ["the time?", "bye"]}
+
+    def choose(request: GenerationRequest) -> str:
+        prompt = CharacterRenderer().decode(request.prompt_ids)
+        return said["clerk" if "the clerk" in prompt else "guest"][turn_of(request)]
+
+    env = SeatedEnv(Talk(), ("policy", "policy"), False, action_pattern="", worst_reward=0.0, max_steps=9)
+    clerk = asyncio.run(seats_manager(answers(choose), renderer=DescribesTools()).run(spec(), lambda: env))
+    (guest,) = clerk.beside
+    assert [(each["role"], each["content"]) for each in clerk.conversation[1:]] == [
+        ("user", "the time?"),
+        ("assistant", CALL),
+        ("tool", "noon"),
+        ("assistant", "it is noon"),
+    ]
+    system = clerk.conversation[0]["content"]
+    assert system.startswith("You are the clerk.") and '"name": "time"' in system
+    assert [each["content"] for each in guest.conversation] == [
+        "You are the guest.",
+        "hello",
+        "the time?",
+        "it is noon",
+        "bye",
+    ]
+    assert clerk.status is guest.status is Status.COMPLETED and (clerk.score, guest.score) == (1.0, 1.0)
+
+
+def test_a_program_in_a_spoken_game_is_told_its_part_once() -> None:
+    def choose(request: GenerationRequest) -> str:
+        return "it is noon" if turn_of(request) else "hm?"
+
+    env = SeatedEnv(Talk(), ("policy", f"{__name__}:guest"), False, action_pattern="", worst_reward=0.0)
+    only = asyncio.run(seats_manager(answers(choose), renderer=DescribesTools()).run(spec(), lambda: env))
+    assert [turn.observation for turn in only.turns] == [
+        "I was told [You are the guest.\n\nhello]",
+        "I was told [hm?]",
+    ]
+    assert only.score == 1.0
 
 
 def test_outside_of_a_run_programs_have_the_seats_of_others() -> None:

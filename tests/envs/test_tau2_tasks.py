@@ -52,6 +52,7 @@ def some(domain: str, number: int, solo: bool = False) -> list[Any]:
     return [tasks[each] for each in np.unique(np.linspace(0, len(tasks) - 1, number).astype(int))]
 
 
+NOTHING = ["There is nothing that I can do."]
 PLAYED = [*itertools.product(DOMAINS, ["scripted"]), ("telecom", "solo"), ("mock", "solo")]
 
 
@@ -115,7 +116,7 @@ def test_worlds_and_rewards_are_those_of_the_package(domain: str, user: str, num
         begun(env, task)
         right = env.solution()
         # All that is right, all but the first call, and nothing.
-        for said in (right, right[1:], ["There is nothing that I can do."]):
+        for said in (right, right[1:] or NOTHING, NOTHING):
             begun(env, task)
             reward, _, _ = play(env, said)
             messages, theirs = package.judged(domain, task, env.conversation.messages, solo)
