@@ -145,6 +145,23 @@ def test_worlds_of_episodes_that_are_played_together_are_apart() -> None:
         assert (world.get_db_hash(), world.get_user_db_hash()) == before
 
 
+@pytest.mark.parametrize("domain", ["airline", "retail", "mock"])
+def test_data_bases_are_the_same_where_the_package_finds_so(domain: str) -> None:
+    env, found = tau2(domain), []
+    task = max(some(domain, 8), key=lambda each: len(each.evaluation_criteria.actions or ()))
+    begun(env, task)
+    right = env.solution()
+    assert right is not None
+    for said in (NOTHING, right, [*right[: len(right) // 2], *NOTHING], right[1:], right):
+        begun(env, task)
+        play(env, said)
+        tools = env.conversation._world.tools
+        found.append((type(tools).get_db_hash(tools), tools.get_db_hash()))
+    for (full, quick), (other_full, other_quick) in itertools.combinations(found, 2):
+        assert (full == other_full) == (quick == other_quick)
+    assert found[1] == found[4] != found[0]
+
+
 def test_a_seed_chooses_the_task_and_a_split_which_there_are() -> None:
     env, again = tau2("retail", tasks="train"), tau2("retail", tasks="train")
     first = [env.reset(seed=seed)[0] for seed in range(12)]

@@ -6,9 +6,10 @@ import copy
 import importlib
 import inspect
 import itertools
+import json
 import math
 from collections.abc import Callable, Mapping, Sequence
-from functools import lru_cache
+from functools import lru_cache, partial
 from typing import Any, Final, Literal, NamedTuple
 
 from roll.config.tool_use import ToolUse
@@ -207,6 +208,7 @@ def stop_tokens() -> tuple[str, str, str]:
     return base.STOP, base.TRANSFER, base.OUT_OF_SCOPE
 
 
+@lru_cache(maxsize=64)
 def module(name: str) -> Any:
     """Return a module of the package, whose log is silent.
 
@@ -229,6 +231,7 @@ class _Records(dict[str, Any]):
 
     def __init__(self, shared: Mapping[str, Any]) -> None:
         super().__init__(shared)
+        self._shared = shared
         self._own: set[str] = set()
 
     def __getitem__(self, key: str) -> Any:
@@ -240,6 +243,19 @@ class _Records(dict[str, Any]):
         self._own.add(key)
         super().__setitem__(key, record)
 
+    def changes(self) -> dict[str, str | None]:
+        """Return the records that are not as they were, as text; ``None`` for one that is gone."""
+        gone: dict[str, str | None] = dict.fromkeys(self._shared.keys() - self.keys())
+        now = {key: _text(self[key]) for key in self._own & self.keys()}
+        return gone | {
+            key: text for key, text in now.items() if key not in self._shared or text != _text(self._shared[key])
+        }
+
+
+def _text(record: Any) -> str:
+    """Return a record as the package writes it where it compares."""
+    return json.dumps(record.model_dump(), sort_keys=True, default=str)
+
 
 def _world(domain: str, solo: bool) -> Any:
     """Return a world as it is before a task changes it."""
@@ -249,7 +265,21 @@ def _world(domain: str, solo: bool) -> Any:
     world = home.get_environment(**own, solo_mode=solo)
     if domain == "telecom":
         world.tools = _numbered_bills()(own["db"])
+    else:
+        world.tools.get_db_hash = partial(_hash, world.tools)
     return world
+
+
+def _hash(tools: Any) -> str:
+    """Return the same for the same data bases, as the package's hash does, without going through all of them.
+
+    The records of an airline take the package a quarter of a second.
+    """
+    tables = dict(tools.db)
+    if not all(isinstance(table, _Records) for table in tables.values()):
+        return str(type(tools).get_db_hash(tools))  # a task begins with other tables
+    changes = {name: table.changes() for name, table in tables.items()}
+    return str(module("tau2.utils.utils").get_dict_hash(changes))
 
 
 def _own(shared: Any) -> Any:
