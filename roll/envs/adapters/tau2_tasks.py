@@ -5,15 +5,13 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
+from roll.envs.adapters.tau2_conversation import GREETING, Conversation, tasks_of
 from roll.envs.adapters.tau2_users import ScriptedUser, actions_of, python_call, role_of, written_call
 from roll.envs.adapters.tau2_worlds import (
     DOMAINS,
-    GREETING,
     SOLO_DOMAINS,
-    Conversation,
     policy_of,
     stop_tokens,
-    tasks_of,
     user_tools_of,
 )
 from roll.envs.base import TextEnv
@@ -51,6 +49,8 @@ class Tau2Env(TextEnv):
         user: ``scripted`` reads out the task. ``solo``, in telecom and mock: there is no user, and the agent has a
             ticket, and the user's tools. An endpoint (``{url: …, model: …}``) or a ``module:function`` is told the
             package's guidelines for users and the task. For a user who is a model of the run there is ``tau2_duo``.
+        refusals: Whether tasks are played that are solved by doing nothing, since what is asked for must be refused.
+            Any chatter solves them.
         max_steps: The episode is truncated, with a reward of 0, after so many responses.
         formats: The forms of calls that are read.
         format_penalty: Added to the reward of an empty response.
@@ -67,6 +67,7 @@ class Tau2Env(TextEnv):
         domain: str = "airline",
         tasks: str | None = "train",
         user: str | Mapping[str, Any] = SCRIPTED,
+        refusals: bool = True,
         max_steps: int | None = 60,
         formats: tuple[str, ...] = ("hermes",),
         format_penalty: float = 0.0,
@@ -92,7 +93,7 @@ class Tau2Env(TextEnv):
             render_mode=render_mode,
         )
         self._domain, self._formats = domain, tuple(formats)
-        self._tasks = tasks_of(domain, tasks, self._solo)
+        self._tasks = tasks_of(domain, tasks, self._solo, refusals)
         self._user: Program | None = None
         self._begin()
 

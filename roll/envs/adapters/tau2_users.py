@@ -11,7 +11,8 @@ from typing import Any, Final
 
 import numpy as np
 
-from roll.envs.adapters.tau2_worlds import Conversation, module, stop_tokens, user_tools_of
+from roll.envs.adapters.tau2_conversation import Conversation
+from roll.envs.adapters.tau2_worlds import module, stop_tokens, user_tools_of
 
 _TRANSFERRED: Final = "YOU ARE BEING TRANSFERRED TO A HUMAN AGENT"
 """What the policies want an agent to say."""
