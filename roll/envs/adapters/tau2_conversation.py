@@ -164,8 +164,8 @@ def tasks_of(domain: str, split: str | None, solo: bool = False, refusals: bool 
     """Return the tasks of a split, or all, that can be played from their beginning to a verdict.
 
     Those of ``mock`` that begin in the middle of a conversation are left out, and those whose assertions raise where
-    nothing was done. ``solo``: those with a ticket, and nothing that a user must be told. ``refusals``: also those that
-    are solved by doing nothing.
+    nothing was done. ``solo``: those with a ticket, and nothing that a user must be told. ``refusals``: also those in
+    which the world has to stay as it is.
 
     Raises:
         EnvConfigError: There is no such split.
@@ -180,10 +180,11 @@ def tasks_of(domain: str, split: str | None, solo: bool = False, refusals: bool 
     if domain == "mock":
         begun = [task.id for task in found if task.initial_state and task.initial_state.message_history]
         found = [task for task in found if task.id not in begun and not task.evaluation_criteria.env_assertions]
-    return tuple(task for task in found if refusals or not _needs_nothing(domain, task, solo))
+    return tuple(task for task in found if refusals or not _changes_nothing(domain, task, solo))
 
 
-def _needs_nothing(domain: str, task: Any, solo: bool) -> bool:
+def _changes_nothing(domain: str, task: Any, solo: bool) -> bool:
+    """Whether who calls nothing leaves the world as it should be."""
     conversation = Conversation(domain, task, ("hermes",), 1, solo)
     conversation.say("assistant" if solo else "user", stop_tokens()[0])
-    return conversation.grade().reward > 0
+    return all(part == 1.0 for kind, part in conversation.grade().parts.items() if kind != "communicate")

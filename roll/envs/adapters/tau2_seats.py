@@ -107,7 +107,7 @@ class Tau2DuoEnv(SeatedEnv):
     Args:
         domain: ``airline``, ``retail``, ``telecom``, or the small ``mock``.
         tasks: A split of the package, ``train``, ``test``, ``base`` (both); ``None`` for all tasks.
-        refusals: Whether tasks are played that are solved by doing nothing.
+        refusals: Whether tasks are played in which the world has to stay as it is.
         seats: Who is the agent, and who the user; see :class:`roll.envs.seated.SeatedEnv`.
         max_steps: The episode is truncated, with a reward of 0, after so many responses of a seat.
         formats: The forms of calls that are read.

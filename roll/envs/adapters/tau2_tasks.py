@@ -49,8 +49,8 @@ class Tau2Env(TextEnv):
         user: ``scripted`` reads out the task. ``solo``, in telecom and mock: there is no user, and the agent has a
             ticket, and the user's tools. An endpoint (``{url: …, model: …}``) or a ``module:function`` is told the
             package's guidelines for users and the task. For a user who is a model of the run there is ``tau2_duo``.
-        refusals: Whether tasks are played that are solved by doing nothing, since what is asked for must be refused.
-            Any chatter solves them.
+        refusals: Whether tasks are played in which the world has to stay as it is, since what is asked for must be
+            refused. Most are solved by any chatter.
         max_steps: The episode is truncated, with a reward of 0, after so many responses.
         formats: The forms of calls that are read.
         format_penalty: Added to the reward of an empty response.
