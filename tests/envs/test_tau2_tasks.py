@@ -199,6 +199,8 @@ def test_calls_that_cannot_be_are_told_and_change_nothing() -> None:
         ("__import__", {"name": "os"}),
         ("calculate", {"formula": "1"}),
         ("calculate", {"expression": "9**9**9**9"}),  # would never come back
+        ("send_certificate", {"user_id": "mia_li_3668", "amount": float("nan")}),  # would never be the same again
+        ("transfer_to_human_agents", {"summary": "\ud800"}),
     ):
         before = len(env.conversation.messages)
         call = json.dumps({"name": name, "arguments": arguments})
@@ -258,6 +260,7 @@ def test_a_scripted_user_does_what_is_named_as_a_call() -> None:
     granted = {"app_name": "messaging", "permission": "sms (all)"}
     assert asked_of(text, tools) == [("toggle_data", {}), ("grant_app_permission", granted)]
     assert asked_of("Did you toggle_data? toggle_data(now) or rm() or check_app_status()", tools) == []
+    assert asked_of("check_app_status(b'mail') and check_app_status({'mail'})", tools) == []
     env = tau2("telecom")
     env.reset(seed=0)
     told = env.step("Please run check_status_bar() and tell me what you see.")[0]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import inspect
 import itertools
+import json
 import math
 from collections.abc import Callable, Mapping, Sequence
 from functools import lru_cache
@@ -145,6 +146,11 @@ class Conversation:
                 inspect.signature(getattr(kit, name)).bind(**arguments)
             except TypeError as error:
                 raise WrongCallError(str(error)) from error
+            try:
+                json.dumps(dict(arguments), allow_nan=False, ensure_ascii=False).encode()
+            except ValueError as error:
+                # The graders play a call again, and what is not a number is never the same.
+                raise WrongCallError(f"the arguments have what JSON has not: {error}") from error
             if name == "calculate" and "**" in str(arguments):
                 # It is given to eval, and powers of powers would hold up the process for hours.
                 raise WrongCallError("calculate takes +, -, * and / only")

@@ -141,6 +141,8 @@ def _arguments(written: str, function: Callable[..., Any]) -> dict[str, Any] | N
             return None
         places = [ast.literal_eval(each) for each in call.args]
         names = {str(each.arg): ast.literal_eval(each.value) for each in call.keywords}
-        return dict(inspect.signature(function).bind(*places, **names).arguments)
+        found = dict(inspect.signature(function).bind(*places, **names).arguments)
+        json.dumps(found)  # a literal of Python may be none of JSON
+        return found
     except (SyntaxError, ValueError, TypeError, MemoryError, RecursionError):
         return None
