@@ -187,9 +187,9 @@ def test_an_agent_that_calls_and_says_anything_completes_two_hundred_episodes(wo
                 name: values[luck.integers(len(values))] if luck.random() < 0.1 else value
                 for name, value in action.arguments.items()
             }
-            words = "Is it so?" if luck.random() < 0.5 else "check_status_bar() toggle_data()"
+            words = ("So be it.", "Is it so?", "check_status_bar() toggle_data()")[luck.integers(3)]
             _, reward, over, truncated, info = env.step(
-                written_call(action.name, arguments) if luck.random() < 0.7 else words
+                written_call(action.name, arguments) if luck.random() < 0.5 else words
             )
             assert reward == sum(info["reward_parts"].values())
             if over or truncated:
