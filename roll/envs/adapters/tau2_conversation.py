@@ -11,7 +11,7 @@ from functools import lru_cache
 from typing import Any, Final, NamedTuple
 
 from roll.config.tool_use import ToolUse
-from roll.envs.adapters.tau2_worlds import Speaker, described, module, stop_tokens, world_of
+from roll.envs.adapters.tau2_worlds import Party, described, module, stop_tokens, world_of
 from roll.envs.errors import EnvConfigError
 from roll.tools import Tool, Toolbox, WrongCallError
 from roll.tools.calls import ToolCall
@@ -72,12 +72,12 @@ class Conversation:
         self.toolbox = Toolbox([*own, *(users if solo else ())], ToolUse.model_validate(use))
         self.user_toolbox = Toolbox(users, ToolUse.model_validate(use)) if users and not solo else None
 
-    def calls_of(self, speaker: Speaker, text: str) -> list[ToolCall]:
+    def calls_of(self, speaker: Party, text: str) -> list[ToolCall]:
         """Return the calls in what somebody writes."""
         toolbox = self.toolbox if speaker == "assistant" else self.user_toolbox
         return [] if toolbox is None else toolbox.find(text)
 
-    def answer(self, speaker: Speaker, calls: Sequence[ToolCall]) -> Answers:
+    def answer(self, speaker: Party, calls: Sequence[ToolCall]) -> Answers:
         """Make calls of somebody, which the other does not hear of."""
         toolbox = self.toolbox if speaker == "assistant" else self.user_toolbox
         assert toolbox is not None  # there are calls
@@ -88,7 +88,7 @@ class Conversation:
             self.messages += [result for _, result in self._made]
         return answers
 
-    def say(self, speaker: Speaker, text: str) -> None:
+    def say(self, speaker: Party, text: str) -> None:
         """Let somebody speak; a token of tau2-bench in what a user says, or an agent alone, ends the conversation."""
         self.messages.append(self._message(speaker, content=text))
         self.over = (speaker == "user" or self.solo) and any(token in text for token in stop_tokens())
@@ -121,11 +121,11 @@ class Conversation:
         }
         return Verdict(math.prod(float(each.reward) for each in found), parts)
 
-    def _message(self, speaker: Speaker, **given: Any) -> Any:
+    def _message(self, speaker: Party, **given: Any) -> Any:
         kind = self._told.AssistantMessage if speaker == "assistant" else self._told.UserMessage
         return kind(role=speaker, **given)
 
-    def _tools(self, whose: Speaker, caller: Speaker) -> list[Tool]:
+    def _tools(self, whose: Party, caller: Party) -> list[Tool]:
         kit = self._world.tools if whose == "assistant" else self._world.user_tools
         if kit is None:
             return []
@@ -140,7 +140,7 @@ class Conversation:
             for about in described(self.domain, whose)
         ]
 
-    def _function(self, name: str, kit: Any, caller: Speaker) -> Callable[[Mapping[str, Any]], str]:
+    def _function(self, name: str, kit: Any, caller: Party) -> Callable[[Mapping[str, Any]], str]:
         def run(arguments: Mapping[str, Any]) -> str:
             try:
                 inspect.signature(getattr(kit, name)).bind(**arguments)

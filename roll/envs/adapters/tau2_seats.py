@@ -11,12 +11,12 @@ import numpy as np
 from roll.envs.adapters.tau2_conversation import GREETING, Conversation, tasks_of
 from roll.envs.adapters.tau2_tasks import check_domain, instruction_of, said_of
 from roll.envs.adapters.tau2_users import ScriptedUser, role_of
-from roll.envs.adapters.tau2_worlds import Speaker, stop_tokens
+from roll.envs.adapters.tau2_worlds import Party, stop_tokens
 from roll.envs.seat_programs import Program
 from roll.envs.seated import POLICY, Player, SeatedEnv
 from roll.tools import Toolbox
 
-_SPEAKERS: Final[tuple[Speaker, Speaker]] = ("assistant", "user")
+_SPEAKERS: Final[tuple[Party, Party]] = ("assistant", "user")
 _EMPTY: Final = "Your message was empty."
 
 

