@@ -37,6 +37,7 @@ ELSEWHERE = {
     "max_additional_running_prompts": "roll/pipelines/sampling/prompts.py",
     "pg_clip": "roll/config/algorithm.py",
     "validation.data_args.*": "roll/config/prompt_keys.py",
+    "validation.generating_args.*": "roll/config/prompt_keys.py",
     "*.data_args.subset": "roll/data/places.py",
     "*.data_args.split": "roll/data/places.py",
     **dict.fromkeys(
