@@ -44,6 +44,7 @@ class StrategyDescription:
         refusals: Called with :class:`roll.generation.SamplingParams`; yields what the engine cannot do, each a
             :class:`roll.strategies.generation.sampling_limits.Refusal`. ``None`` samples everything.
         package: The module that it needs beyond this project's own.
+        kernels: A module that it needs too, and that may be installed without loading where there is no GPU.
         install: How to install that, for people.
         instead: The strategy to use where it is not installed.
         distributions: What its package is called when it is installed: a run writes down their versions.
@@ -86,6 +87,7 @@ class StrategyDescription:
     check_options: Named | None = None
     refusals: Named | None = None
     package: str = ""
+    kernels: str = ""
     install: str = "install it"
     instead: str = ""
     distributions: tuple[str, ...] = ()

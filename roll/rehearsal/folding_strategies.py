@@ -34,8 +34,6 @@ _KERNELS: Final = (
     "gradient_accumulation_fusion",
 )
 """Options of Megatron-Core that choose kernels of CUDA."""
-_KERNEL_PACKAGES: Final = {"sglang": "sgl_kernel"}
-"""What an engine cannot be without, and which may be there without loading where there is no GPU."""
 _MEGATRON: Final = "megatron.core"
 _WORKERS: Final = "roll.rehearsal.megatron_workers"
 
@@ -89,11 +87,11 @@ def _obstacle(about: StrategyDescription, on_cpu: str | None) -> str | None:
         return "is not installed here"
     if torch.cuda.is_available():
         return None
-    if about.name in _KERNEL_PACKAGES:
+    if about.kernels:
         try:
-            import_module(_KERNEL_PACKAGES[about.name])
+            import_module(about.kernels)
         except (ImportError, OSError):
-            return f"has no kernels for the CPU here ({_KERNEL_PACKAGES[about.name]})"
+            return f"has no kernels for the CPU here ({about.kernels})"
     return "needs a GPU" if about.needs_gpu and on_cpu is None else None
 
 

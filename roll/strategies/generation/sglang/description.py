@@ -10,6 +10,7 @@ SGLANG: Final = StrategyDescription(
     check_options="roll.strategies.generation.sglang.options:check_options",
     refusals="roll.strategies.generation.sglang.limits:refusals",
     package="sglang",
+    kernels="sgl_kernel",
     install="pip install 'roll-rl[sglang]'",
     instead="hf_infer",
     distributions=("sglang",),
