@@ -53,10 +53,7 @@ class PromptKeys(GradedKeys):
         """How validation prompts are answered: as ``validation.generating_args`` says, else as in any evaluation."""
         changes = self.validation.generating_args if self.validation is not None else None
         base = super().val_generating
-        if changes is None:
-            return base
-        # One by one, so that who watches what is read sees it.
-        return base.model_copy(update={key: getattr(changes, key) for key in changes.model_fields_set})
+        return base if changes is None else base.model_copy(update=changes.model_dump(exclude_unset=True))
 
     def prompt_plan(self, prompts: int) -> PromptPlan:
         """Return the responses of a training step that answers so many prompts."""

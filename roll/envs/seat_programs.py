@@ -12,6 +12,7 @@ import numpy as np
 
 from roll.common.unavailable import UnavailableError
 from roll.envs.errors import EnvConfigError
+from roll.tools import Toolbox
 
 Program = Callable[[str, np.random.Generator], str]
 """Returns a move, as the game wants it: of what the seat is told since its last move, with luck of the episode."""
@@ -34,6 +35,15 @@ class Speaker(Protocol):
     def __call__(self, told: str, luck: np.random.Generator) -> str:
         """Return what it says."""
         ...
+
+
+def instructed(program: Program, instruction: str, toolbox: Toolbox | None) -> str:
+    """Tell a program its part in a conversation, tools included; return what is to stand before what it hears first."""
+    told = [instruction, *([] if toolbox is None else [toolbox.description()])]
+    if isinstance(program, Speaker):
+        program.speak("\n\n".join(told))
+        return ""
+    return "\n\n".join([*told, ""])
 
 
 def random_move(told: str, luck: np.random.Generator) -> str:

@@ -8,7 +8,7 @@ from typing import Final, Protocol, runtime_checkable
 import numpy as np
 
 from roll.common.unavailable import UnavailableError
-from roll.envs.seat_programs import Program, Speaker
+from roll.envs.seat_programs import Program, instructed
 from roll.tools import Toolbox
 
 MOST_MOVES: Final = 50
@@ -140,9 +140,4 @@ class Table:
         if seat in self._instructed or not isinstance(self.game, SpokenGame):
             return ""
         self._instructed.add(seat)
-        toolbox, program = self.game.toolbox(seat), self._programs[seat]
-        told = [self.game.instruction(seat), *([] if toolbox is None else [toolbox.description()])]
-        if isinstance(program, Speaker):
-            program.speak("\n\n".join(told))
-            return ""
-        return "\n\n".join([*told, ""])
+        return instructed(self._programs[seat], self.game.instruction(seat), self.game.toolbox(seat))

@@ -33,7 +33,10 @@ INTERPOLATED: Final = frozenset(
 """Values for other keys, and tags, which reach the registry of environments as a whole."""
 
 COPIED: Final = frozenset(
-    {"validation.data_args*", "rewards.*.strategy_args*", "*_env_manager.n_groups", "custom_envs.*"},
+    {
+        *("validation.data_args*", "validation.generating_args*", "rewards.*.strategy_args*"),
+        *("*_env_manager.n_groups", "custom_envs.*"),
+    }
 )
 """Keys of sections that are copied before they are read, or that were filled and not written."""
 

@@ -21,8 +21,6 @@ GENTLE = {"actor_train.training_args.adam_epsilon": 1e-4}
 
 
 COMMANDS = {"sokoban": support.command, "rlvr_math": rlvr_support.command}
-
-
 ON_CPU = "+actor_train.worker_cls=roll.rehearsal.megatron_workers.MegatronTrainWorker"
 
 ONE = ["rlvr_math", pytest.param("sokoban", marks=pytest.mark.exhaustive)]
@@ -80,10 +78,7 @@ def test_megatron_splits_the_model_over_two_ranks_of_ray(
 @pytest.mark.exhaustive
 def test_a_run_begins_with_what_another_left_in_megatrons_format(tmp_path: Path) -> None:
     """Its engine too, from the first sample on, though it was started with the model of `pretrain`."""
-    words = [
-        "actor_train/strategy=megatron_train",
-        ON_CPU,
-    ]
+    words = ["actor_train/strategy=megatron_train", ON_CPU]
     keys: dict[str, object] = {"cluster": "ray", "actor_train.world_size": 2, "old_log_probs": "recompute"}
     keys["actor_train.training_args.learning_rate"] = 1e-2
     split = "actor_train.strategy_args.strategy_config.tensor_model_parallel_size=2"

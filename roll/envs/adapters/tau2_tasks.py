@@ -16,7 +16,7 @@ from roll.envs.adapters.tau2_worlds import (
 )
 from roll.envs.base import TextEnv
 from roll.envs.errors import EnvConfigError
-from roll.envs.seat_programs import Program, Speaker, is_program, program_of
+from roll.envs.seat_programs import Program, instructed, is_program, program_of
 
 SCRIPTED: Final = "scripted"
 SOLO: Final = "solo"
@@ -199,13 +199,8 @@ class Tau2Env(TextEnv):
         """Tell a user who is a model its role; return what it is to answer first."""
         if self._program is None:
             return GREETING
-        role, toolbox = role_of(self.conversation), self.conversation.user_toolbox
-        if toolbox is not None:
-            role = f"{role}\n\n{toolbox.description()}"
-        if isinstance(self._user, Speaker):
-            self._user.speak(role)
-            return GREETING
-        return f"{role}\n\n{GREETING}"
+        assert self._user is not None  # made by start
+        return instructed(self._user, role_of(self.conversation), self.conversation.user_toolbox) + GREETING
 
     def _heard(self, told: str) -> str:
         """Return what the user says to it, after what it did on its device.
