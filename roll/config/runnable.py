@@ -22,14 +22,15 @@ def require_runnable(config: RunConfig) -> None:
     Raises:
         ConfigError: Lists every part that is missing, and what to set instead.
     """
-    problems = list(_missing(config))
+    problems = list(missing_problems(config))
     if problems:
         raise ConfigError(problems)
 
 
-def _missing(config: RunConfig) -> Iterator[Problem]:
+def missing_problems(config: RunConfig) -> Iterator[Problem]:
+    """Yield what :func:`require_runnable` raises."""
     for path, inner in config.inner_runs():
-        yield from (replace(problem, path=f"{path}.{problem.path}") for problem in _missing(inner))
+        yield from (replace(problem, path=f"{path}.{problem.path}") for problem in missing_problems(inner))
     yield from import_problems("strategy_modules", config.strategy_modules)
     for role, worker in config.roles():
         problem = availability_problem(

@@ -6,7 +6,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from roll.config import ConfigError, require_runnable
+from roll.config import ConfigError
 from roll.config.batch_plan import rollout_plan
 from roll.config.sample import SampleConfig
 from roll.distributed import Cluster
@@ -16,7 +16,7 @@ from roll.pipelines.reporting.metrics import prefixed, rollout_metrics, success_
 from roll.pipelines.reporting.review import keep_evaluation, report_failures, store
 from roll.pipelines.roles.core import Sampler, build_sampler
 from roll.pipelines.roles.pool import WorkerPool
-from roll.pipelines.run.checks import module_problems
+from roll.pipelines.run.checks import absence_problems
 from roll.pipelines.run.command import review_command
 from roll.pipelines.run.life_cycle import Run
 from roll.pipelines.sampling.evaluation import sample_all
@@ -42,8 +42,7 @@ class SamplePipeline(Run[SampleConfig]):
         Raises:
             ConfigError: Lists every problem.
         """
-        require_runnable(config)
-        problems = list(module_problems(config, ("env_modules", "reward_modules", "tracker_modules")))
+        problems = list(absence_problems(config, ("env_modules", "reward_modules", "tracker_modules")))
         problems = problems or list(playing_problems(config, trains=False))
         if problems:
             raise ConfigError(problems)

@@ -41,6 +41,15 @@ class NoStream:
     wait_event = record_event = synchronize = wait_stream
 
 
+class NoFp8:
+    """Stands for what Transformer Engine knows of fp8: the CPU computes without."""
+
+    @staticmethod
+    def is_fp8_enabled() -> bool:
+        """Return ``False``."""
+        return False
+
+
 class CudaIsTheCpu(TorchFunctionMode):
     """Inside, what Megatron-Core takes for granted of CUDA is answered by the CPU.
 
@@ -94,6 +103,10 @@ def _answers() -> Iterator[tuple[Any, str, Any]]:
         yield cuda, name, lambda *a: stream
     yield cuda, "stream", lambda *a: contextlib.nullcontext()
     yield moe_utils, "te_general_gemm", getattr(moe_utils, "te_general_gemm", None)
+    # What is computed again asks Transformer Engine about fp8, also in a model without.
+    yield tensor_parallel_random, "FP8GlobalStateManager", NoFp8
+    for name in ("activation_recompute_forward", "fp8_autocast"):
+        yield tensor_parallel_random, name, lambda *a, **k: contextlib.nullcontext()
     # Sizes of splits are wanted in NumPy, also where they are on the CPU already.
     yield (
         token_dispatcher,

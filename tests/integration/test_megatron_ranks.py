@@ -72,6 +72,10 @@ TWO = {
     "experts": Case(megatron={**EXPERTS, "moe_router_dtype": "fp64"}, family=MOE, uneven=True),
     "experts, packed, overlapping": Case(megatron={**EXPERTS, **OVERLAP}, family=MOE, train=PACKED),
     "experts, allgather": Case(megatron={**EXPERTS, "moe_token_dispatcher_type": "allgather"}, family=MOE, uneven=True),
+    "experts, layers and norms computed again": Case(
+        megatron={**EXPERTS, "recompute_granularity": "selective", "recompute_modules": ["moe", "layernorm"]},
+        family=MOE,
+    ),
     "experts, plain optimiser, one dense layer": Case(
         megatron={**EXPERTS, "use_distributed_optimizer": False, "moe_layer_recompute": True}, family=MOE, layers=3
     ),

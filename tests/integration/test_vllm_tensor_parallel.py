@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from functools import partial
 
 import pytest
@@ -33,8 +34,11 @@ def check_fingerprints(vllm: Harness, model: PreTrainedModel) -> None:
 
 @pytest.mark.exhaustive
 def test_a_divided_engine_answers_as_the_whole_model_and_each_part_takes_its_share_of_new_weights() -> None:
+    before = dict(os.environ)
     vllm = Harness(tensor_parallel_size=2)
     try:
+        ranks = [name for name in ("RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE") if name in os.environ]
+        assert ranks == [name for name in ranks if name in before], "this process is no rank of the engine's"
         check_answers(vllm, vllm.model, 0)
         vllm.use(changed_model(1))
         check_answers(vllm, vllm.model, 1)

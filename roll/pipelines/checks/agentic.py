@@ -7,7 +7,7 @@ import inspect
 from collections.abc import Iterator
 from typing import Any
 
-from roll.config import AgenticConfig, ConfigError, EnvManagerConfig, PlayingConfig, Problem, require_runnable
+from roll.config import AgenticConfig, ConfigError, EnvManagerConfig, PlayingConfig, Problem
 from roll.config.errors import Absent, causes
 from roll.env_managers.agent import AgentEnvManager
 from roll.envs import Tag, get_tag, register_tags_from_config
@@ -15,7 +15,7 @@ from roll.envs.errors import EnvError, UnknownTagError
 from roll.pipelines.checks.algorithms import algorithm_problems
 from roll.pipelines.checks.keys_without_effect import keys_without_effect
 from roll.pipelines.checks.sampled import sampled_problems
-from roll.pipelines.run.checks import module_problems, sentence
+from roll.pipelines.run.checks import absence_problems, sentence
 from roll.pipelines.sampling.levels import difficulty_bands
 from roll.pipelines.sampling.operators import operator_problems
 from roll.schedulers.difficulty import NoLevelError
@@ -37,8 +37,7 @@ def check_agentic(config: AgenticConfig, *, trains: bool = True) -> list[str]:
     Raises:
         ConfigError: Lists every problem.
     """
-    require_runnable(config)
-    problems = list(module_problems(config, ("env_modules", "algorithm_modules", "reward_modules", "tracker_modules")))
+    problems = list(absence_problems(config, ("env_modules", "algorithm_modules", "reward_modules", "tracker_modules")))
     problems = problems or [
         *algorithm_problems(config),
         *operator_problems(config),

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from roll.config import ConfigError, DistillConfig, PromptDistillConfig, require_runnable
+from roll.config import ConfigError, DistillConfig, PromptDistillConfig
 from roll.pipelines.checks.agentic import playing_problems
 from roll.pipelines.checks.rlvr import answering_problems
-from roll.pipelines.run.checks import module_problems
+from roll.pipelines.run.checks import absence_problems
 
 
 def check_distill(config: DistillConfig) -> list[str]:
@@ -17,8 +17,7 @@ def check_distill(config: DistillConfig) -> list[str]:
     Raises:
         ConfigError: Lists every problem.
     """
-    require_runnable(config)
-    problems = list(module_problems(config, ("env_modules", "reward_modules", "tracker_modules")))
+    problems = list(absence_problems(config, ("env_modules", "reward_modules", "tracker_modules")))
     problems = problems or list(playing_problems(config))
     if problems:
         raise ConfigError(problems)
@@ -34,8 +33,7 @@ def check_distill_prompts(config: PromptDistillConfig) -> list[str]:
     Raises:
         ConfigError: Lists every problem.
     """
-    require_runnable(config)
-    problems = list(module_problems(config, ("reward_modules", "tracker_modules")))
+    problems = list(absence_problems(config, ("reward_modules", "tracker_modules")))
     problems = problems or list(answering_problems(config))
     if problems:
         raise ConfigError(problems)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from pathlib import Path
 
-from roll.config import ConfigError, EvaluationConfig, Problem, RLVRConfig, require_runnable
+from roll.config import ConfigError, EvaluationConfig, Problem, RLVRConfig
 from roll.config.answering import AnsweringConfig
 from roll.config.errors import Absent
 from roll.pipelines.checks.algorithms import algorithm_problems
@@ -13,7 +13,7 @@ from roll.pipelines.checks.common import sampling_problems, template_problems
 from roll.pipelines.checks.grading import grading_problems, tool_problems
 from roll.pipelines.checks.keys_without_effect import keys_without_effect
 from roll.pipelines.checks.sampled import sampled_problems
-from roll.pipelines.run.checks import module_problems
+from roll.pipelines.run.checks import absence_problems, module_problems
 from roll.pipelines.sampling.operators import operator_problems
 
 
@@ -26,8 +26,7 @@ def check_rlvr(config: RLVRConfig) -> list[str]:
     Raises:
         ConfigError: Lists every problem.
     """
-    require_runnable(config)
-    problems = list(module_problems(config, ("algorithm_modules", "reward_modules", "tracker_modules")))
+    problems = list(absence_problems(config, ("algorithm_modules", "reward_modules", "tracker_modules")))
     problems = problems or [*algorithm_problems(config), *answering_problems(config)]
     if problems:
         raise ConfigError(problems)

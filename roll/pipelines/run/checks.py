@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
-from roll.config import ConfigError, Problem, RunConfig, require_runnable
+from roll.config import ConfigError, Problem, RunConfig
+from roll.config.runnable import missing_problems
 from roll.config.user_modules import import_problems
 from roll.tracking.tracker import tracker_arguments
 
@@ -18,11 +19,16 @@ def check_run(config: RunConfig) -> list[str]:
     Raises:
         ConfigError: Lists every problem.
     """
-    require_runnable(config)
-    problems = list(module_problems(config, ("tracker_modules",))) or list(tracker_problems(config))
+    problems = list(absence_problems(config, ("tracker_modules",))) or list(tracker_problems(config))
     if problems:
         raise ConfigError(problems)
     return []
+
+
+def absence_problems(config: RunConfig, keys: Sequence[str]) -> Iterator[Problem]:
+    """Yield what is not installed here, and what :func:`module_problems` does."""
+    yield from missing_problems(config)
+    yield from module_problems(config, keys)
 
 
 def module_problems(config: RunConfig, keys: Sequence[str]) -> Iterator[Problem]:

@@ -87,14 +87,19 @@ def start_engine(
 
 @contextmanager
 def _environment(defaults: Mapping[str, str]) -> Iterator[None]:
-    """Set variables that are not set yet while the engine's processes start, which inherit them."""
+    """Set variables that are not set yet while the engine's processes start, which inherit them.
+
+    Afterwards they are as before, and what vLLM says of its ranks on a CPU is no longer said of this process: a trainer
+    in it would take that for the number of its own.
+    """
     added = {name: value for name, value in defaults.items() if name not in os.environ}
+    before = {name: os.environ.get(name) for name in (*added, "LOCAL_WORLD_SIZE")}
     os.environ.update(added)
     try:
         yield
     finally:
-        for name in added:
-            os.environ.pop(name, None)
+        for name, value in before.items():
+            os.environ.pop(name, None) if value is None else os.environ.update({name: value})
 
 
 def cpu_defaults(limits: EngineLimits, options: Mapping[str, Any]) -> dict[str, Any]:
