@@ -6,7 +6,7 @@ import contextlib
 import re
 import threading
 from collections.abc import Iterator
-from types import TracebackType
+from types import SimpleNamespace, TracebackType
 from typing import Any, Final, Self
 
 import torch
@@ -39,15 +39,6 @@ class NoStream:
         return self
 
     wait_event = record_event = synchronize = wait_stream
-
-
-class NoFp8:
-    """Stands for what Transformer Engine knows of fp8: the CPU computes without."""
-
-    @staticmethod
-    def is_fp8_enabled() -> bool:
-        """Return ``False``."""
-        return False
 
 
 class CudaIsTheCpu(TorchFunctionMode):
@@ -104,7 +95,7 @@ def _answers() -> Iterator[tuple[Any, str, Any]]:
     yield cuda, "stream", lambda *a: contextlib.nullcontext()
     yield moe_utils, "te_general_gemm", getattr(moe_utils, "te_general_gemm", None)
     # What is computed again asks Transformer Engine about fp8, also in a model without.
-    yield tensor_parallel_random, "FP8GlobalStateManager", NoFp8
+    yield tensor_parallel_random, "FP8GlobalStateManager", SimpleNamespace(is_fp8_enabled=lambda: False)
     for name in ("activation_recompute_forward", "fp8_autocast"):
         yield tensor_parallel_random, name, lambda *a, **k: contextlib.nullcontext()
     # Sizes of splits are wanted in NumPy, also where they are on the CPU already.
