@@ -9,7 +9,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Final
 
-from roll.planning.training_states import BF16, FP32, Training
+from roll.planning.training_states import BF16, FP32, Training, states
 
 MAX_LOGITS: Final = 2**28
 """Logits that are held at once where no chunk is asked for."""
@@ -51,6 +51,12 @@ def pass_bytes(training: Training) -> PassBytes:
     held = under_way * layers * (layer + (stream if training.recomputed else 0)) * tokens
     again = _feed_forward(training, BF16 if training.half else FP32) if training.recomputed & {"moe", "mlp"} else 0.0
     return PassBytes(int(held), _logits(training, tokens), int(tokens * (again + _backward(training))))
+
+
+def step_bytes(training: Training) -> int:
+    """Return the most that a role holds at a time: in a pass, or while its weights are changed."""
+    kept = states(training)
+    return kept.resting + max(kept.buffers + pass_bytes(training).peak, kept.update)
 
 
 def _half_by_autocast(training: Training) -> bool:

@@ -6,6 +6,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, replace
 
 from roll.config.strategies import named
+from roll.planning.activations import step_bytes
 from roll.planning.roles import RoleDemand
 from roll.planning.training_states import Training
 
@@ -42,7 +43,7 @@ def advice_for(demand: RoleDemand, device: int) -> list[Advice]:
 
 
 def _bytes(demand: RoleDemand) -> int:
-    return demand.states.total + demand.passes.peak
+    return 0 if demand.training is None else step_bytes(demand.training)
 
 
 def _smaller(role: str, training: Training) -> Iterator[tuple[str, Training]]:

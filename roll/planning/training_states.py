@@ -36,6 +36,7 @@ class Training:
         passes: Passes of an optimiser step.
         scores_vocabulary: Whether it has logits; a critic has one number for a token.
         attention: ``fused``, or ``matrix`` where all scores of a row are held.
+        adamw: How PyTorch's AdamW steps: ``foreach``, as on GPUs, or ``single``, one tensor at a time.
     """
 
     strategy: str
@@ -54,6 +55,7 @@ class Training:
     passes: int = 2
     scores_vocabulary: bool = True
     attention: str = "fused"
+    adamw: str = "foreach"
 
     @property
     def about(self) -> StrategyDescription:
@@ -69,8 +71,9 @@ class States:
         weights: Those it computes with.
         gradients: Sums of gradients.
         optimizer: Moments, and fp32 weights beside the others.
-        buffers: What is gathered or sent at once.
+        buffers: What is gathered or sent at once in a pass.
         host: In main memory instead.
+        update: What is held besides while weights are changed, when no pass holds anything.
     """
 
     weights: int = 0
@@ -78,11 +81,12 @@ class States:
     optimizer: int = 0
     buffers: int = 0
     host: int = 0
+    update: int = 0
 
     @property
-    def total(self) -> int:
-        """All that is on the device."""
-        return self.weights + self.gradients + self.optimizer + self.buffers
+    def resting(self) -> int:
+        """What is on the device between two passes."""
+        return self.weights + self.gradients + self.optimizer
 
 
 def states(training: Training) -> States:
@@ -108,7 +112,20 @@ def numbers_of(training: Training) -> tuple[int, int]:
 def whole_model(training: Training) -> States:
     """One process with the whole model."""
     whole, trained = numbers_of(training)
-    return States(FP32 * whole, FP32 * trained, MOMENTS * trained)
+    return States(FP32 * whole, FP32 * trained, MOMENTS * trained, update=adamw_bytes(training, trained))
+
+
+def adamw_bytes(training: Training, numbers: int, largest: int | None = None) -> int:
+    """Return what PyTorch's AdamW holds on the way: roots of second moments, and one tensor at a time their quotients.
+
+    Args:
+        training: Says how it steps.
+        numbers: Numbers that a rank updates.
+        largest: Those of its largest tensor; by default those of the embedding, if that is trained.
+    """
+    if training.adamw == "foreach":
+        return FP32 * numbers
+    return 2 * FP32 * min(numbers, training.shape.embedding if largest is None else largest)
 
 
 def divided(path: str, training: Training, key: str) -> Iterator[tuple[str, Training]]:

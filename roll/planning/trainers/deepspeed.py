@@ -6,10 +6,10 @@ from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from typing import Any, Final
 
-from roll.planning.training_states import BF16, FP32, MOMENTS, States, Training, numbers_of
+from roll.planning.training_states import BF16, FP32, MOMENTS, States, Training, adamw_bytes, numbers_of
 
 _FLAT_BUCKET: Final = 5 * 10**8
-"""Numbers that are gathered at once where nothing is said."""
+"""Numbers that are gathered, or at stage 0 sent, at once where nothing is said."""
 
 
 def states(training: Training) -> States:
@@ -25,26 +25,30 @@ def states(training: Training) -> States:
     )
     bucket = min(_given(zero, "reduce_bucket_size", shape.hidden**2), trained)
     if stage == 0:
-        return States(FP32 * whole, FP32 * trained, MOMENTS * trained, FP32 * bucket)
+        # Gradients are sent as copies when all are there.
+        update = max(FP32 * min(_FLAT_BUCKET, trained), adamw_bytes(training, trained))
+        return States(FP32 * whole, FP32 * trained, MOMENTS * trained, update=update)
     weights = width * whole // (ranks if stage == 3 else 1)
     # Stages 1 to 3 update fp32 copies of their shares.
     optimizer = (MOMENTS + FP32) * trained // ranks
     gradients = FP32 * trained // (ranks if stage >= 2 else 1)
     # Gradients are copied together before they are sent; at stage 3 layers are gathered too.
     buffers = 2 * width * bucket
+    # The gradients of a share are laid end to end, as its weights are: to AdamW they are one tensor.
+    update = FP32 * trained // ranks + adamw_bytes(training, trained // ranks, trained // ranks)
     if stage == 3:
         live = min(_given(zero, "stage3_max_live_parameters", 10**9), shape.all_layers)
         prefetched = min(_given(zero, "stage3_prefetch_bucket_size", int(0.9 * shape.hidden**2)), live)
         buffers += width * (shape.largest_layer + prefetched + shape.embedding)
     else:
-        buffers += width * min(_given(zero, "allgather_bucket_size", _FLAT_BUCKET), trained)
+        update = max(update, width * min(_given(zero, "allgather_bucket_size", _FLAT_BUCKET), trained))
     host = 0
     if states_away:
-        host, optimizer = optimizer + gradients, 0
+        host, optimizer, update = optimizer + gradients, 0, 0
         gradients = 0 if stage >= 2 else gradients
     if weights_away:
         host, weights = host + weights, 0
-    return States(weights, gradients, optimizer, buffers, host)
+    return States(weights, gradients, optimizer, buffers, host, update)
 
 
 def smaller(path: str, training: Training) -> Iterator[tuple[str, Training]]:

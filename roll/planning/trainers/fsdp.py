@@ -5,7 +5,17 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import replace
 
-from roll.planning.training_states import BF16, FP32, MOMENTS, States, Training, divided, numbers_of, whole_model
+from roll.planning.training_states import (
+    BF16,
+    FP32,
+    MOMENTS,
+    States,
+    Training,
+    adamw_bytes,
+    divided,
+    numbers_of,
+    whole_model,
+)
 
 
 def states(training: Training) -> States:
@@ -23,7 +33,13 @@ def states(training: Training) -> States:
     gathered = width * (ends + 2 * shape.largest_layer)
     # Gradients of a layer are whole until they are summed over ranks, in fp32.
     reduced = 0 if not trained else (width + FP32) * max(shape.largest_layer, ends) * trained // whole
-    own = States(FP32 * whole // shard, FP32 * trained // shard, MOMENTS * trained // shard, gathered + reduced)
+    own = States(
+        FP32 * whole // shard,
+        FP32 * trained // shard,
+        MOMENTS * trained // shard,
+        gathered + reduced,
+        update=adamw_bytes(training, trained // shard, shape.embedding // shard),
+    )
     if options.get("offload_params"):
         return States(0, 0, 0, own.buffers, own.weights + own.gradients + own.optimizer)
     return own

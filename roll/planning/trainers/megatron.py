@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from roll.planning.training_states import BF16, FP32, MOMENTS, States, Training, divided
+from roll.planning.training_states import BF16, FP32, MOMENTS, States, Training, adamw_bytes, divided
 
 
 def states(training: Training) -> States:
@@ -22,12 +22,15 @@ def states(training: Training) -> States:
     copies = division.data * division.context if spread else 1
     rivals = max(1, division.ranks // (division.pipeline * division.expert * division.expert_tensor)) if spread else 1
     summed = FP32 if given.get("grad_reduce_in_fp32", True) or not training.half else BF16
+    largest = training.shape.embedding // division.tensor
     # In fp32 the optimiser's weights are those of the model.
     kept = MOMENTS + (FP32 if training.half else 0)
     return States(
         width * (shared + experts),
         summed * (shared + experts),
         kept * shared // copies + kept * experts // rivals,
+        # On GPUs it updates with a kernel of its own, which holds nothing on the way.
+        update=adamw_bytes(training, shared // copies, largest) if training.adamw == "single" else 0,
     )
 
 

@@ -17,18 +17,22 @@ import numpy as np
 import torch
 from megatron.core.models.gpt.gpt_layer_specs import get_gpt_decoder_block_spec
 from tensordict import TensorDict
+from transformers import PreTrainedModel
 
 from megatron_support.lora_runs import LoraOutcome, steps_and_files, train_as_configured
 from megatron_support.normed_layers import hidden_norm_layers, normed_layers
 from megatron_support.scenarios import Case, Outcome
 from roll.algorithms.distillation import Divergence
+from roll.planning.training_states import Training
 from roll.rehearsal.megatron_on_cpu import cpu_layers, megatron_on_cpu
+from roll.strategies.jobs import TrainOptions
 from roll.strategies.training.distilled import DistillationLoss
 from roll.strategies.training.megatron.options import MegatronOptions
 from roll.strategies.training.megatron.parallel import close_parallel
 from roll.strategies.training.megatron.scorer import MegatronScorer
 from roll.strategies.training.megatron.train import MegatronTrainStrategy
 from roll.strategies.training.megatron.weights import WeightMap
+from tests.planning.measuring import measured
 
 CPU = torch.device("cpu")
 
@@ -323,6 +327,20 @@ def what_is_trained(case: Case, batch: TensorDict) -> dict[str, Any]:
             "moments": sum(state["exp_avg"].numel() for state in states),
             "gradients of frozen": sum(p.grad is not None or hasattr(p, "main_grad") for p in frozen),
         }
+
+
+def bytes_of_a_step(name: str, megatron: dict[str, Any]) -> tuple[int, Training]:
+    """Return the most bytes of a step with short passes, and the plan of it."""
+
+    def make(model: PreTrainedModel, options: TrainOptions) -> MegatronTrainStrategy:
+        given = MegatronOptions.from_mapping(megatron)
+        return MegatronTrainStrategy(model, options, megatron=given, layer_spec=cpu_layers, device=CPU)
+
+    try:
+        most, training, _ = measured("megatron_train", megatron, name, make, ranks=2, pass_size=(1, 8))
+        return most, training
+    finally:
+        close_parallel()
 
 
 def factory_lora(settings: dict[str, Any], case: Case, batches: list[TensorDict]) -> LoraOutcome:

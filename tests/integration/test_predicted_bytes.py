@@ -1,0 +1,42 @@
+"""The bytes that a plan predicts for trainers on two ranks, against those that PyTorch's allocator hands out."""
+
+from __future__ import annotations
+
+import importlib.util
+
+import pytest
+from byte_runs import zero_step
+from megatron_support.ranks import ranks
+from megatron_support.scenarios import PIPELINE, SEQUENCE, TENSOR
+from rank_pool import RankPool
+
+from roll.planning.activations import step_bytes
+from roll.planning.training_states import Training
+from tests.planning.measuring import CASES
+from tests.rings import exhaustive_but
+
+WAYS = {"tensor": TENSOR, "sequence": SEQUENCE, "pipeline": PIPELINE, "data": {}}
+# Gloo gathers the weights of a distributed optimiser into a copy of them, which NCCL does not.
+WHOLE = {"use_distributed_optimizer": False}
+
+
+def check(found: list[tuple[int, Training]], share: float) -> None:
+    assert step_bytes(found[0][1]) == pytest.approx(max(most for most, _ in found), rel=share)
+
+
+@pytest.mark.skipif(
+    importlib.util.find_spec("megatron") is None, reason="needs Megatron-Core: pip install 'roll-rl[megatron]'"
+)
+@pytest.mark.parametrize("name", exhaustive_but(CASES, "deep"))
+@pytest.mark.parametrize("way", exhaustive_but(WAYS, "tensor"))
+def test_a_short_step_of_megatron_takes_what_was_predicted(way: str, name: str) -> None:
+    """Short, as the layers of the CPU keep more activations than those of Transformer Engine, which a plan means."""
+    check(ranks(2).run("bytes_of_a_step", name, {**WHOLE, **WAYS[way]}), 0.1)
+
+
+@pytest.mark.exhaustive
+@pytest.mark.parametrize("name", CASES)
+@pytest.mark.parametrize("stage", [1, 2])
+def test_a_step_of_deepspeed_takes_about_what_was_predicted(two: RankPool, stage: int, name: str) -> None:
+    """Whether Gloo still holds a copy of gradients when weights change is a matter of its threads."""
+    check(two.run(zero_step, name, stage), 0.15)
