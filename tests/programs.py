@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import atexit
+import contextlib
 import fcntl
 import hashlib
 import json
@@ -56,7 +57,8 @@ class WarmProgram:
     def kill(self) -> None:
         """End it, if it still runs."""
         if self.poll() is None:
-            os.kill(self.pid, signal.SIGKILL)
+            with contextlib.suppress(ProcessLookupError):  # it ended just now
+                os.kill(self.pid, signal.SIGKILL)
 
     def _line(self) -> str:
         line = self._answers.recv(64)

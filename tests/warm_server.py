@@ -62,6 +62,8 @@ WORKER = (
     "megatron.core.models.gpt",
     "megatron.core.optimizer",
 )
+# Of programs that only read and write experience: no PyTorch.
+STORE = ("pytest", "roll.experience.folder", "roll.experience.memory", "roll.experience.sql")
 # Not hypothesis: pytest would look into it before anybody imports it.
 TESTS = (
     "matplotlib.pyplot",
@@ -76,6 +78,7 @@ IMPORTS: Mapping[str, tuple[tuple[str, ...], tuple[str, ...]]] = {
     "program": (PROGRAM, MORE),
     "tests": (PROGRAM, (*MORE, *TESTS, "anthropic", "openai", "mcp", "peft", "nltk", "textworld")),
     "ray worker": (PROGRAM, (*MORE, *WORKER)),
+    "store": (("numpy.random", *STORE), ("psycopg", "sqlalchemy.dialects.postgresql.psycopg")),
     "bare": (("numpy.random",), ()),  # what every fork needs, for the tests of these processes
 }
 """What each kind of warm process imports, and what of it only where it is installed."""

@@ -7,8 +7,6 @@ import os
 import random
 import signal
 import sqlite3
-import subprocess
-import sys
 import time
 from collections import Counter
 from contextlib import nullcontext
@@ -24,6 +22,7 @@ from roll.experience.base import Reader, StoreCounts
 from roll.experience.errors import ReviewError
 from roll.experience.folder import FolderStore
 from roll.experience.memory import MemoryStore
+from tests import programs as warm
 
 pytestmark = pytest.mark.processes
 
@@ -35,22 +34,23 @@ class Program:
 
     def __init__(self, what: str, folder: Path, name: str, *options: object, store: str = "") -> None:
         store = store or str(folder / "store")
-        self._words = [sys.executable, str(PROGRAM), what, store, str(folder / f"{name}.json")]
-        self._words += map(str, options)
+        self._checkpoint = folder / f"{name}.json"
+        self._words = [str(PROGRAM), what, store, str(self._checkpoint), *map(str, options)]
         self._said_in = folder / f"{name}.txt"
-        self._process: subprocess.Popen[bytes] | None = None
+        self._process: warm.WarmProgram | None = None
         self.kills = 0
 
     def start(self) -> None:
-        with self._said_in.open("ab") as said:
+        with self._said_in.open("ab") as said, open(os.devnull) as nothing:
             environment = {"PYTHONPATH": f"{PROGRAM.parent}:{PROGRAM.parents[2]}"}
             of_ray = ("HOME", "RAY_ADDRESS", "RAY_AUTH_MODE")
             environment |= {name: os.environ[name] for name in of_ray if name in os.environ}
-            self._process = subprocess.Popen(self._words, stdout=said, env=environment)
+            streams = [nothing.fileno(), said.fileno(), 2]
+            self._process = warm.start("store", self._words, Path.cwd(), environment, streams)
 
     def kill(self) -> None:
         assert self._process is not None
-        self._process.send_signal(signal.SIGKILL)
+        self._process.kill()
         status = self._process.wait()
         assert status in (0, -signal.SIGKILL), "it failed; what it said is above"
         self.kills += status != 0
@@ -73,7 +73,7 @@ class Program:
 
     @property
     def trained(self) -> list[int]:
-        return json.loads(Path(self._words[4]).read_text())["trained"]
+        return json.loads(self._checkpoint.read_text())["trained"]
 
 
 def trained_without_a_kill(last: int, reader: Reader, count: int) -> list[int]:
@@ -226,7 +226,7 @@ def test_a_store_in_postgresql_loses_and_doubles_nothing_while_programs_and_serv
         for name, count in (("once", 4), ("twice", 5), ("mixed", 5))
     ]
     programs = [*explorers, *trainers]
-    for number in range(6):
+    for number in range(4):
         for program in programs:
             program.start()
         draw.choice(programs).wait_for_more()
@@ -266,7 +266,7 @@ def test_a_store_in_ray_loses_and_doubles_nothing_while_programs_and_its_process
     explorer = Program("explore", tmp_path, "explorer", last, store=store)
     trainers = [Program("train", tmp_path, name, name, 5, store=store) for name in ("once", "mixed")]
     programs = [*trainers, explorer]
-    for _ in range(3):
+    for _ in range(2):
         for program in programs:
             program.start()
         draw.choice(programs).wait_for_more()
