@@ -1,4 +1,4 @@
-"""What goes wrong in a taskset, at the place that its option names."""
+"""What goes wrong in a taskset: a task for each place that its option names."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ __all__ = ["BrokenTaskset"]
 
 
 class BrokenOptions(vf.TasksetConfig):
-    place: str
+    places: list[str]
 
 
 class BrokenTask(vf.Task):
@@ -35,4 +35,4 @@ class BrokenTask(vf.Task):
 
 class BrokenTaskset(vf.Taskset[BrokenTask, BrokenOptions]):
     def load(self) -> list[BrokenTask]:
-        return [BrokenTask(vf.TaskData(prompt="Hello", name=self.config.place), self.config.task)]
+        return [BrokenTask(vf.TaskData(prompt="Hello", name=place), self.config.task) for place in self.config.places]
