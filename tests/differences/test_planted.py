@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import Any
 
 import pytest
 
-from roll.config import AgenticConfig, RLVRConfig
+from roll.config import AgenticConfig, RLConfig, RLVRConfig
 from roll.config.loading import load
-from roll.differences import compare_runs
+from roll.differences import compare_runs, comparing
+from roll.differences.recording import Recording, record
 from tests.rings import exhaustive_but
 
 pytestmark = pytest.mark.long
@@ -58,6 +60,22 @@ def job(**changes: Any) -> RLVRConfig:
 
 # What is behind nothing: other names of the run, other machines, other sizes of passes.
 HARMLESS = {"exp_name": "another", "actor_train.training_args.per_device_train_batch_size": 2, "logging_steps": 5}
+
+
+@pytest.fixture(autouse=True, scope="module")
+def each_job_is_run_once() -> Iterator[None]:
+    """All tests compare with the same job: what was recorded of it is that of the next test too."""
+    known: dict[str, Recording] = {}
+
+    def recorded(config: RLConfig) -> Recording:
+        job = repr(config.model_dump(exclude={"output_dir"})).replace(str(config.output_dir), "")
+        if job not in known:
+            known[job] = record(config)
+        return known[job]
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(comparing, "record", recorded)
+        yield
 
 
 @pytest.mark.parametrize("name", exhaustive_but(PLANTED, "clamp"))
