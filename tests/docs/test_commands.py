@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import os
 import re
 import runpy
 import subprocess
 import sys
 import tomllib
 from collections.abc import Callable
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -20,6 +22,7 @@ from roll.config import RLConfig
 from roll.envs import ENV_TYPES, TAGS
 from roll.models.toy import build
 from roll.pipelines.run.life_cycle import is_due
+from tests import programs
 from tests.rings import exhaustive_but
 
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
@@ -87,9 +90,20 @@ def _python(words: list[str], started: list[RLConfig]) -> None:
         # A program that the page shows: tests of its own run it.
         compile(Path(words[0]).read_text(encoding="utf-8"), words[0], "exec")
     else:
-        answer = subprocess.run([sys.executable, words[0], "--help"], capture_output=True, text=True, timeout=120)
-        assert answer.returncode == 0, answer.stderr
-        assert all(option in answer.stdout for option in words if option.startswith("--"))
+        help_ = _help(sys.executable, str(Path(words[0]).resolve()))
+        assert all(option in help_ for option in words if option.startswith("--"))
+
+
+@cache
+def _help(*program: str) -> str:
+    """Return what a program says of its options; many pages name the same."""
+    words = [*program, "--help"]
+    if programs.can_fork(words):
+        answer = programs.run(words, ROOT, {**os.environ, "OMP_NUM_THREADS": "1"}, timeout=120)
+    else:
+        answer = subprocess.run(words, capture_output=True, text=True, timeout=120)
+    assert answer.returncode == 0, answer.stderr
+    return answer.stdout
 
 
 def _start(words: list[str], started: list[RLConfig]) -> None:
@@ -122,10 +136,8 @@ def _pip(words: list[str], _: list[RLConfig]) -> None:
 def _help_has(*program: str) -> Callable[[list[str], list[RLConfig]], None]:
     def check(words: list[str], _: list[RLConfig]) -> None:
         sub = [word for word in words[:1] if not word.startswith("-")]
-        executable = Path(sys.executable).parent / program[0]
-        answer = subprocess.run([executable, *sub, "--help"], capture_output=True, text=True, timeout=120)
-        assert answer.returncode == 0, answer.stderr
-        assert all(word.partition("=")[0] in answer.stdout for word in words if word.startswith("--"))
+        help_ = _help(str(Path(sys.executable).parent / program[0]), *sub)
+        assert all(word.partition("=")[0] in help_ for word in words if word.startswith("--"))
 
     return check
 
