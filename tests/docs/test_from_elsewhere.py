@@ -5,7 +5,6 @@ from __future__ import annotations
 import ast
 import json
 import re
-import subprocess
 import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -17,6 +16,7 @@ import yaml
 from docs_support import ROOT, blocks
 
 import roll
+from tests import programs
 
 VERL = Path(sys.prefix) / "peers" / "verl" / "trainer" / "config" / "_generated_ppo_trainer.yaml"
 """All keys of verl, as it writes them down itself."""
@@ -37,10 +37,8 @@ def write_page(name: str, folder: Path) -> dict[str, str]:
 
 
 def start(folder: Path, *words: str) -> str:
-    """Run Python as a shell does, and return what it said."""
-    done = subprocess.run(
-        [sys.executable, *words], cwd=folder, capture_output=True, text=True, env=_environment(), timeout=500
-    )
+    """Run Python in a fork of the warm process, and return what it said."""
+    done = programs.run([sys.executable, *words], folder, _environment(), timeout=500)
     assert done.returncode == 0, done.stdout + done.stderr
     return done.stdout + done.stderr
 
