@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import os
 import shutil
-import subprocess
-import sys
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -19,6 +17,7 @@ from roll.models import smollm2
 from roll.models.errors import ModelNotFoundError
 from roll.models.loading import load_model, load_tokenizer
 from roll.models.smollm2 import CACHE_VARIABLE, smollm2_folder
+from tests import programs
 
 pytestmark = pytest.mark.long  # a real model
 
@@ -33,11 +32,16 @@ def forgetful() -> Iterator[None]:
     smollm2_folder.cache_clear()
 
 
-def unpack_in_two_processes(cache: Path) -> list[str]:
-    environment = {**os.environ, CACHE_VARIABLE: str(cache)}
-    command = [sys.executable, "-c", UNPACK]
-    both = [subprocess.Popen(command, env=environment, stdout=subprocess.PIPE, text=True) for _ in range(2)]
-    return [process.communicate(timeout=300)[0].strip().splitlines()[-1] for process in both]
+def unpack_in_two_processes(cache: Path, folder: Path) -> list[str]:
+    environment = {**os.environ, "OMP_NUM_THREADS": "1", "PYTHONPATH": str(programs.ROOT), CACHE_VARIABLE: str(cache)}
+    said = [folder / "first.txt", folder / "second.txt"]
+    both = []
+    for path in said:
+        with path.open("wb") as output, open(os.devnull) as nothing:
+            streams = [nothing.fileno(), output.fileno(), 2]
+            both.append(programs.start("program", ["-c", UNPACK], folder, environment, streams))
+    assert [process.wait(300) for process in both] == [0, 0]
+    return [path.read_text().strip().splitlines()[-1] for path in said]
 
 
 @needs_smollm2
@@ -45,9 +49,9 @@ def unpack_in_two_processes(cache: Path) -> list[str]:
 @pytest.mark.exhaustive
 @pytest.mark.usefixtures("forgetful")
 def test_two_processes_unpack_it_once_and_a_damaged_file_is_made_again(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    first, second = unpack_in_two_processes(tmp_path)
+    first, second = unpack_in_two_processes(tmp_path, tmp_path_factory.mktemp("said"))
     assert first == second
     folder = Path(first)
     assert sorted(path.name for path in tmp_path.iterdir()) == [folder.name, f"{folder.name}.lock"]
