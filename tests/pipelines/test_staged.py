@@ -5,8 +5,6 @@ from __future__ import annotations
 import json
 import os
 import signal
-import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 
@@ -22,6 +20,7 @@ from roll.pipelines.sft import SFTPipeline
 from roll.pipelines.staged import run_stages
 from roll.runs.outcome import State
 from roll.runs.stored import StoredRun, find_runs
+from tests import programs
 
 pytestmark = pytest.mark.long  # whole runs
 
@@ -131,9 +130,11 @@ def test_a_run_that_was_killed_in_its_second_stage_is_the_run_that_was_not(
         "run_stages(config(Path(sys.argv[1]), Path(sys.argv[2])))\n"
     )
     folder = tmp_path / "killed"
-    words = [sys.executable, "-c", program, str(data), str(folder)]
-    done = subprocess.run(words, env={**os.environ, "OMP_NUM_THREADS": "1"}, timeout=240)
-    assert done.returncode == -signal.SIGKILL
+    environment = {**os.environ, "OMP_NUM_THREADS": "1", "PYTHONPATH": str(programs.ROOT)}
+    with open(os.devnull) as nothing:
+        words = ["-c", program, str(data), str(folder)]
+        done = programs.start("program", words, tmp_path, environment, [nothing.fileno(), 1, 2])
+    assert done.wait(240) == -signal.SIGKILL
     first = (folder / "sft/outcome.json").stat().st_mtime_ns
 
     run_stages(config(data, folder, resume_from_checkpoint=True))
