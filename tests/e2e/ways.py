@@ -1,17 +1,21 @@
-"""Follows a call from a program to a function: ``python ways.py FILE FUNCTION PROGRAM [ARGUMENT …]``.
+"""Follows calls from a program to functions: ``python ways.py MODULE FUNCTION … -- PROGRAM [ARGUMENT …]``.
 
-Runs the program with a profile function that waits for the first call of FUNCTION (its qualified name, in a file whose
-path ends in FILE). It then leaves with the way there as JSON: who called whom, from the program on. A task knows who
-made it, so the way does not end at the event loop.
+Runs the program, and waits for the first call of each FUNCTION (its qualified name in MODULE). It writes the way there
+as JSON: who called whom, from the program on; and leaves when it has them all. A task knows who made it, so the way
+does not end at the event loop.
 """
 
 from __future__ import annotations
 
 import asyncio
+import functools
+import importlib
+import inspect
 import json
 import os
 import runpy
 import sys
+from collections.abc import Callable
 from contextvars import ContextVar, copy_context
 from pathlib import Path
 from types import FrameType
@@ -62,23 +66,45 @@ def _remembering(loop: asyncio.AbstractEventLoop, coroutine: Any, context: Any =
     return asyncio.Task(coroutine, loop=loop, context=context, **options)
 
 
-def follow(file: str, function: str, program: str, arguments: list[str]) -> None:
-    """Run ``program`` until it calls ``function``; print the way there and leave."""
+def follow(places: list[tuple[str, str]], program: str, arguments: list[str]) -> None:
+    """Run ``program`` until it has called every function of ``places``; print the ways there and leave."""
+    wanted = set(places)
 
-    def profile(frame: FrameType, event: str, _: Any) -> None:
-        code = frame.f_code
-        if event == "call" and code.co_qualname == function and code.co_filename.endswith(file):
-            sys.setprofile(None)
-            way = [*way_to(frame.f_back), (file, function)]
+    def reached(place: tuple[str, str], file: str, caller: FrameType | None) -> None:
+        if place in wanted:
+            wanted.remove(place)
+            way = [*way_to(caller), (file, place[1])]
             sys.__stdout__.write("\nWAY " + json.dumps(way) + "\n")
             sys.__stdout__.flush()
+        if not wanted:
             os._exit(0)
 
+    for place in places:
+        _announce(place, reached)
     asyncio.set_event_loop_policy(_Policy())
     sys.argv = [program, *arguments]
-    sys.setprofile(profile)
     runpy.run_path(program, run_name="__main__")
 
 
+def _announce(place: tuple[str, str], reached: Callable[[tuple[str, str], str, FrameType | None], None]) -> None:
+    """Put a function in the place of one that says first who calls it; not a profiler, which hears of every call."""
+    module, name = place
+    *names, last = name.split(".")
+    owner: Any = importlib.import_module(module)
+    for each in names:
+        owner = getattr(owner, each)
+    function = getattr(owner, last)
+    file = inspect.unwrap(function).__code__.co_filename
+
+    @functools.wraps(function)
+    def announced(*args: Any, **kwargs: Any) -> Any:
+        reached(place, str(Path(file).relative_to(ROOT)) if file.startswith(OURS) else file, sys._getframe(1))
+        return function(*args, **kwargs)
+
+    setattr(owner, last, announced)
+
+
 if __name__ == "__main__":
-    follow(sys.argv[1], sys.argv[2], sys.argv[3], sys.argv[4:])
+    end = sys.argv.index("--")
+    named = sys.argv[1:end]
+    follow(list(zip(named[::2], named[1::2], strict=True)), sys.argv[end + 1], sys.argv[end + 2 :])
