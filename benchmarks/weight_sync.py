@@ -38,10 +38,18 @@ TARGET = 2.0
 TIMEOUT = 300.0
 
 
-def make_model(seed: int, words: int) -> dict[str, torch.Tensor]:
-    """Return parameters in the shapes of GPT-2 small, with a vocabulary of ``words``."""
-    shapes: dict[str, tuple[int, ...]] = {"wte.weight": (words, 768), "wpe.weight": (1024, 768)}
-    for layer in range(12):
+@dataclass(frozen=True)
+class Size:
+    """Of a model in the shapes of GPT-2 small: words of its vocabulary, and layers."""
+
+    words: int
+    layers: int
+
+
+def make_model(seed: int, size: Size) -> dict[str, torch.Tensor]:
+    """Return parameters in the shapes of GPT-2 small."""
+    shapes: dict[str, tuple[int, ...]] = {"wte.weight": (size.words, 768), "wpe.weight": (1024, 768)}
+    for layer in range(size.layers):
         for name, wide, high in (
             ("attn.c_attn", 768, 2304),
             ("attn.c_proj", 768, 768),
@@ -65,10 +73,10 @@ def plain_group(port: int, rank: int, size: int) -> tuple[Any, Any]:
     return store, lambda: distributed.ProcessGroupGloo(store, rank, size, timedelta(seconds=TIMEOUT))
 
 
-def engine(offer: WeightOffer, name: str, port: int, rounds: int, nbytes: int, words: int, results: Any) -> None:
+def engine(offer: WeightOffer, name: str, port: int, rounds: int, nbytes: int, size: Size, results: Any) -> None:
     """Receive in alternation, ours and plain."""
     torch.set_num_threads(1)
-    model = make_model(1, words)
+    model = make_model(1, size)
     flat = torch.zeros(nbytes, dtype=torch.uint8)
     _, make_group = plain_group(port, offer.receivers.index(name) + 1, len(offer.receivers) + 1)
     group = make_group()
@@ -80,7 +88,7 @@ def engine(offer: WeightOffer, name: str, port: int, rounds: int, nbytes: int, w
         with receiver.receive() as update:
             for key, tensor in update.named_tensors:
                 model[key].copy_(tensor)
-    wanted = make_model(0, words)
+    wanted = make_model(0, size)
     results.put((all(torch.equal(model[key], wanted[key]) for key in wanted), receiver.peak_buffer_bytes))
     receiver.close()
 
@@ -96,10 +104,10 @@ class Result:
     buffer_bytes: int
 
 
-def measure(engines: int, rounds: int, bucket_bytes: int | None, words: int) -> Result:
+def measure(engines: int, rounds: int, bucket_bytes: int | None, size: Size) -> Result:
     """Run ours and the plain copy in alternation."""
     context = multiprocessing.get_context("spawn")
-    model = make_model(0, words)
+    model = make_model(0, size)
     manifest = describe(model.items()) if bucket_bytes is None else describe(model.items(), bucket_bytes=bucket_bytes)
     elsewhere = Place("another process", os.getpid())
     sender = WeightSender(
@@ -109,7 +117,7 @@ def measure(engines: int, rounds: int, bucket_bytes: int | None, words: int) -> 
     )
     store, make_group = plain_group(0, 0, engines + 1)
     results = context.Queue()
-    arguments = (store.port, rounds, manifest.nbytes, words, results)
+    arguments = (store.port, rounds, manifest.nbytes, size, results)
     processes = [
         context.Process(target=engine, args=(sender.offer, name, *arguments)) for name in sender.offer.receivers
     ]
@@ -140,12 +148,13 @@ def main() -> None:
     parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--bucket-mib", type=int, help="most MiB of a bucket (default: as in a run)")
     parser.add_argument("--vocabulary", type=int, default=50257, help="a smaller model has fewer words")
+    parser.add_argument("--layers", type=int, default=12, help="and fewer layers")
     arguments = parser.parse_args()
     bucket_bytes = arguments.bucket_mib * 1024**2 if arguments.bucket_mib else None
     torch.set_num_threads(1)
     print("engines      MB    ours s   plain s  ours GB/s   ratio  target  verdict")
     for engines in (1, 2):
-        result = measure(engines, arguments.rounds + 1, bucket_bytes, arguments.vocabulary)
+        result = measure(engines, arguments.rounds + 1, bucket_bytes, Size(arguments.vocabulary, arguments.layers))
         ours, plain = statistics.median(result.ours), statistics.median(result.plain)
         leave(f"weight_sync: {engines} engines", [p / o for o, p in zip(result.ours, result.plain, strict=True)])
         verdict = ("PASS" if ours / plain <= TARGET else "FAIL") if result.same else "FAIL: weights differ"
