@@ -2,15 +2,23 @@
 
 from __future__ import annotations
 
+import os
+import secrets
 import signal
+import socket
 import subprocess
+import sys
+import time
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
+from tempfile import TemporaryDirectory
 
 import pytest
 
 from tests.e2e import broken_envs as broken_envs  # registered once, before any test: a later import does nothing
-from tests.e2e.support import command, start
+from tests.e2e.support import command, environment, start
+from tests.ports import free_port
 
 
 @dataclass(frozen=True)
@@ -66,3 +74,36 @@ def in_one_process(tmp_path_factory: pytest.TempPathFactory) -> Path:
     with ENV_TYPES.restored(), TAGS.restored():
         run_agentic(small_config(folder, **AGENTIC))
     return folder
+
+
+@pytest.fixture(scope="session")
+def ray_machine() -> Iterator[dict[str, str]]:
+    """A Ray of one machine, started as a person starts it; returns the variables of programs that join it.
+
+    Without them each program starts a Ray of its own, whose processes take longer than a small run.
+    """
+    port = free_port()
+    words = [str(Path(sys.executable).with_name("ray")), "start", "--head", f"--port={port}", "--block"]
+    words += ["--num-cpus=16", "--include-dashboard=false", "--disable-usage-stats"]
+    token = {"RAY_AUTH_MODE": "token", "RAY_AUTH_TOKEN": secrets.token_hex(32)}
+    with (
+        # In its usual folder it would leave its address, and whoever starts Ray next would look for it there.
+        TemporaryDirectory(prefix="ray", ignore_cleanup_errors=True) as folder,
+        subprocess.Popen(
+            words, env=environment(RAY_TMPDIR=folder, **token), stdout=subprocess.DEVNULL, start_new_session=True
+        ) as head,
+    ):
+        try:
+            until = time.monotonic() + 240
+            while not _answers(port):
+                assert head.poll() is None and time.monotonic() < until, "the cluster does not start"
+                time.sleep(0.1)
+            yield {"RAY_ADDRESS": f"127.0.0.1:{port}", **token}
+        finally:
+            # Asked to end, it would wait half a minute for the stores; and `ray stop` ends every cluster of a machine.
+            os.killpg(head.pid, signal.SIGKILL)
+
+
+def _answers(port: int) -> bool:
+    with socket.socket() as probe:
+        return probe.connect_ex(("127.0.0.1", port)) == 0

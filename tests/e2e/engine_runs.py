@@ -24,10 +24,13 @@ OPTIONS = {
 COMMANDS = {"sokoban": support.command, "rlvr_math": rlvr_support.command}
 
 
-def assert_samples_with_the_weights_of_every_step(engine: str, run: str, cluster: str, folder: Path) -> None:
+def assert_samples_with_the_weights_of_every_step(
+    engine: str, run: str, cluster: str, folder: Path, **variables: str
+) -> None:
     """Start a run of two steps, and compare what the engine said of its tokens with what the trainer says."""
     changes = {**CHANGES, **OPTIONS[run], "actor_infer.strategy_args.strategy_name": engine}
-    done = support.start(COMMANDS[run](**changes, cluster=cluster, output_dir=folder), support.ROOT, timeout=400)
+    words = COMMANDS[run](**changes, cluster=cluster, output_dir=folder)
+    done = support.start(words, support.ROOT, timeout=400, **variables)
     assert done.returncode == 0, done.stdout + done.stderr
     rows = [json.loads(line) for line in (folder / "logs" / "metrics.jsonl").read_text().splitlines()]
     assert [row["step"] for row in rows] == [1, 2]

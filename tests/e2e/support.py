@@ -6,6 +6,8 @@ import json
 import os
 import subprocess
 import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -62,6 +64,19 @@ def start(
     if not cold and programs.can_fork(words):
         return programs.run(words, cwd, environment(**variables), timeout)
     return subprocess.run(words, cwd=cwd, env=environment(**variables), capture_output=True, text=True, timeout=timeout)
+
+
+@contextmanager
+def beside(words: list[str], cwd: Path, log: Path, **variables: str) -> Iterator[programs.WarmProgram]:
+    """Let a program run, forked from the warm process, while others do; what it says goes to ``log``."""
+    with log.open("w") as said, open(os.devnull) as nothing:
+        streams = [nothing.fileno(), said.fileno(), said.fileno()]
+        program = programs.fork(words, cwd, environment(**variables), streams)
+        try:
+            yield program
+        finally:
+            program.kill()
+            program.wait()
 
 
 def small_config(output_dir: Path, preset: str = "sokoban", **changes: Any) -> AgenticConfig:

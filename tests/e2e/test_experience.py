@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import shutil
 import signal
-import subprocess
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -20,10 +19,9 @@ from roll.experience.reviewing import Decision
 from roll.pipelines.agentic import run_agentic
 from roll.pipelines.rlvr import run_rlvr
 from roll.runs.layout import CHECKPOINTS, folder_of
-from tests import programs
 from tests.e2e import rlvr_support, support
 from tests.e2e.ray_support import trained_on
-from tests.e2e.support import command, environment, rows, same, start, train_state
+from tests.e2e.support import beside, command, rows, same, start, train_state
 from tests.rings import exhaustive_but
 
 STEPS = {"max_steps": 2, "save_steps": 1, "eval_steps": 0, "checkpoint_config__keep": 9}
@@ -295,9 +293,8 @@ def test_two_programs_work_at_the_same_time_and_weights_are_followed(tmp_path: P
         **{"experience.path": "store", "experience.follow": "train", "experience.ahead": 1},
     )  # fmt: skip
     train = command(output_dir="train", mode="train", **keys, **{"experience.path": "store"})
-    log = (tmp_path / "explore.log").open("w")
-    with subprocess.Popen(explore, cwd=tmp_path, env=environment(), stdout=log, stderr=log) as explorer:
-        done = programs.run(train, tmp_path, environment(), 240)
+    with beside(explore, tmp_path, tmp_path / "explore.log") as explorer:
+        done = start(train, tmp_path)
         assert explorer.wait(60) == 0, (tmp_path / "explore.log").read_text()
     assert done.returncode == 0, done.stderr
     groups = [{t.group_id for t in trained_on(tmp_path / "train", step)} for step in range(1, 5)]
@@ -323,10 +320,9 @@ def test_each_style_of_synchronisation_keeps_the_staleness_that_it_promises(styl
     keys = {"max_steps": 6, "save_steps": 0, "eval_steps": 0, "checkpoint_config.keep": 9}
     keys |= {"experience.path": "store", "experience.sync": SYNCS[style]}
     explore = command(output_dir="explore", mode="explore", **keys, **{"experience.follow": "train"})
-    with (tmp_path / "explore.log").open("w") as log:
-        with subprocess.Popen(explore, cwd=tmp_path, env=environment(), stdout=log, stderr=log) as explorer:
-            done = programs.run(command(output_dir="train", mode="train", **keys), tmp_path, environment(), 240)
-            assert explorer.wait(60) == 0, (tmp_path / "explore.log").read_text()
+    with beside(explore, tmp_path, tmp_path / "explore.log") as explorer:
+        done = start(command(output_dir="train", mode="train", **keys), tmp_path)
+        assert explorer.wait(60) == 0, (tmp_path / "explore.log").read_text()
     assert done.returncode == 0, done.stderr
     versions = [
         {turn.policy_version[0] for member in trained_on(tmp_path / "train", step) for turn in member.turns}

@@ -3,17 +3,10 @@
 from __future__ import annotations
 
 import json
-import os
-import secrets
 import signal
-import socket
-import subprocess
 import sys
-import time
-from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
-from tempfile import TemporaryDirectory
 
 import pytest
 
@@ -21,61 +14,28 @@ from roll.config import ConfigError
 from tests import programs
 from tests.e2e import support
 from tests.e2e.ray_support import trained_on
-from tests.e2e.support import command, environment, same, train_state
-from tests.ports import free_port
+from tests.e2e.support import beside, command, environment, same, train_state
 
 pytest.importorskip("ray")
-
-
-@pytest.fixture(scope="module")
-def cluster() -> Iterator[dict[str, str]]:
-    """A cluster of one machine, started as a person starts it; returns the variables of programs that join it."""
-    port = free_port()
-    words = [str(Path(sys.executable).with_name("ray")), "start", "--head", f"--port={port}", "--block"]
-    words += ["--num-cpus=4", "--include-dashboard=false", "--disable-usage-stats"]
-    token = {"RAY_AUTH_MODE": "token", "RAY_AUTH_TOKEN": secrets.token_hex(32)}
-    with (
-        # In its usual folder it would leave its address, and whoever starts Ray next would look for it there.
-        TemporaryDirectory(prefix="ray", ignore_cleanup_errors=True) as folder,
-        subprocess.Popen(
-            words, env=environment(RAY_TMPDIR=folder, **token), stdout=subprocess.DEVNULL, start_new_session=True
-        ) as head,
-    ):
-        try:
-            until = time.monotonic() + 60
-            while not _answers(port):
-                assert head.poll() is None and time.monotonic() < until, "the cluster does not start"
-                time.sleep(0.1)
-            yield {"RAY_ADDRESS": f"127.0.0.1:{port}", **token}
-        finally:
-            # Asked to end, it would wait half a minute for the stores; and `ray stop` ends every cluster of a machine.
-            os.killpg(head.pid, signal.SIGKILL)
-
-
-def _answers(port: int) -> bool:
-    with socket.socket() as probe:
-        return probe.connect_ex(("127.0.0.1", port)) == 0
 
 
 @pytest.mark.exhaustive
 @pytest.mark.long
 def test_a_trainer_that_is_killed_and_an_explorer_find_one_store_by_its_name(
-    cluster: dict[str, str], tmp_path: Path
+    ray_machine: dict[str, str], tmp_path: Path
 ) -> None:
     """The trainer comes first and is killed; what it learns in the end is what it learns from a store in a folder."""
     keys = {"max_steps": 2, "save_steps": 1, "eval_steps": 0, "checkpoint_config.keep": 9, "experience.ahead": 9}
     in_ray = {**keys, "experience.type": "ray", "experience.name": "shared"}
     in_folder = {**keys, "experience.path": "store"}
-    joined = environment(**cluster)
+    joined = environment(**ray_machine)
     sabotage = {"env_modules": "[sabotage]"}
     train = command(output_dir="train", mode="train", resume_from_checkpoint="true", **in_ray, **sabotage)
     explore = command(output_dir="explore", mode="explore", **in_ray)
-    with (tmp_path / "train.log").open("w") as log:
-        killed = environment(**cluster, ROLL_TEST_KILL="update:2")
-        with subprocess.Popen(train, cwd=tmp_path, env=killed, stdout=log, stderr=log) as trainer:
-            done = programs.run(explore, tmp_path, joined, 240)
-            assert done.returncode == 0, done.stderr
-            assert trainer.wait(120) == -signal.SIGKILL, (tmp_path / "train.log").read_text()
+    with beside(train, tmp_path, tmp_path / "train.log", **ray_machine, ROLL_TEST_KILL="update:2") as trainer:
+        done = programs.run(explore, tmp_path, joined, 240)
+        assert done.returncode == 0, done.stderr
+        assert trainer.wait(120) == -signal.SIGKILL, (tmp_path / "train.log").read_text()
     done = programs.run(train, tmp_path, joined, 240)
     assert done.returncode == 0, done.stderr
     for mode in ("explore", "train"):
@@ -105,11 +65,11 @@ desk.close()
 
 
 @pytest.mark.exhaustive
-def test_people_decide_about_groups_that_lie_in_a_cluster(cluster: dict[str, str], tmp_path: Path) -> None:
+def test_people_decide_about_groups_that_lie_in_a_cluster(ray_machine: dict[str, str], tmp_path: Path) -> None:
     """With the program, and in the review of the run that explored; a trainer learns from what they left."""
     keys = {"max_steps": 2, "save_steps": 2, "eval_steps": 0, "experience.type": "ray", "experience.name": "looked_at"}
     reviewed = {"operators.experience": "[{name: human_review, args: {share: 0.5}}]", "experience.ahead": 99}
-    joined = environment(**cluster)
+    joined = environment(**ray_machine)
     explored = programs.run(command(output_dir="explore", mode="explore", **keys, **reviewed), tmp_path, joined, 240)
     assert explored.returncode == 0, explored.stderr
 
@@ -147,7 +107,7 @@ def sampled_with(folder: Path) -> list[int]:
 @pytest.mark.exhaustive
 @pytest.mark.parametrize("method", ["memory", "gloo"])
 def test_weights_reach_an_explorer_without_a_disk_also_where_both_are_killed_and_continued(
-    method: str, cluster: dict[str, str], tmp_path: Path
+    method: str, ray_machine: dict[str, str], tmp_path: Path
 ) -> None:
     """Both begin at once; each step is sampled with the version that checkpoints would have given it."""
     sync = "style: fixed, interval: 2, offset: 1, timeout: 300"
@@ -156,9 +116,9 @@ def test_weights_reach_an_explorer_without_a_disk_also_where_both_are_killed_and
 
     def killed_and_continued(mode: str, moment: str) -> None:
         words = command(output_dir=mode, mode=mode, resume_from_checkpoint="true", **shared)
-        first = programs.run(words, tmp_path, environment(**cluster, ROLL_TEST_KILL=moment), 240)
+        first = programs.run(words, tmp_path, environment(**ray_machine, ROLL_TEST_KILL=moment), 240)
         assert first.returncode == -signal.SIGKILL, first.stderr
-        then = programs.run(words, tmp_path, environment(**cluster), 240)
+        then = programs.run(words, tmp_path, environment(**ray_machine), 240)
         assert then.returncode == 0, then.stderr
 
     with ThreadPoolExecutor(2) as pool:

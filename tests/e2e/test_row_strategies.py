@@ -120,8 +120,10 @@ CASES = [
 ]
 
 
-def run(folder: Path, kind: Kind, way: Way, changes: Mapping[str, object]) -> Path:
-    return train(kind.program, kind.preset, folder, kind.rows, {**kind.changes, **changes}, way)
+def run(
+    folder: Path, kind: Kind, way: Way, changes: Mapping[str, object], variables: Mapping[str, str] | None = None
+) -> Path:
+    return train(kind.program, kind.preset, folder, kind.rows, {**kind.changes, **changes}, way, variables or {})
 
 
 @pytest.fixture(scope="module")
@@ -137,10 +139,10 @@ def plain(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], Path]:
 @pytest.mark.exhaustive
 @pytest.mark.parametrize(("name", "way"), CASES)
 def test_every_strategy_learns_what_one_process_does(
-    plain: Callable[[str], Path], tmp_path: Path, name: str, way: str
+    plain: Callable[[str], Path], ray_machine: dict[str, str], tmp_path: Path, name: str, way: str
 ) -> None:
     kind = KINDS[name]
-    found = run(tmp_path / "out", kind, WAYS[way], kind.elsewhere)
+    found = run(tmp_path / "out", kind, WAYS[way], kind.elsewhere, ray_machine)
 
     assert_learned_the_same(found, plain(name), kind.metrics)
     if kind.writes is not None:

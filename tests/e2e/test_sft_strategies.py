@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from functools import cache
 from pathlib import Path
 
@@ -18,9 +18,9 @@ SHORT = {
 }
 
 
-def train(folder: Path, lora: bool, way: Way) -> Path:
+def train(folder: Path, lora: bool, way: Way, variables: Mapping[str, str] | None = None) -> Path:
     changes = {**SHORT, **(LORA if lora else {})}
-    return train_way("start_sft_pipeline.py", "sft_sokoban", folder, 16, changes, way)
+    return train_way("start_sft_pipeline.py", "sft_sokoban", folder, 16, changes, way, variables or {})
 
 
 @pytest.fixture(scope="module")
@@ -33,8 +33,8 @@ def plain(tmp_path_factory: pytest.TempPathFactory) -> Callable[[bool], Path]:
 @pytest.mark.parametrize("lora", [False, True], ids=["all weights", "adapters"])
 @pytest.mark.parametrize("way", [way for way in WAYS if way != "deepspeed zero 1 on two ranks"])
 def test_every_strategy_imitates_as_one_process_does(
-    plain: Callable[[bool], Path], tmp_path: Path, way: str, lora: bool
+    plain: Callable[[bool], Path], ray_machine: dict[str, str], tmp_path: Path, way: str, lora: bool
 ) -> None:
-    found = train(tmp_path / "out", lora, WAYS[way])
+    found = train(tmp_path / "out", lora, WAYS[way], ray_machine)
 
     assert_learned_the_same(found, plain(lora), ("train/loss", "train/grad_norm", "val/loss"))

@@ -63,7 +63,15 @@ WAYS: Mapping[str, Way] = {
 """What is to learn the same as ``fsdp_train`` in one process."""
 
 
-def train(program: str, preset: str, folder: Path, rows: int, changes: Mapping[str, object], way: Way) -> Path:
+def train(
+    program: str,
+    preset: str,
+    folder: Path,
+    rows: int,
+    changes: Mapping[str, object],
+    way: Way,
+    variables: Mapping[str, str],
+) -> Path:
     """Run a program to its end and return its folder.
 
     Args:
@@ -73,11 +81,14 @@ def train(program: str, preset: str, folder: Path, rows: int, changes: Mapping[s
         rows: Rows of a step.
         changes: Keys.
         way: How it is trained.
+        variables: More variables of its environment: which Ray it joins.
     """
     given = {**SHORT, **changes, **way.changes, "output_dir": folder}
     given["actor_train.training_args.per_device_train_batch_size"] = rows // way.copies
     script = [sys.executable, str(ROOT / "examples" / program), "--config-name", preset]
-    done = start([*script, *way.words, *(f"{key}={value}" for key, value in given.items())], ROOT, timeout=400)
+    done = start(
+        [*script, *way.words, *(f"{key}={value}" for key, value in given.items())], ROOT, timeout=400, **variables
+    )
     assert done.returncode == 0, done.stdout + done.stderr
     return folder
 
