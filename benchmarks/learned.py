@@ -36,6 +36,7 @@ JOBS = {
     "rlvr_math": "arithmetic and word problems",
     "rlvr_choices": "multiple choice",
     "rlvr_smollm2": "small sums and stories, a real model",
+    "guess_smollm2": "a game of guessing in words, a real model",
 }
 """Configurations that ship, and what they learn in words; each is measured on what it validates with."""
 VALIDATED_AS = {"frozen_lake_two_stages": "frozen_lake_slippery"}
