@@ -77,6 +77,43 @@ def _allocations(recorded: profile) -> list[Any]:
     return found
 
 
+def begun(
+    name: str, make: Callable[[PreTrainedModel, TrainOptions], Any], pass_size: tuple[int, int] | None = None
+) -> tuple[Any, TensorDict]:
+    """Return a strategy of a case that has taken a step, and the batch of that."""
+    family, sizes, rows, length, options = CASES[name]
+    rows, length = pass_size or (rows, length)
+    model_config = AutoConfig.for_model(family, **{**BASE, **sizes}, attn_implementation="sdpa")
+    given = TrainOptions(max_tokens_per_microbatch=None, max_samples_per_microbatch=rows, **options)
+    ids = torch.randint(0, model_config.vocab_size, (2 * rows, length))
+    mask = torch.ones_like(ids, dtype=torch.bool)
+    lengths = torch.full((2 * rows,), length)
+    batch = TensorDict({"input_ids": ids, "response_mask": mask, "lengths": lengths}, batch_size=[2 * rows])
+    strategy = make(AutoModelForCausalLM.from_config(model_config), given)
+    strategy.train_step(batch, SupervisedLoss())
+    return strategy, batch
+
+
+def plan_of(
+    strategy: str, config: dict[str, Any], name: str, ranks: int = 1, pass_size: tuple[int, int] | None = None
+) -> Training:
+    """Return the plan of a case; arguments as for :func:`measured`."""
+    family, sizes, rows, length, options = CASES[name]
+    rows, length = pass_size or (rows, length)
+    return Training(
+        strategy=strategy,
+        options=config,
+        shape=shape_from({**AutoConfig.for_model(family, **{**BASE, **sizes}).to_dict(), "model_type": family}),
+        division=Division.of(strategy, config, ranks),
+        half=False,
+        recomputes=options.get("gradient_checkpointing", False),
+        tokens=rows * length,
+        row_tokens=length,
+        chunk=options.get("log_prob_chunk_size"),
+        adamw="single",
+    )
+
+
 def measured(
     strategy: str,
     config: dict[str, Any],
@@ -87,7 +124,7 @@ def measured(
 ) -> tuple[int, Training, Any]:
     """Take some steps, and return the most bytes of one with all that lies beside it, and the plan of it.
 
-    Threads of Gloo may let go of a copy when the next thing has begun: the least of three steps counts.
+    Threads of Gloo may let go of a copy when the next thing has begun: the lesser of two steps counts.
 
     Args:
         strategy: Its name.
@@ -97,32 +134,8 @@ def measured(
         ranks: How many take part.
         pass_size: Rows and tokens of a pass, if not those of the case.
     """
-    family, sizes, rows, length, options = CASES[name]
-    rows, length = pass_size or (rows, length)
-    model_config = AutoConfig.for_model(family, **{**BASE, **sizes}, attn_implementation="sdpa")
-    given = TrainOptions(max_tokens_per_microbatch=None, max_samples_per_microbatch=rows, **options)
-    ids = torch.randint(0, model_config.vocab_size, (2 * rows, length))
-    mask = torch.ones_like(ids, dtype=torch.bool)
-    lengths = torch.full((2 * rows,), length)
-    batch = TensorDict({"input_ids": ids, "response_mask": mask, "lengths": lengths}, batch_size=[2 * rows])
     made: list[Any] = []
-
-    def begin() -> None:
-        made.append(make(AutoModelForCausalLM.from_config(model_config), given))
-        made[0].train_step(batch, SupervisedLoss())
-
-    _, resting = allocated(begin)
-    working = min(allocated(lambda: made[0].train_step(batch, SupervisedLoss()))[0] for _ in range(3))
-    training = Training(
-        strategy=strategy,
-        options=config,
-        shape=shape_from({**model_config.to_dict(), "model_type": family}),
-        division=Division.of(strategy, config, ranks),
-        half=False,
-        recomputes=given.gradient_checkpointing,
-        tokens=rows * length,
-        row_tokens=length,
-        chunk=given.log_prob_chunk_size,
-        adamw="single",
-    )
-    return resting + working, training, made[0]
+    _, resting = allocated(lambda: made.extend(begun(name, make, pass_size)))
+    trainer, batch = made
+    working = min(allocated(lambda: trainer.train_step(batch, SupervisedLoss()))[0] for _ in range(2))
+    return resting + working, plan_of(strategy, config, name, ranks, pass_size), trainer

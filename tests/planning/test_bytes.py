@@ -14,18 +14,17 @@ from roll.models.toy import TOYS
 from roll.planning.activations import step_bytes
 from roll.planning.engine_memory import slot_cache_bytes
 from roll.planning.shapes import shape_of
-from roll.planning.training_states import Training, states
+from roll.planning.training_states import states
 from roll.strategies.generation.hf_infer.strategy import HfInferStrategy
 from roll.strategies.training.deepspeed.train import DeepSpeedTrainStrategy
 from roll.strategies.training.pytorch.train import FsdpTrainStrategy
-from tests.planning.measuring import CASES, measured
+from tests.planning.measuring import CASES, begun, measured, plan_of
 
 pytestmark = pytest.mark.long
 
 
-def deepspeed(stage: int, name: str) -> tuple[int, Training, Any]:
-    config = {"zero_optimization": {"stage": stage}}
-    return measured("deepspeed_train", config, name, partial(DeepSpeedTrainStrategy, config=config))
+def zero(stage: int) -> dict[str, Any]:
+    return {"zero_optimization": {"stage": stage}}
 
 
 @pytest.mark.exhaustive
@@ -37,10 +36,10 @@ def test_a_training_step_takes_the_bytes_that_were_predicted(name: str) -> None:
 
 @pytest.mark.exhaustive
 @pytest.mark.processes  # DeepSpeed starts a thread pool of its own and a process group
-@pytest.mark.parametrize("name", CASES)
-@pytest.mark.parametrize("stage", [0, 1, 3])
+@pytest.mark.parametrize(("name", "stage"), zip(CASES, [0, 1, 3] * 2, strict=True))
 def test_a_step_of_deepspeed_takes_the_bytes_that_were_predicted(name: str, stage: int) -> None:
-    most, training, strategy = deepspeed(stage, name)
+    make = partial(DeepSpeedTrainStrategy, config=zero(stage))
+    most, training, strategy = measured("deepspeed_train", zero(stage), name, make)
     strategy.close()
     assert step_bytes(training) == pytest.approx(most, rel=0.1)
 
@@ -60,8 +59,8 @@ def test_a_step_of_deepspeed_takes_the_bytes_that_were_predicted(name: str, stag
     ],
 )
 def test_the_tensors_that_deepspeed_keeps_are_those_that_were_predicted(name: str, stage: int) -> None:
-    _, training, strategy = deepspeed(stage, name)
-    expected = states(training)
+    strategy, _ = begun(name, partial(DeepSpeedTrainStrategy, config=zero(stage)))
+    expected = states(plan_of("deepspeed_train", zero(stage), name))
     weights = {tensor.untyped_storage().data_ptr(): tensor for tensor in strategy._memory._weights()}
     kept = {tensor.untyped_storage().data_ptr(): tensor for tensor in strategy._memory._states()}
     optimizer = sum(t.untyped_storage().nbytes() for pointer, t in kept.items() if pointer not in weights)

@@ -260,7 +260,10 @@ def test_job_ends_after_so_many_failures() -> None:
 
 def test_job_ends_when_its_time_is_over() -> None:
     outcomes = run_job_sync(Job((Run("pass"), *[Run("while True: pass")] * 9), total_seconds=1.0), Limits(seconds=0.7))
-    assert [outcome.reason for outcome in outcomes] == [Reason.OK, Reason.TIMEOUT, Reason.TIMEOUT]
+    first, *others = [outcome.reason for outcome in outcomes]
+    assert first is Reason.OK
+    # On a busy machine the first takes what the third would have.
+    assert others in ([Reason.TIMEOUT], [Reason.TIMEOUT] * 2)
 
 
 def test_many_at_a_time_do_not_mix() -> None:
