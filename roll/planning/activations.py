@@ -53,10 +53,16 @@ def pass_bytes(training: Training) -> PassBytes:
     return PassBytes(int(held), _logits(training, tokens), int(tokens * (again + _backward(training))))
 
 
-def step_bytes(training: Training) -> int:
-    """Return the most that a role holds at a time: in a pass, or while its weights are changed."""
+def working_bytes(training: Training) -> int:
+    """Return what a role holds beside its states: in a pass, or while weights change, when nothing is gathered."""
     kept = states(training)
-    return kept.resting + max(kept.buffers + pass_bytes(training).peak, kept.update)
+    return max(pass_bytes(training).peak, kept.update - kept.buffers)
+
+
+def step_bytes(training: Training) -> int:
+    """Return the most that a role holds at a time."""
+    kept = states(training)
+    return kept.resting + kept.buffers + working_bytes(training)
 
 
 def _half_by_autocast(training: Training) -> bool:

@@ -10,7 +10,7 @@ from roll.config import ConfigError, Problem, RunConfig
 from roll.config.strategies import Ability, ability_for
 from roll.config.trainer_keys import TrainerKeys
 from roll.config.worker import TrainWorkerConfig, WorkerConfig
-from roll.planning.activations import PassBytes, pass_bytes
+from roll.planning.activations import PassBytes, pass_bytes, working_bytes
 from roll.planning.division import Division
 from roll.planning.engine_memory import Engine
 from roll.planning.shapes import ModelShape, shape_of
@@ -48,6 +48,11 @@ class RoleDemand:
     def passes(self) -> PassBytes:
         """What a pass holds beside that."""
         return PassBytes(0, 0, 0) if self.training is None else pass_bytes(self.training)
+
+    @property
+    def working(self) -> int:
+        """The most that it holds beside its states while it works."""
+        return 0 if self.training is None else working_bytes(self.training)
 
     @property
     def shape(self) -> ModelShape:

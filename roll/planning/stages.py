@@ -84,19 +84,14 @@ def _shares(stage: str, here: Sequence[RoleDemand], device: int, bucket: int) ->
                 yield Share(demand.role, "gathered and sent", states.buffers)
     if computing and (not shared or stage == "update"):
         # Roles of a device compute one after another.
-        most = max(computing, key=_besides)
+        most = max(computing, key=lambda demand: demand.working)
         passes = most.passes
-        if _besides(most) > passes.peak:
-            yield Share(most.role, "while weights change", _besides(most))
+        if most.working > passes.peak:
+            yield Share(most.role, "while weights change", most.working)
             return
         yield Share(most.role, "activations", passes.activations)
         part = "logits" if passes.logits >= passes.gradients else "one layer's backward pass"
         yield Share(most.role, part, max(passes.logits, passes.gradients))
-
-
-def _besides(demand: RoleDemand) -> int:
-    """Return what a role holds beside its states: in a pass, or while weights change, when nothing is gathered."""
-    return max(demand.passes.peak, demand.states.update - demand.states.buffers)
 
 
 def _engine_shares(stage: str, demand: RoleDemand, device: int, bucket: int, *, sleeps: bool) -> Iterator[Share]:

@@ -226,7 +226,7 @@ def test_a_store_in_postgresql_loses_and_doubles_nothing_while_programs_and_serv
         for name, count in (("once", 4), ("twice", 5), ("mixed", 5))
     ]
     programs = [*explorers, *trainers]
-    for number in range(4):
+    for number in range(6):
         for program in programs:
             program.start()
         draw.choice(programs).wait_for_more()
@@ -266,7 +266,7 @@ def test_a_store_in_ray_loses_and_doubles_nothing_while_programs_and_its_process
     explorer = Program("explore", tmp_path, "explorer", last, store=store)
     trainers = [Program("train", tmp_path, name, name, 5, store=store) for name in ("once", "mixed")]
     programs = [*trainers, explorer]
-    for _ in range(2):
+    for _ in range(3):
         for program in programs:
             program.start()
         draw.choice(programs).wait_for_more()
