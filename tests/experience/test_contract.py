@@ -431,7 +431,7 @@ class Machine(RuleBasedStateMachine):
 def test_any_order_of_calls_gives_what_the_model_gives(kind: str, request: pytest.FixtureRequest) -> None:
     machine = type("MachineOfKind", (Machine,), {"kind": kind, "new_place": new_place(kind, request)})
     # In Ray each example starts a process: fewer of them are longer.
-    examples, steps = {"memory": (120, 30), "folder": (40, 30), "ray": (4, 45), "ray-with-a-folder": (4, 45)}.get(
+    examples, steps = {"memory": (120, 30), "folder": (40, 30), "ray": (4, 45), "ray with a folder": (4, 45)}.get(
         kind, (12, 30)
     )
     run_state_machine_as_test(
