@@ -24,7 +24,7 @@ from roll.generation import Completion, GenerationRequest
 from roll.models.loading import load_tokenizer
 from roll.rendering import ChatRenderer, with_template
 from roll.trajectories.model import Status, Trajectory
-from tests.ports import free_port
+from tests.ports import free_port, free_ports
 
 pytestmark = pytest.mark.processes
 HERE = Path(__file__).resolve()
@@ -56,7 +56,8 @@ def serving(ports: Mapping[str, int], folder: Path) -> Iterator[subprocess.Popen
 
 @pytest.fixture(scope="module")
 def urls(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, str]]:
-    ports = {name: free_port() for name in (WEATHER, COUNTER, SYNONYMS, BLACKJACK, FOLLOW_UPS)}
+    names = (WEATHER, COUNTER, SYNONYMS, BLACKJACK, FOLLOW_UPS)
+    ports = dict(zip(names, free_ports(len(names)), strict=True))
     with serving(ports, tmp_path_factory.mktemp("nemo_gym")):
         yield {name: f"http://127.0.0.1:{port}" for name, port in ports.items()}
 

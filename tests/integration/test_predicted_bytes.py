@@ -29,9 +29,10 @@ def check(found: list[tuple[int, Training]], share: float) -> None:
 @pytest.mark.skipif(
     importlib.util.find_spec("megatron") is None, reason="needs Megatron-Core: pip install 'roll-rl[megatron]'"
 )
-@pytest.mark.parametrize(("name", "way"), exhaustive_but(EACH, EACH[0]))
-def test_a_short_step_of_megatron_takes_what_was_predicted(name: str, way: str) -> None:
+@pytest.mark.parametrize("case", exhaustive_but(EACH, EACH[0]), ids=" ".join)
+def test_a_short_step_of_megatron_takes_what_was_predicted(case: tuple[str, str]) -> None:
     """Short, as the layers of the CPU keep more activations than those of Transformer Engine, which a plan means."""
+    name, way = case
     check(ranks(2).run("bytes_of_a_step", name, {**WHOLE, **WAYS[way]}), 0.1)
 
 

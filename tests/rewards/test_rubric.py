@@ -112,7 +112,8 @@ def test_a_verifier_that_hangs_is_given_up_and_the_others_are_not_touched(stuck)
     results = asyncio.run(asyncio.wait_for(run(), 300))
     assert all(grade.score is None and grade.raw == {"a": 1.0} for grade in results)
     assert {grade.error for grade in results} == {"stuck: no verdict after 1.5 s"}
-    assert max(second - first for first, second in itertools.pairwise(beats)) < 5, "the event loop stood still"
+    # A busy machine may halt for seconds; what the expression holds up, it holds up until it is killed.
+    assert max(second - first for first, second in itertools.pairwise(beats)) < 60, "the event loop stood still"
 
 
 @pytest.mark.processes
