@@ -17,7 +17,7 @@ TWO := -n 2 --dist loadfile
 # Tests start hundreds of processes, each of which would compile all of roll anew.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: help core setup vllm smollm mcp-peers agents gateway-peers sglang test-sglang sokoban rlvr train evaluate quick test test-all light check lint types imports format docs benchmarks benchmarks-check clean
+.PHONY: help core setup vllm smollm mcp-peers agents gateway-peers sglang test-sglang test-gpu sokoban rlvr train evaluate quick test test-all light check lint types imports format docs benchmarks benchmarks-check clean
 
 help:  ## Show this help
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  make %-17s %s\n", $$1, $$2}'
@@ -68,6 +68,9 @@ sglang: $(SGLANG)/.installed  ## Install SGLang (2 GB) into .venv-sglang, with a
 
 test-sglang: sglang  ## Run the tests of the real SGLang engine
 	$(SGLANG)/bin/python -m pytest -m sglang tests/integration tests/e2e/test_sglang_runs.py tests/e2e/test_engine_teachers.py
+
+test-gpu: $(VENV)/.installed  ## Run the tests that need a CUDA device; all others leave GPUs alone
+	ROLL_TEST_GPU=1 $(BIN)/python -m pytest -n 3 --dist loadfile tests/gpu
 
 sokoban: core  ## Train the toy policy on Sokoban (two cores, 5 to 8 minutes; ARGS="max_steps=5" to change keys)
 	$(BIN)/python examples/start_agentic_pipeline.py --config-name sokoban $(ARGS)

@@ -14,7 +14,7 @@ thread each, time is the processor's, which other work on the machine does not c
 
 On a CUDA device the peak is that of the device and the model FLOPs utilisation is reported as well: the arithmetic that
 the model needs for a step (6 per weight and token, and causal attention), divided by what the device can do in that
-time. This part has not run yet.
+time. No model FLOPs utilisation has been measured yet.
 
 Prints tables; always exits with 0.
 """
@@ -112,7 +112,8 @@ def make_model(size: str) -> PreTrainedModel:
         max_position_embeddings=32768,
         attn_implementation="sdpa",
     )
-    return Qwen3ForCausalLM(config).to(device())
+    with device():  # drawn there too: half a billion numbers take a processor half a minute
+        return Qwen3ForCausalLM(config)
 
 
 def make_batch(lengths: tuple[int, ...], vocabulary: int) -> TensorDict:

@@ -13,7 +13,7 @@ from hypothesis import settings
 
 from roll.config.process import prepare_process
 from roll.envs import ENV_TYPES, TAGS
-from tests.programs import offer_warm_processes
+from tests.programs import GPU_VARIABLE, offer_warm_processes
 
 pytest_plugins = ["tests.rings", "tests.sharing", "tests.deadline"]
 
@@ -31,6 +31,9 @@ if importlib.util.find_spec("torch") is None:  # make light
     collect_ignore = [str(path) for path in needs_torch]
 
 prepare_process()
+if GPU_VARIABLE not in os.environ:
+    # Tests say to the last digit what the CPU computes, also on a machine with a GPU.
+    os.environ["CUDA_VISIBLE_DEVICES"] = ""
 if "PYTEST_XDIST_WORKER" in os.environ:
     # Processes that share two cores have one thread each; these inherit the variables of the one that started them.
     os.environ["OMP_NUM_THREADS"] = "1"

@@ -23,6 +23,8 @@ ROOT = Path(__file__).resolve().parents[1]
 _AT_IMPORT = ("OMP_NUM_THREADS", "GOMP_SPINCOUNT", "PYTHONHASHSEED", "PYTHONWARNINGS", "PYTHONDEVMODE")
 FOLDER_VARIABLE = "ROLL_TEST_WARM"
 """Environment variable: the folder where the warm processes of these tests listen."""
+GPU_VARIABLE = "ROLL_TEST_GPU"
+"""Environment variable: set for tests on GPUs, which none of the others sees."""
 OWNER_VARIABLE = "ROLL_TEST_OWNER"
 """Environment variable: the process that they end with."""
 

@@ -7,12 +7,14 @@ are given as one: what the first of them starts, the others find.
 from __future__ import annotations
 
 import importlib.util
+import os
 from collections.abc import Sequence
 from fnmatch import fnmatch
 from typing import Any
 
 import pytest
 
+from tests.programs import GPU_VARIABLE
 from tests.warm_pytest import PYTHON
 
 GROUPS: dict[str, tuple[str, ...]] = {
@@ -52,8 +54,11 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
 
 @pytest.hookimpl(optionalhook=True)
 def pytest_xdist_setupnodes(specs: Sequence[Any]) -> None:
-    """Fork the processes from one that has imported most of what they import; ``make light`` has none of that."""
-    if importlib.util.find_spec("torch") is not None:
+    """Fork the processes from one that has imported most of what they import.
+
+    ``make light`` has none of that, and a process that has seen a GPU cannot be forked.
+    """
+    if importlib.util.find_spec("torch") is not None and GPU_VARIABLE not in os.environ:
         for spec in specs:
             spec.python = PYTHON
 

@@ -101,8 +101,9 @@ def _strategies() -> dict[str, dict[str, Any]]:
     found: dict[str, dict[str, Any]] = {}
     for name in STRATEGIES:
         about = STRATEGIES.get(name)
-        there = not about.package or _is_there(about.package)
-        found[name] = {"ready": there, "install": None if there else about.install}
+        wanted = ((about.package, about.install), (about.gpu_package, about.gpu_install))
+        missing = [install for module, install in wanted if module and not _is_there(module)]
+        found[name] = {"ready": not missing, "install": " and ".join(missing) or None}
     return found
 
 

@@ -51,6 +51,8 @@ class StrategyDescription:
         spans_processes: Whether the workers of a role hold one model together, which takes a process for each.
         needs_process_group: Whether it wants a ``torch.distributed`` group even for one rank.
         needs_gpu: Whether it computes on CUDA devices only.
+        gpu_package: A module that it needs on those, beyond ``package``.
+        gpu_install: How to install that, for people.
         takes_fp16: Whether it scores with weights in fp16.
         trains_critics: A trainer: whether it takes a model that predicts values.
         adapts: A trainer: whether it trains LoRA adapters.
@@ -94,6 +96,8 @@ class StrategyDescription:
     spans_processes: bool = False
     needs_process_group: bool = False
     needs_gpu: bool = False
+    gpu_package: str = ""
+    gpu_install: str = "install it"
     takes_fp16: bool = True
     trains_critics: bool = False
     adapts: bool = False

@@ -179,7 +179,7 @@ class Attention(nn.Module):
         ends = packed_seq_params.cu_seqlens_q.tolist() if packed else [0, query.shape[0] * self.ranks.size()]
         lengths = [end - start for start, end in zip(ends, ends[1:], strict=False)]
         places = self._places(lengths, query.device)
-        sequence = torch.repeat_interleave(torch.tensor(lengths))
+        sequence = torch.repeat_interleave(torch.tensor(lengths, device=query.device))
         own = places[self.ranks.rank()]
         if self.ranks.size() > 1:
             order = torch.cat(places).argsort()
@@ -187,7 +187,7 @@ class Attention(nn.Module):
                 gather_from_sequence_parallel_region(states.contiguous(), group=self.ranks)[order]
                 for states in (key, value)
             )
-        everywhere = torch.arange(len(sequence))
+        everywhere = torch.arange(len(sequence), device=query.device)
         visible = (own[:, None] >= everywhere) & (sequence[own][:, None] == sequence)
         queries, keys, values = (states.permute(1, 2, 0, 3) for states in (query, key, value))
         shared = queries.shape[1] // keys.shape[1]

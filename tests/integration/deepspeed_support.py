@@ -194,8 +194,8 @@ def plain_outputs(case: ZeroCase, model: PreTrainedModel, batch: TensorDict) -> 
 def outcome(trainer: DeepSpeedTrainStrategy, case: ZeroCase, steps: list[dict[str, float]]) -> Outcome:
     share = case.share(case.batch(77))
     outputs = trainer.compute_values(share) if case.critic else trainer.compute_log_probs(share)
-    parameters = {name: tensor.float().numpy().copy() for name, tensor in trainer.named_parameters()}
-    return Outcome(steps, outputs.numpy().copy(), parameters)
+    parameters = {name: tensor.float().cpu().numpy().copy() for name, tensor in trainer.named_parameters()}
+    return Outcome(steps, outputs.cpu().numpy().copy(), parameters)
 
 
 def take_steps(trainer: DeepSpeedTrainStrategy, case: ZeroCase, batches: list[TensorDict]) -> list[dict[str, float]]:

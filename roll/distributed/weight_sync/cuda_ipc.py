@@ -1,7 +1,7 @@
 """Buckets in GPU memory that sender and receivers on the same GPU both see.
 
-Written to the contract of ``torch.multiprocessing.reductions``; it has not been run on a GPU yet. The order of messages
-is tested on CPU with files in the place of GPU memory.
+Written to the contract of ``torch.multiprocessing.reductions``. ``tests/gpu`` runs it on a GPU; elsewhere the order of
+messages is tested with files in the place of GPU memory.
 """
 
 from __future__ import annotations

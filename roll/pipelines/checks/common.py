@@ -9,7 +9,16 @@ import torch
 from roll.config import ConfigError, Problem, RunConfig, SamplingConfig
 from roll.config.errors import Absent
 from roll.config.prompt_keys import PromptKeys
-from roll.config.strategies import FROZEN, STRATEGIES, Ability, ability_for, named, strategies_for
+from roll.config.strategies import (
+    FROZEN,
+    STRATEGIES,
+    Ability,
+    StrategyDescription,
+    ability_for,
+    is_installed,
+    named,
+    strategies_for,
+)
 from roll.config.taught import TaughtConfig
 from roll.config.trainer_keys import TrainerKeys
 from roll.config.worker import TrainWorkerConfig, WorkerConfig
@@ -26,11 +35,8 @@ def strategy_problems(config: RunConfig) -> Iterator[Problem]:
     """Yield what the strategy of a role cannot do, and options that it does not have."""
     for role, worker in config.roles():
         arguments = worker.strategy_args
-        if arguments.about.needs_gpu and worker.worker_cls is None and _is_without_gpu(config):
-            message = "it needs a CUDA GPU, and this machine has none."
-            path = f"{role}.strategy_args.strategy_name"
-            others = [name for name in strategies_for(role) if not STRATEGIES.get(name).needs_gpu]
-            yield Absent(path, message, f"use {' or '.join(others)} here.", arguments.strategy_name)
+        if arguments.about.needs_gpu and worker.worker_cls is None and config.cluster == "local":
+            yield from _gpu_problems(role, arguments.about)
         yield from parallel_problems(role, worker)
         yield from precision_problems(role, worker)
         yield from rope_problems(role, worker)
@@ -166,8 +172,15 @@ def rope_problems(role: str, worker: WorkerConfig) -> Iterator[Problem]:
         yield Problem(f"{role}.model_args.rope_scaling.rope_type", f"{about.name} does not know it.", fix, "yarn")
 
 
-def _is_without_gpu(config: RunConfig) -> bool:
-    return config.cluster == "local" and not torch.cuda.is_available()
+def _gpu_problems(role: str, about: StrategyDescription) -> Iterator[Problem]:
+    """Yield what this machine lacks for a strategy of GPUs."""
+    path = f"{role}.strategy_args.strategy_name"
+    others = " or ".join(name for name in strategies_for(role) if not STRATEGIES.get(name).needs_gpu)
+    if not torch.cuda.is_available():
+        yield Absent(path, "it needs a CUDA GPU, and this machine has none.", f"use {others} here.", about.name)
+    elif about.gpu_package and not is_installed(about.gpu_package):
+        message = f"on a GPU it needs the Python package {about.gpu_package}, which is not installed."
+        yield Absent(path, message, f"{about.gpu_install}, or use {others}.", about.name)
 
 
 def template_problems(config: TrainerKeys) -> Iterator[Problem]:

@@ -10,6 +10,7 @@ from torch import Tensor, nn
 from transformers import PreTrainedModel
 
 from roll.generation.pictures import Picture
+from roll.strategies.attention_kernels import without_plans_for_each_shape
 from roll.strategies.base import Prediction
 from roll.strategies.pictures import PictureEncoder, ShownTokens
 from roll.strategies.training.comparing import Comparison
@@ -56,6 +57,7 @@ class Predictor(nn.Module):
         shared: bool = False,
     ) -> None:
         super().__init__()
+        without_plans_for_each_shape()
         self.model = model
         self.predicts = predicts
         self.temperature = temperature

@@ -7,6 +7,7 @@ together by their normalisers, as blocks of FlashAttention are (arXiv:2205.14135
 
 from __future__ import annotations
 
+import functools
 from dataclasses import dataclass
 from typing import Any
 
@@ -18,6 +19,8 @@ from roll.strategies.training.packed_attention import AttentionOptions, PackingP
 from roll.strategies.training.prefix_tree import PrefixTree
 
 _flash: Any = torch.ops.aten._scaled_dot_product_flash_attention_for_cpu
+_SMALLEST_HEAD = 16
+"""Numbers in a head for which FlexAttention has kernels on CUDA devices."""
 _flash_backward: Any = torch.ops.aten._scaled_dot_product_flash_attention_for_cpu_backward
 
 
@@ -100,13 +103,28 @@ class SharedPlan:
         query, key, value = (states.to(common) for states in (query, key, value))
         scale = query.shape[-1] ** -0.5 if options.scaling is None else options.scaling
         if self.mask is not None:
-            flex = torch.compile(flex_attention, dynamic=True) if query.device.type == "cuda" else flex_attention
-            grouped = query.shape[1] != key.shape[1]
-            output = flex(query, key, value, block_mask=self.mask, scale=scale, enable_gqa=grouped)
-            return output.transpose(1, 2).contiguous()
+            return _flex(query, key, value, self.mask, scale).transpose(1, 2).contiguous()
         rows = (states[0].transpose(0, 1).contiguous() for states in (query, key, value))
         result: Tensor = _Attention.apply(*rows, self, scale)
         return result.unsqueeze(0)
+
+
+def _flex(query: Tensor, key: Tensor, value: Tensor, mask: BlockMask, scale: float) -> Tensor:
+    """Return ``[1, heads, tokens, size]``."""
+    grouped = query.shape[1] != key.shape[1]
+    if query.device.type != "cuda":
+        return flex_attention(query, key, value, block_mask=mask, scale=scale, enable_gqa=grouped)
+    size = query.shape[-1]
+    if missing := max(0, _SMALLEST_HEAD - size):
+        # Zeros add nothing to scores, and the values that they make are cut off.
+        query, key, value = (nn.functional.pad(states, (0, missing)) for states in (query, key, value))
+    output = _compiled_flex()(query, key, value, block_mask=mask, scale=scale, enable_gqa=grouped)
+    return output[..., :size]
+
+
+@functools.cache
+def _compiled_flex() -> Any:
+    return torch.compile(flex_attention, dynamic=True)
 
 
 def tree_mask(ends: Tensor) -> BlockMask:

@@ -307,3 +307,13 @@ def test_a_seat_whose_owner_is_no_opponent_of_the_run_is_told_before_a_model_loa
         check(load({**keys, "opponents": {"start": {}}}))
     check(load({**keys, "opponents": {"stort": {}}}))
     unregister("Duel")
+
+
+def test_what_megatron_needs_on_a_gpu_is_told_before_a_model_loads(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("torch.cuda.is_available", lambda: True)
+    monkeypatch.setattr("roll.pipelines.checks.common.is_installed", lambda module: module != "transformer_engine")
+    config = AgenticConfig(actor_train={"strategy_args": {"strategy_name": "megatron_train"}})
+    (problem,) = strategy_problems(config)
+    assert problem.path == "actor_train.strategy_args.strategy_name"
+    assert "transformer_engine, which is not installed" in problem.message
+    assert problem.fix.startswith("pip install 'transformer-engine[pytorch]', or use deepspeed_train or fsdp_train")

@@ -15,6 +15,7 @@ from torch import nn
 from transformers import AttentionInterface
 
 from roll.generation.pictures import Picture
+from roll.strategies.attention_kernels import without_plans_for_each_shape
 from roll.strategies.fingerprints import Fingerprints, fingerprint
 from roll.strategies.generation.hf_infer.batch_plan import AttentionGroup, BatchPlan, IntArray, plan_batch
 from roll.strategies.generation.hf_infer.picture_inputs import PictureInputs, for_language
@@ -72,6 +73,7 @@ class ModelRunner:
     """
 
     def __init__(self, model: nn.Module, *, max_slots: int, max_length: int, layout: Layout | None = None) -> None:
+        without_plans_for_each_shape()
         self._parameters = dict(model.named_parameters(remove_duplicate=False))
         self._original: Any = model
         self.device = next(iter(self._parameters.values())).device
