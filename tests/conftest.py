@@ -31,7 +31,7 @@ if importlib.util.find_spec("torch") is None:  # make light
     collect_ignore = [str(path) for path in needs_torch]
 
 prepare_process()
-if GPU_VARIABLE not in os.environ:
+if GPU_VARIABLE not in os.environ and Path("/dev/nvidia0").exists():
     # Tests say to the last digit what the CPU computes, also on a machine with a GPU.
     os.environ["CUDA_VISIBLE_DEVICES"] = ""
 if "PYTEST_XDIST_WORKER" in os.environ:
