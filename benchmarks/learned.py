@@ -35,6 +35,8 @@ JOBS = {
     "frozen_lake_two_stages": "the same lake, in two stages",
     "rlvr_math": "arithmetic and word problems",
     "rlvr_choices": "multiple choice",
+    "math_tools": "large problems with a calculator",
+    "search_qa": "questions with a search",
     "rlvr_smollm2": "small sums and stories, a real model",
     "guess_smollm2": "a game of guessing in words, a real model",
 }

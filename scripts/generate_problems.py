@@ -7,7 +7,8 @@ import json
 import sys
 from pathlib import Path
 
-from roll.data.problems import LEVELS, SMALL, plainly, problem_set
+from roll.data.people import everybody, questions
+from roll.data.problems import LARGE, LEVELS, SMALL, plainly, problem_set
 
 DIRECTORY = Path(__file__).resolve().parent.parent / "roll" / "presets" / "data"
 SIZES = {
@@ -17,14 +18,22 @@ SIZES = {
     "sums": (512, 128),
     "small_sums": (320, 48),
     "small_stories": (512, 64),
+    "large_arithmetic": (1024, 128),
+    "large_word_problems": (1024, 128),
 }
 """Rows for training and for validation, by the name of the files."""
+PEOPLE = 640
+"""Passages of the collection that is searched."""
+QUESTIONS = (1024, 128)
+"""Of its files for training and for validation."""
 SUMS = "sums"
 """Files with exercises that are all posed in one way."""
-EASY = {
+OF_LEVELS = {
     SUMS: ("arithmetic", LEVELS[:1]),
     "small_sums": ("arithmetic", (SMALL,)),
     "small_stories": ("word_problems", (SMALL, *LEVELS[:1])),
+    "large_arithmetic": ("arithmetic", (LARGE,)),
+    "large_word_problems": ("word_problems", (LARGE,)),
 }
 """Generator and levels of the files that have not all levels."""
 
@@ -34,7 +43,7 @@ def write_problems(directory: Path, seed: int = 0) -> list[Path]:
     directory.mkdir(parents=True, exist_ok=True)
     paths = []
     for name, counts in SIZES.items():
-        tag, levels = EASY.get(name, (name, LEVELS))
+        tag, levels = OF_LEVELS.get(name, (name, LEVELS))
         for split, count in zip(("train", "val"), counts, strict=True):
             problems = problem_set(tag, count, seed=seed, validation=split == "val", levels=levels)
             if name == SUMS:
@@ -45,13 +54,28 @@ def write_problems(directory: Path, seed: int = 0) -> list[Path]:
     return paths
 
 
+def write_people(directory: Path, seed: int = 0) -> list[Path]:
+    """Write ``people.jsonl``, the passages to search, and questions about some of them; return their paths."""
+    people = everybody(PEOPLE, seed=seed)
+    files = {"people": [{"text": person.told} for person in people]}
+    for split, count in zip(("train", "val"), QUESTIONS, strict=True):
+        asked = questions(people, count, seed=seed, validation=split == "val")
+        files[f"people_{split}"] = [question.row() for question in asked]
+    paths = []
+    for name, rows in files.items():
+        path = directory / f"{name}.jsonl"
+        path.write_text("".join(json.dumps(row) + "\n" for row in rows), encoding="utf-8")
+        paths.append(path)
+    return paths
+
+
 def main() -> None:
     """Parse the command line and write."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--out", type=Path, default=DIRECTORY, help="where to write (default: roll/presets/data)")
     parser.add_argument("--seed", type=int, default=0)
     arguments = parser.parse_args()
-    for path in write_problems(arguments.out, arguments.seed):
+    for path in [*write_problems(arguments.out, arguments.seed), *write_people(arguments.out, arguments.seed)]:
         sys.stdout.write(f"{path}\n")
 
 

@@ -15,6 +15,8 @@ from typing import Any, Final
 LEVELS: Final = (1, 2, 3, 4)
 SMALL: Final = 0
 """The level below them, for models that have not been taught to calculate."""
+LARGE: Final = 5
+"""The level above them, for models that have a calculator."""
 HELD_OUT_SHARE: Final = 8
 """One exercise in so many is for validation only."""
 LETTERS: Final = "ABCD"
@@ -94,7 +96,7 @@ class Problem:
         prompt: What the policy reads.
         ground_truth: The only right answer: a number, or the letter of a choice.
         tag: The generator it comes from, a key of :data:`GENERATORS`.
-        level: 0 (easy) to 4.
+        level: 0 (easy) to 5.
         exercise: What has to be calculated.
         choices: The numbers behind the letters ``A``, ``B``, …; empty where there are none.
     """
@@ -118,7 +120,8 @@ def make_exercise(level: int, random: Random) -> Exercise:
     Args:
         level: 0: a number up to 30 plus or minus a digit. 1: a two-digit number plus or minus a digit. 2: sums and
             differences of two-digit numbers. 3: a product of two digits plus or minus a two-digit number. 4: a
-            two-digit number times a digit.
+            two-digit number times a digit. 5: a three-digit number times a two-digit one, and perhaps another plus or
+            minus.
         random: Where randomness comes from.
 
     Raises:
@@ -141,7 +144,11 @@ def make_exercise(level: int, random: Random) -> Exercise:
         return Exercise((first, second, random.randint(11, 99)), "*+")
     if level == 4:
         return Exercise((random.randint(11, 99), random.randint(2, 9)), "*")
-    raise ValueError(f"level={level!r}: use one of {', '.join(map(str, (SMALL, *LEVELS)))}")
+    if level == LARGE:
+        factors, third = (random.randint(101, 999), random.randint(11, 99)), random.randint(101, 999)
+        operators = random.choice(("*", "*+", "*-"))
+        return Exercise(factors if operators == "*" else (*factors, third), operators)
+    raise ValueError(f"level={level!r}: use one of {', '.join(map(str, (SMALL, *LEVELS, LARGE)))}")
 
 
 def held_out(exercise: Exercise) -> bool:

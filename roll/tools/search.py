@@ -17,7 +17,8 @@ class Search:
     """Finds passages in a file of JSON lines, or asks a server for them.
 
     Args:
-        corpus: The file; a line is an object with ``text``, and with ``title`` if it likes.
+        corpus: The file; a line is an object with ``text``, and with ``title`` if it likes. The package has
+            ``examples/data/people.jsonl``.
         url: A retrieval server, instead (:class:`roll.tools.retriever.Retriever`).
         results: Passages for a query.
         seconds: For one answer of a server; keep it below ``tool_use.timeout``.
@@ -59,7 +60,9 @@ class _Corpus:
     """The passages of a file."""
 
     def __init__(self, corpus: str | None, results: int) -> None:
-        path = Path(corpus or "").expanduser().resolve()
+        from roll.config.shipped import shipped_data
+
+        path = shipped_data(Path(corpus or "").expanduser()).resolve()
         # Read once for all episodes of this process, and again when it changes.
         self._passages, self._index = _indexed(path, path.stat().st_mtime_ns)
         self._results = min(results, len(self._passages))

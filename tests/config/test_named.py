@@ -43,6 +43,7 @@ KINDS = {
     "reward_math": RewardModelConfig,
     "process_reward_math": RewardModelConfig,
     "math_tools": AgenticConfig,
+    "search_qa": AgenticConfig,
     "distill_sokoban": DistillConfig,
     "distill_math": PromptDistillConfig,
     "distill_rows_sokoban": RowDistillConfig,

@@ -14,11 +14,22 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from roll.data.problems import GENERATORS, LETTERS, LEVELS, SMALL, Exercise, draw, held_out, make_exercise, problem_set
+from roll.data.problems import (
+    GENERATORS,
+    LARGE,
+    LETTERS,
+    LEVELS,
+    SMALL,
+    Exercise,
+    draw,
+    held_out,
+    make_exercise,
+    problem_set,
+)
 
 ROOT = Path(__file__).resolve().parents[2]
 DATA = ROOT / "roll" / "presets" / "data"
-NAMES = (*GENERATORS, "sums", "small_sums", "small_stories")
+NAMES = (*GENERATORS, "sums", "small_sums", "small_stories", "large_arithmetic", "large_word_problems")
 FILES = [(name, split) for name in NAMES for split in ("train", "val")]
 
 
@@ -39,7 +50,7 @@ def numbers(row: dict) -> list[int]:
     return [int(each) for each in re.findall(r"\d+", row["prompt"].split("\n")[0])]
 
 
-levels = st.sampled_from((SMALL, *LEVELS))
+levels = st.sampled_from((SMALL, *LEVELS, LARGE))
 seeds = st.integers(0, 10**6)
 
 
@@ -74,8 +85,8 @@ def test_right_letters_are_spread_evenly() -> None:
 
 
 def test_an_unknown_level_is_refused_with_those_there_are() -> None:
-    with pytest.raises(ValueError, match="level=5: use one of 0, 1, 2, 3, 4"):
-        make_exercise(5, Random(0))
+    with pytest.raises(ValueError, match="level=6: use one of 0, 1, 2, 3, 4, 5"):
+        make_exercise(6, Random(0))
 
 
 def test_one_exercise_in_eight_is_held_out_and_order_does_not_matter() -> None:
@@ -113,6 +124,8 @@ def test_shipped_rows_are_complete_distinct_and_cover_every_level_equally(name: 
         "sums": ("arithmetic", LEVELS[:1]),
         "small_sums": ("arithmetic", (SMALL,)),
         "small_stories": ("word_problems", (SMALL, *LEVELS[:1])),
+        "large_arithmetic": ("arithmetic", (LARGE,)),
+        "large_word_problems": ("word_problems", (LARGE,)),
     }
     tag, levels = easy.get(name, (name, LEVELS))
     keys = {"prompt", "ground_truth", "tag", "level"} | ({"choices"} if tag == "multiple_choice" else set())

@@ -21,11 +21,15 @@ def test_math_problems_are_solved_with_a_calculator(worker: str | None, tmp_path
         max_steps=1,
         rollout_batch_size=8,
         val_batch_size=4,
+        prompt_length=512,
+        sequence_length=1024,
         overrides={
             "actor_infer": {"worker_cls": worker},
-            "custom_envs.MathProblem.env_config.file_name": "examples/data/arithmetic_train.jsonl",
-            "custom_envs.MathProblemHeldOut.env_config.file_name": "examples/data/arithmetic_val.jsonl",
-            "custom_envs.MathProblem.max_tokens_per_step": 128,
+            # The worker of this test writes with the tokens of this policy, whose template knows no tools.
+            "pretrain": "toy_tools" if worker is None else "toy_math",
+            "custom_envs.MathProblem.env_config.file_name": "examples/data/large_arithmetic_train.jsonl",
+            "custom_envs.MathProblemHeldOut.env_config.file_name": "examples/data/large_arithmetic_val.jsonl",
+            "max_tokens_per_step": 128,
             "train_env_manager": {"env_groups": 2, "group_size": 4},
             "val_env_manager": {"env_groups": 4},
         },
@@ -36,7 +40,7 @@ def test_math_problems_are_solved_with_a_calculator(worker: str | None, tmp_path
     metrics = [json.loads(line) for line in (tmp_path / "logs" / "metrics.jsonl").read_text().splitlines()]
     calls = [line["rollout/env/tool_calls"] for line in metrics if "rollout/env/tool_calls" in line]
     if worker is None:
-        assert calls == [0.0]
+        assert 0 < calls[0] < 1, "the toy policy guesses more often"
         return
     assert calls == [1.0]
     for episode in played:

@@ -6,7 +6,7 @@ no download. ``toy_sokoban`` plays Sokoban only, with a network that can learn t
 (``python -m roll.models.toy.build_sokoban``, ``weights_sokoban/``). Two go on from there: ``toy_larger_sokoban`` plays
 on larger boards with two boxes (``weights_larger_sokoban/``), ``toy_mixed`` does easy sums too (``weights_mixed/``).
 ``toy_choices`` answers multiple-choice questions (``python -m roll.models.toy.build_choices``, ``weights_choices/``).
-``toy_duel`` plays tic-tac-toe in TextArena's words (``weights_duel/``).
+``toy_duel`` plays Nim in TextArena's words (``weights_duel/``). ``toy_tools`` asks a calculator (``weights_tools/``).
 """
 
 from pathlib import Path
@@ -18,6 +18,7 @@ LARGER_SOKOBAN_WEIGHTS_DIRECTORY = Path(__file__).parent / "weights_larger_sokob
 CHOICES_WEIGHTS_DIRECTORY = Path(__file__).parent / "weights_choices"
 MIXED_WEIGHTS_DIRECTORY = Path(__file__).parent / "weights_mixed"
 DUEL_WEIGHTS_DIRECTORY = Path(__file__).parent / "weights_duel"
+TOOLS_WEIGHTS_DIRECTORY = Path(__file__).parent / "weights_tools"
 
 TOYS = {
     "toy": WEIGHTS_DIRECTORY,
@@ -27,6 +28,7 @@ TOYS = {
     "toy_larger_sokoban": LARGER_SOKOBAN_WEIGHTS_DIRECTORY,
     "toy_mixed": MIXED_WEIGHTS_DIRECTORY,
     "toy_duel": DUEL_WEIGHTS_DIRECTORY,
+    "toy_tools": TOOLS_WEIGHTS_DIRECTORY,
 }
 """Where the shipped policies are, by the name that ``pretrain`` gives them."""
 

@@ -27,14 +27,16 @@ from roll.models.toy import (
     MATH_WEIGHTS_DIRECTORY,
     MIXED_WEIGHTS_DIRECTORY,
     SOKOBAN_WEIGHTS_DIRECTORY,
+    TOOLS_WEIGHTS_DIRECTORY,
     WEIGHTS_DIRECTORY,
     arithmetic,
+    calls,
     duel,
     games,
     mixed,
 )
 from roll.models.toy.demonstrations import Encode
-from roll.models.toy.tokenizer import SPLIT_PATTERN, build_tokenizer
+from roll.models.toy.tokenizer import CHAT_TEMPLATE, SPLIT_PATTERN, build_tokenizer
 from roll.rendering.chat import ChatRenderer
 from roll.strategies.jobs import TrainOptions
 from roll.strategies.training.pytorch.train import FsdpTrainStrategy
@@ -59,6 +61,7 @@ class Recipe:
         learning_rate: Peak learning rate (cosine, 10 % warm-up).
         start: The policy to go on from, with its tokenizer; ``None`` to begin from nothing.
         pattern: What may become a token.
+        template: The chat template.
     """
 
     weights: Path
@@ -70,6 +73,7 @@ class Recipe:
     learning_rate: float
     start: Path | None = None
     pattern: str = SPLIT_PATTERN
+    template: str = CHAT_TEMPLATE
 
 
 RECIPES = {
@@ -78,6 +82,11 @@ RECIPES = {
     "duel": Recipe(DUEL_WEIGHTS_DIRECTORY, duel.corpus, 512, duel.teachers, 96, 32, 3e-3, pattern=duel.PATTERN),
     "mixed": Recipe(
         MIXED_WEIGHTS_DIRECTORY, games.corpus, 512, mixed.teachers, 420, 128, 2e-3, start=SOKOBAN_WEIGHTS_DIRECTORY
+    ),
+    "tools": Recipe(
+        *(TOOLS_WEIGHTS_DIRECTORY, calls.corpus, 768, calls.teachers, 1200, 64, 3e-3),
+        pattern=calls.PATTERN,
+        template=calls.CHAT_TEMPLATE,
     ),
 }
 
@@ -128,6 +137,7 @@ def build(
     batch_size = recipe.batch_size if batch_size is None else batch_size
     if recipe.start is None:
         tokenizer = build_tokenizer(recipe.corpus(), recipe.vocabulary_size, recipe.pattern)
+        tokenizer.chat_template = recipe.template
         model = build_model(tokenizer, seed)
     else:
         tokenizer = PreTrainedTokenizerFast.from_pretrained(recipe.start)
