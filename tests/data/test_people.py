@@ -2,27 +2,15 @@
 
 from __future__ import annotations
 
-import importlib.util
 import json
 from collections import Counter
 from pathlib import Path
-from types import ModuleType
 from typing import Any
 
 import pytest
 
 from roll.data.people import FAMILY, GIVEN, JOBS, TOWNS, everybody, held_out, questions
-
-ROOT = Path(__file__).resolve().parents[2]
-DATA = ROOT / "roll" / "presets" / "data"
-
-
-def script() -> ModuleType:
-    spec = importlib.util.spec_from_file_location("generate_problems", ROOT / "scripts" / "generate_problems.py")
-    assert spec is not None and spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module
+from tests.data.test_problems import DATA, script
 
 
 def rows(name: str) -> list[dict[str, Any]]:

@@ -21,8 +21,6 @@ def test_math_problems_are_solved_with_a_calculator(worker: str | None, tmp_path
         max_steps=1,
         rollout_batch_size=8,
         val_batch_size=4,
-        prompt_length=512,
-        sequence_length=1024,
         overrides={
             "actor_infer": {"worker_cls": worker},
             # The worker of this test writes with the tokens of this policy, whose template knows no tools.
