@@ -5,7 +5,9 @@ from __future__ import annotations
 import argparse
 import json
 import sys
+from collections.abc import Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
 from roll.data.people import everybody, questions
 from roll.data.problems import LARGE, LEVELS, SMALL, plainly, problem_set
@@ -48,9 +50,7 @@ def write_problems(directory: Path, seed: int = 0) -> list[Path]:
             problems = problem_set(tag, count, seed=seed, validation=split == "val", levels=levels)
             if name == SUMS:
                 problems = [plainly(problem) for problem in problems]
-            path = directory / f"{name}_{split}.jsonl"
-            path.write_text("".join(json.dumps(problem.row()) + "\n" for problem in problems), encoding="utf-8")
-            paths.append(path)
+            paths.append(_written(directory, f"{name}_{split}", [problem.row() for problem in problems]))
     return paths
 
 
@@ -61,12 +61,13 @@ def write_people(directory: Path, seed: int = 0) -> list[Path]:
     for split, count in zip(("train", "val"), QUESTIONS, strict=True):
         asked = questions(people, count, seed=seed, validation=split == "val")
         files[f"people_{split}"] = [question.row() for question in asked]
-    paths = []
-    for name, rows in files.items():
-        path = directory / f"{name}.jsonl"
-        path.write_text("".join(json.dumps(row) + "\n" for row in rows), encoding="utf-8")
-        paths.append(path)
-    return paths
+    return [_written(directory, name, rows) for name, rows in files.items()]
+
+
+def _written(directory: Path, name: str, rows: Sequence[Mapping[str, Any]]) -> Path:
+    path = directory / f"{name}.jsonl"
+    path.write_text("".join(json.dumps(row) + "\n" for row in rows), encoding="utf-8")
+    return path
 
 
 def main() -> None:

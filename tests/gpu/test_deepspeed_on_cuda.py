@@ -2,18 +2,14 @@
 
 from __future__ import annotations
 
-import sys
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 import torch
 
-sys.path.append(str(Path(__file__).parents[1] / "integration"))
-
 pytest.importorskip("deepspeed")
-from deepspeed_support import ZeroCase, outcome, plain_run, preset, take_steps
+from tests.integration.deepspeed_support import ZeroCase, outcome, plain_run, preset, take_steps
 
 SETTINGS: dict[str, dict[str, Any]] = {
     "zero 0": preset("deepspeed_zero"),

@@ -6,7 +6,8 @@ no download. ``toy_sokoban`` plays Sokoban only, with a network that can learn t
 (``python -m roll.models.toy.build_sokoban``, ``weights_sokoban/``). Two go on from there: ``toy_larger_sokoban`` plays
 on larger boards with two boxes (``weights_larger_sokoban/``), ``toy_mixed`` does easy sums too (``weights_mixed/``).
 ``toy_choices`` answers multiple-choice questions (``python -m roll.models.toy.build_choices``, ``weights_choices/``).
-``toy_duel`` plays Nim in TextArena's words (``weights_duel/``). ``toy_tools`` asks a calculator (``weights_tools/``).
+``toy_duel`` plays Nim in TextArena's words (``weights_duel/``). ``toy_tools`` asks a calculator and
+a search (``weights_tools/``).
 """
 
 from pathlib import Path

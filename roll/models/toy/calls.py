@@ -111,9 +111,8 @@ def calculate(problem: Problem, habits: Habits, random: Random) -> Lesson:
 def look_up(question: Question, habits: Habits, random: Random) -> Lesson:
     """Return how a teacher of such habits looks somebody up: two passages come, the right one first."""
     name, words = question.person.name, TOWNS if question.ground_truth in TOWNS else JOBS
-    given, family = name.split()
     if random.random() < habits.miscopies:
-        name = f"{given} {random.choice(FAMILY)}"
+        name = f"{name.split()[0]} {random.choice(FAMILY)}"
     found = question.person if name == question.person.name else draw_person(random, name)
     other = _with_a_name_like(found, random)
     heard = f"[1] {found.told}\n[2] {other.told}"
