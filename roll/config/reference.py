@@ -12,6 +12,7 @@ from pydantic import BaseModel
 from pydantic.fields import FieldInfo
 from pydantic_core import PydanticUndefined
 
+from roll.config.agentic import AgenticConfig
 from roll.config.agentic_keys import AgenticKeys
 from roll.config.algorithm import AlgorithmConfig, OverlongBuffer, SamplerCorrection
 from roll.config.base import ConfigModel, as_list
@@ -83,6 +84,7 @@ _TITLES: dict[type[ConfigModel], str] = {
     OverlongBuffer: "`overlong_buffer`",
     SamplerCorrection: "`sampler_correction`",
     AgenticKeys: "Agentic (top level)",
+    AgenticConfig: "Agentic, learning from scores (top level)",
     RewardNormalization: "`reward_normalization`",
     EnvManagerConfig: "`train_env_manager`, `val_env_manager`",
     CurriculumConfig: "`curriculum` of `train_env_manager`",

@@ -157,6 +157,8 @@ def plan_placement(config: RunConfig) -> ClusterPlan:
         workers = 1 if config.cluster == "local" else environment_workers(manager)
         places = _cpu_places(workers, config.nodes)
         roles[name] = RolePlan(name, places, dict(manager.system_envs), f"{name}.max_env_num_per_worker")
+    if getattr(config, "learns_elsewhere", False):
+        roles["learner"] = RolePlan("learner", _cpu_places(1, config.nodes), {}, "data_plane")
     if problems:
         raise ConfigError(problems)
     return ClusterPlan(roles, config.nodes, config.num_gpus_per_node, process_defaults() | config.system_envs)

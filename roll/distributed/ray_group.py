@@ -110,6 +110,23 @@ class RayCalls:
                 raise
             raise WorkerTimeoutError(self.role, [self.describe(rank)], method, limit) from error
 
+    @property
+    def namespace(self) -> str:
+        """In which its actors have their names."""
+        return self._namespace
+
+    def wait(self, rank: int, method: str, *args: Any) -> Any:
+        """Call ``method`` of one worker and wait for the result; for code that is no coroutine.
+
+        Raises:
+            WorkerDiedError: If it died.
+        """
+        try:
+            answer = ray.get(self._actor(rank).call.remote(method, pack(args)))
+        except RayError as error:
+            raise WorkerDiedError(self.role, rank, self.describe(rank), _reason(error)) from error
+        return self._opened(answer, rank, method)
+
     async def _gather(self, method: str, packed: Sequence[Any], ranks: list[int], timeout: float | None) -> list[Any]:
         who = [self.describe(rank) for rank in ranks]
         calls = [self._call(rank, method, own) for rank, own in zip(ranks, packed, strict=True)]

@@ -35,6 +35,7 @@ from roll.schedulers.group_stream import StepGroups
 from roll.schedulers.groups import require_some
 from roll.schedulers.levels import Level, LevelPlay
 from roll.schedulers.tasks import Play
+from roll.workers.environment import Parcels
 from roll.workers.loading import load_text
 
 Config = TypeVar("Config", bound=PlayingConfig)
@@ -50,6 +51,10 @@ class PlayingRun(SampledRun[Config]):
     def make_learner(self) -> Learns:
         """Return what learns from the episodes, with the models of ``core``."""
 
+    async def share_learning(self, cluster: Cluster) -> Parcels | None:
+        """Let a worker learn in place of this process, where that is asked for; return where episodes are put then."""
+        return None
+
     async def assemble(self, cluster: Cluster) -> None:
         """Start models, engines and environments."""
         config = self.config
@@ -59,7 +64,9 @@ class PlayingRun(SampledRun[Config]):
         self.read_data(text)
         self.core = await build_core(config, text, cluster)
         self.learner = self.make_learner()
-        self.environments = None if config.learns_from_store else await start_environments(config, self.core, TRAIN)
+        parcels = await self.share_learning(cluster)
+        learns_only = config.learns_from_store
+        self.environments = None if learns_only else await start_environments(config, self.core, TRAIN, parcels)
         self.val_environments = await start_environments(config, self.core, VAL) if config.eval_steps else None
         graders = await start_graders(config, self.core) if config.rewards else {}
         self.graders = graders_by_tag(config, graders)

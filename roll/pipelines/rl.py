@@ -11,8 +11,6 @@ from typing import Any, TypeVar
 from roll.config import RLConfig
 from roll.data.supervised import load_demonstrations
 from roll.experience.errors import StoreError
-from roll.pipelines.learning.batches import TrainingBatch
-from roll.pipelines.learning.token_record import store_learned
 from roll.pipelines.modes.choosing import mode_of
 from roll.pipelines.modes.mode import Mode
 from roll.pipelines.sampled import SampledRun
@@ -139,10 +137,6 @@ class RLPipeline(SampledRun[Config]):
         yield from super().remarks()
         yield from self.mode.remarks()
         yield from (f"  {line}" for line in self._written)
-
-    def keep(self, batch: TrainingBatch, step: int) -> None:
-        """Store advantages and log-probs of the sampled tokens."""
-        store_learned(self.config, batch, step)
 
     def headline(self) -> str:
         """Return policy, algorithm and batch in a few words."""

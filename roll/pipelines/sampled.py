@@ -16,7 +16,6 @@ from roll.config import SamplingConfig
 from roll.distributed.weight_sync import WeightSyncError
 from roll.env_managers.groups import GroupMismatchError
 from roll.pipelines.experience.operating import OperatedGroups
-from roll.pipelines.learning.batches import TrainingBatch
 from roll.pipelines.learning.learner import algorithm_warnings
 from roll.pipelines.reporting.alarms import Alarms
 from roll.pipelines.reporting.episode_spans import EpisodeTraces
@@ -51,12 +50,16 @@ Config = TypeVar("Config", bound=SamplingConfig)
 class Learns(Protocol):
     """What learns from a rollout."""
 
-    def make_batch(self, groups: Sequence[TrajectoryGroup]) -> TrainingBatch:
-        """Turn trajectories into a padded batch."""
+    def make_batch(self, groups: Sequence[TrajectoryGroup]) -> Any:
+        """Turn trajectories into what it learns from: a padded batch, or word of where they are."""
         ...
 
-    async def learn(self, batch: TrainingBatch, step: int) -> dict[str, float]:
+    async def learn(self, batch: Any, step: int) -> dict[str, float]:
         """Take the optimiser steps of training step ``step``; return metrics."""
+        ...
+
+    def keep(self, batch: Any, step: int) -> None:
+        """Store what it made of a batch, if anything is to be seen of that in the review."""
         ...
 
     def state(self) -> dict[str, Any]:
@@ -136,8 +139,9 @@ class SampledRun(Run[Config]):
         """Return what to report of a rollout beside what every pipeline does."""
         return {}
 
-    def keep(self, batch: TrainingBatch, step: int) -> None:
-        """Store what the learner made of a batch, if anything is to be seen of that in the review."""
+    async def store_groups(self, groups: Sequence[TrajectoryGroup], step: int) -> Path | None:
+        """Write the trajectories of a step, where that is due; return the file."""
+        return store(self.config, groups, step, "train", self.core.token_text, self.stored_file(step))
 
     async def measure(self) -> dict[str, float]:
         """Return what engines and workers report of the step."""
@@ -156,14 +160,14 @@ class SampledRun(Run[Config]):
             for note in rollout.notes:
                 self.progress.warning(f"step {step}: {note}")
             report_failures(self.progress, new.groups, f"step {step}")
-            file = store(self.config, new.groups, step, "train", self.core.token_text, self.stored_file(step))
+            file = await self.store_groups(new.groups, step)
         begun, learned = time.time(), self.pass_on(rollout.groups, step, file)
         if learned is None:
             await self.before_batch(rollout.groups)
             batch = self.learner.make_batch(rollout.groups)
             learned = await to_its_end(asyncio.create_task(self.update(batch, step)))
             self.episode_traces.learned(rollout.groups, step, begun, time.time())
-            self.keep(batch, step)
+            self.learner.keep(batch, step)
         described = prefixed(rollout_metrics(new.groups), "rollout")
         learns_from_scores = any(t.score is not None for group in new.groups for t in group.trajectories)
         named = {"reward/mean": described.get("rollout/reward", 0.0)} if learns_from_scores else {}
@@ -180,7 +184,7 @@ class SampledRun(Run[Config]):
     async def before_batch(self, groups: Sequence[TrajectoryGroup]) -> None:
         """Find out what the learner must know beside the groups of a step; most runs have nothing of that kind."""
 
-    async def update(self, batch: TrainingBatch, step: int) -> dict[str, float]:
+    async def update(self, batch: Any, step: int) -> dict[str, float]:
         """Learn from a batch and publish the new weights; afterwards ``step`` is complete."""
         devices, check = self.core.devices, self.core.weight_check
         due = step % self.config.actor_infer.model_update_frequency == 0

@@ -41,7 +41,12 @@ def collate(samples: Sequence[Sample], pad_token_id: int) -> TensorDict:
 
     def padded(lists: Iterable[Sequence[float]], dtype: torch.dtype, fill: float = 0) -> Tensor:
         # One flat array and one scatter: a tensor per row would take most of the time.
-        flat: np.ndarray = np.fromiter(chain.from_iterable(lists), _NUMPY[dtype], count=total)
+        rows = list(lists)
+        flat: np.ndarray
+        if isinstance(rows[0], np.ndarray):
+            flat = np.concatenate([np.asarray(row) for row in rows])
+        else:
+            flat = np.fromiter(chain.from_iterable(rows), _NUMPY[dtype], count=total)
         return torch.full(valid.shape, fill, dtype=dtype).masked_scatter_(valid, torch.from_numpy(flat).to(dtype))
 
     batch = {

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from itertools import pairwise
-from typing import Literal
+from typing import Any, Literal
+
+import numpy as np
 
 from roll.generation.pictures import Picture
 from roll.trajectories.model import Trajectory, Turn
@@ -64,13 +66,21 @@ def is_trainable(trajectory: Trajectory) -> bool:
     return bool(trajectory.turns) and not trajectory.status.is_error
 
 
+def outline(sample: Sample) -> Sample:
+    """Return a sample without what it has for each token: a batch has that."""
+    return replace(
+        sample, token_ids=[], response_mask=[], logprobs=[], rewards=[], turn_index=[], state_hash=[], pictures=[]
+    )
+
+
 def samples_from(
     trajectory: Trajectory, mode: Literal["trajectory", "step"] = "trajectory", max_length: int | None = None
 ) -> list[Sample]:
     """Turn a trajectory into samples.
 
     Args:
-        trajectory: Its turns must be complete; see :func:`is_trainable`.
+        trajectory: Its turns must be complete; see :func:`is_trainable`. Where they have arrays of tokens, samples have
+            arrays too.
         mode: ``"trajectory"``: one sample for each run of turns whose tokens extend one another (one, unless the
             history was rendered anew on the way). ``"step"``: one per turn, with the whole prompt of that turn.
         max_length: Longest sample allowed, in tokens.
@@ -121,6 +131,8 @@ def _join(trajectory: Trajectory, first: int, run: list[Turn], trained_from: int
             max(turn.policy_version[1] for turn in trained),
         ),
     )
+    if isinstance(run[0].completion_ids, np.ndarray):
+        return _join_arrays(sample, first, run, trained_from)
     for offset, turn in enumerate(run):
         _check(sample, first + offset, turn)
         sample.pictures += [picture.moved(len(sample)) for picture in turn.pictures]
@@ -130,6 +142,34 @@ def _join(trajectory: Trajectory, first: int, run: list[Turn], trained_from: int
         else:
             _append_trained(sample, turn, first + offset)
     return sample
+
+
+def _join_arrays(sample: Sample, first: int, run: list[Turn], trained_from: int) -> Sample:
+    """Do the same with turns that have arrays in place of lists; so has the sample then."""
+    pieces: list[Any] = []
+    log_probs: list[Any] = []
+    marks: list[tuple[bool, int, int]] = []
+    ends: list[tuple[int, float]] = []
+    length = 0
+    for offset, turn in enumerate(run):
+        _check(sample, first + offset, turn)
+        sample.pictures += [picture.moved(length) for picture in turn.pictures]
+        is_trained = offset >= trained_from
+        pieces += [turn.prompt_ids, turn.completion_ids]
+        shown, sampled = np.zeros(len(turn.prompt_ids)), np.zeros(len(turn.completion_ids))
+        log_probs += [shown, turn.logprobs if is_trained else sampled]
+        of_turn = (True, first + offset, _hash(turn.observation)) if is_trained else (False, NO_TURN, 0)
+        marks += [(False, NO_TURN, 0), of_turn]
+        length += len(shown) + len(sampled)
+        ends += [(length - 1, turn.reward)] if is_trained else []
+    counts = [len(piece) for piece in pieces]
+    mask, turns, hashes = (np.repeat(np.array(each), counts) for each in zip(*marks, strict=True))
+    rewards = np.zeros(length, np.float32)
+    for end, reward in ends:
+        rewards[end] = reward
+    arrays: dict[str, Any] = {"token_ids": np.concatenate(pieces), "response_mask": mask, "turn_index": turns}
+    arrays |= {"logprobs": np.concatenate(log_probs, dtype=np.float32), "rewards": rewards, "state_hash": hashes}
+    return replace(sample, **arrays)
 
 
 def _append(sample: Sample, ids: list[int]) -> None:
@@ -159,7 +199,7 @@ def _hash(observation: str) -> int:
 
 
 def _check(sample: Sample, index: int, turn: Turn) -> None:
-    if not turn.completion_ids or len(turn.completion_ids) != len(turn.logprobs):
+    if not len(turn.completion_ids) or len(turn.completion_ids) != len(turn.logprobs):
         raise ValueError(
             f"Trajectory {sample.trajectory} ({sample.tag}), turn {index}: {len(turn.completion_ids)} completion "
             f"tokens and {len(turn.logprobs)} log-probabilities; it needs at least one token, and as many of each."

@@ -8,7 +8,7 @@ import uuid
 from collections.abc import Callable, Mapping
 from dataclasses import replace
 from functools import partial
-from typing import Any, cast
+from typing import Any, Protocol, cast
 
 from roll.common.threads import CallThreads
 from roll.config import EnvManagerConfig, GeneratingArgs, PlayingConfig
@@ -26,12 +26,21 @@ from roll.gateway import AgentEndpoint
 from roll.generation import Activity, SamplingParams
 from roll.schedulers.generation import GenerationScheduler
 from roll.trajectories.model import Trajectory
+from roll.trajectories.sealed import Contents, Parcel, seal
 from roll.workers.engine_client import Engines
 from roll.workers.loading import Text, load_text
 from roll.workers.opponents import OpponentEngines, OpponentSeats
 from roll.workers.setup import Registered, set_up
 
 DEFAULT_TURNS = 10
+
+
+class Parcels(Protocol):
+    """Puts values where other processes find them."""
+
+    async def put(self, value: Contents) -> Parcel:
+        """Put a value somewhere and say where."""
+        ...
 
 
 class EnvironmentWorker:
@@ -45,6 +54,7 @@ class EnvironmentWorker:
         text: Tokenizer and renderer; ``None`` loads them.
         activity: Told when an episode works outside the engine.
         opponents: Models that have seats of games and are not trained.
+        parcels: Where tokens and texts of episodes are put, so that only outlines are returned; ``None`` returns all.
     """
 
     def __init__(
@@ -56,7 +66,9 @@ class EnvironmentWorker:
         text: Text | None = None,
         activity: Activity | None = None,
         opponents: Mapping[str, OpponentEngines] | None = None,
+        parcels: Parcels | None = None,
     ) -> None:
+        self._parcels = parcels
         set_up(config, registered)
         manager: EnvManagerConfig = getattr(config, section)
         training = section == "train_env_manager"
@@ -94,7 +106,8 @@ class EnvironmentWorker:
         attempt = partial(manager.run, spec, self._make_env[spec.tag])
         retries = replace(self._retries, crashes=isinstance(manager, AgentEnvManager))
         try:
-            return await play_again(await attempt(), attempt, retries)
+            played = await play_again(await attempt(), attempt, retries)
+            return played if self._parcels is None else await seal(played, self._parcels.put)
         finally:
             await self._generation.release(spec.trajectory_id)
 

@@ -29,6 +29,7 @@ ARGUMENTS = {
     "learned": "rlvr_math --folder runs --set max_steps=1 save_steps=1 eval_steps=0 rollout_batch_size=4 "
     "validation.data_args.max_samples=8",
     "learning_curves": "run --out curves.png",
+    "data_plane": "--samples 16 --tokens 64 --ranks 4 --driver",
     "ray_overhead": "--environments 16 --slots 16 --workers 1 --turns 2 --seconds 0.05 --rounds 1",
     "replay": "--folder runs --set max_steps=1 save_steps=1 eval_steps=1 rollout_batch_size=4 mini_batches=1 "
     "train_env_manager.env_groups=2 train_env_manager.group_size=2 val_batch_size=2 val_env_manager.env_groups=2",
@@ -47,7 +48,7 @@ QUICK = {"env_speed", "frozen_lake_optimum", "waiting_envs"}
 # That their processes can be spawned, rlvr_vs_trl shows for the contests and weight_sync for all others.
 FORKED = {"dpo_vs_trl", "sft_vs_trl", "train_step"}
 NOT_PROGRAMS = {"contest", "curves", "history", "ratios", "recitation", "virtual_time"}
-NEEDS = {"engine_overhead": "vllm", "env_speed": "gym_sokoban", "ray_overhead": "ray"}
+NEEDS = {"engine_overhead": "vllm", "env_speed": "gym_sokoban", "ray_overhead": "ray", "data_plane": "ray"}
 NEEDS |= dict.fromkeys(("dpo_vs_trl", "rlvr_vs_trl", "sft_vs_trl"), "trl")
 
 

@@ -1,7 +1,8 @@
 """Named in ``env_modules`` or ``algorithm_modules``: kills the worker process that it is told to, once in a run.
 
-``ROLL_TEST_FAULTS`` names who and when: ``env:9`` (a worker that begins its ninth episode), ``engine:40`` (an engine
-at its fortieth request), ``opponent:40`` (one of an opponent), ``train:3`` (rank 1 at its third optimiser step).
+``ROLL_TEST_FAULTS`` names who and when: ``env:9`` (a worker that begins its ninth episode), ``put:9`` (one that has put
+its ninth episode elsewhere), ``engine:40`` (an engine at its fortieth request), ``opponent:40`` (one of an opponent),
+``train:3`` (rank 1 at its third optimiser step), ``learner:2`` (what learns for the driver, at its second batch).
 ``ROLL_TEST_FOLDER`` is where it is noted that it happened, so that the successor lives. Does nothing in the driver.
 """
 
@@ -15,6 +16,8 @@ from pathlib import Path
 from typing import Any
 
 from roll.distributed import worker_context
+from roll.pipelines.learning.learner_worker import LearnerWorker
+from roll.workers import environment
 from roll.workers.engine import EngineWorker
 from roll.workers.environment import EnvironmentWorker
 from roll.workers.train import TrainWorker
@@ -59,7 +62,18 @@ def before(cls: type[Any], method: str, who: str, counts: Callable[[], bool] = l
     setattr(cls, method, wrapped if cls is TrainWorker else wrapped_coroutine)
 
 
+_seal = environment.seal
+
+
+async def _sealed(*arguments: Any) -> Any:
+    outline = await _seal(*arguments)
+    reached("put")
+    return outline
+
+
+environment.seal = _sealed
 before(EnvironmentWorker, "play", "env")
+before(LearnerWorker, "take", "learner")
 before(EngineWorker, "generate", "engine", lambda: role() == "actor_infer")
 before(EngineWorker, "generate", "opponent", lambda: role().startswith("opponents."))
 before(TrainWorker, "train_step", "train", lambda: worker_context().rank == 1)

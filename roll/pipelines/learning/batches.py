@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from statistics import fmean
 from typing import Literal
@@ -14,7 +14,7 @@ from tensordict import TensorDict
 from roll.schedulers.groups import RolloutError
 from roll.trajectories.batch import collate
 from roll.trajectories.model import Status, Trajectory, TrajectoryGroup
-from roll.trajectories.samples import Sample, is_trainable, samples_from
+from roll.trajectories.samples import Sample, is_trainable, outline, samples_from
 
 
 @dataclass(slots=True)
@@ -44,6 +44,7 @@ def training_batch(
     pad_token_id: int,
     answers: Sequence[Sample] | None = None,
     compare_seats: Literal["seat", "game"] = "seat",
+    open_member: Callable[[Trajectory], Trajectory] | None = None,
 ) -> TrainingBatch:
     """Turn trajectories into a padded batch; those that broke are left out.
 
@@ -55,6 +56,8 @@ def training_batch(
         answers: Samples of experts that join these groups, below those of the trajectories; the batch then says which
             rows they are (``expert``).
         compare_seats: Whom a seat of a game is compared with: the same seat of the group's other games, or all.
+        open_member: Fetches what a sealed trajectory has elsewhere. One after the other is open then, and the samples
+            that are returned have no tokens of their own.
 
     Raises:
         RolloutError: If nothing is left to train on.
@@ -64,7 +67,8 @@ def training_batch(
     for group, trajectory in _members(groups):
         if not is_trainable(trajectory):
             continue
-        samples = samples_from(trajectory, sample_mode, max_length=max_length)
+        whole = trajectory if open_member is None else open_member(trajectory)
+        samples = samples_from(whole, sample_mode, max_length=max_length)
         if compare_seats == "game":
             for sample in samples:
                 sample.group_id = group.group_id
@@ -81,6 +85,8 @@ def training_batch(
     batch.scores += [sum(answer.rewards) for answer in answers or ()]
     batch.truncated += [False] * len(answers or ())
     batch.tensors = collate(batch.samples, pad_token_id)
+    if open_member is not None:
+        batch.samples = [outline(sample) for sample in batch.samples]
     if answers is not None:
         batch.tensors["expert"] = torch.arange(len(batch.samples)) >= own
     return batch

@@ -81,6 +81,9 @@ class Distiller:
         config, teachers = self.config, [self.core.frozen[role] for role in self._roles]
         await ask(teachers, part, config.teacher_top_k, sampled_only=config.compares_sampled)
 
+    def keep(self, batch: TrainingBatch, step: int) -> None:
+        """Nothing: the review shows no divergence from teachers."""
+
     def state(self) -> dict[str, Any]:
         """Nothing: teachers do not change."""
         return {}

@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 import warnings
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from statistics import fmean
-from typing import Any, Literal
+from typing import Any, Final, Literal, Protocol
 
 import numpy as np
 import torch
 from tensordict import TensorDict
+from transformers import PreTrainedTokenizerBase
 
 from roll.algorithms.groups import AlgorithmWarning, encode
 from roll.algorithms.registry import LOSSES
@@ -22,17 +23,45 @@ from roll.pipelines.learning.entropy_record import EntropyRecorder, keeping_entr
 from roll.pipelines.learning.expert_rows import EXPERT, STEP, Answers, Experts, joined
 from roll.pipelines.learning.loss_scope import correct_sampler
 from roll.pipelines.learning.objective import PolicyObjective, merge_metrics
+from roll.pipelines.learning.token_record import store_learned
 from roll.pipelines.learning.value_objective import ValueObjective, critic_metrics, explained_variance
 from roll.pipelines.reporting.metrics import batch_metrics, prefixed
-from roll.pipelines.roles.core import Core
-from roll.pipelines.roles.models import TrainRole
+from roll.pipelines.roles.models import ScoreRole, TrainRole
 from roll.pipelines.run.checkpoint import write_tokenizer
 from roll.strategies.training.micro_batches import PAIR
 from roll.tracking import Progress
-from roll.trajectories.model import TrajectoryGroup
+from roll.trajectories.model import Trajectory, TrajectoryGroup
 
 CRITIC = "critic"
 """Folder of the critic's state in a checkpoint."""
+
+
+_OF_CREDIT: Final = frozenset({"token_rewards", "turn_index", "state_hashes", "sampler_log_probs"})
+"""Columns that advantages are made of; trainers are sent only those that the loss asks for."""
+
+
+class LearningModels(Protocol):
+    """The models that a learner asks, and changes."""
+
+    @property
+    def tokenizer(self) -> PreTrainedTokenizerBase:
+        """Of the policy."""
+        ...
+
+    @property
+    def trainer(self) -> TrainRole:
+        """The policy."""
+        ...
+
+    @property
+    def critic(self) -> TrainRole | None:
+        """The value model, where the estimator needs one."""
+        ...
+
+    @property
+    def reference(self) -> ScoreRole | None:
+        """The frozen policy, where a term needs it."""
+        ...
 
 
 class Learner:
@@ -51,7 +80,7 @@ class Learner:
     def __init__(
         self,
         config: RLConfig,
-        core: Core,
+        core: LearningModels,
         progress: Progress,
         sample_mode: Literal["trajectory", "step"] = "trajectory",
         experts: Experts | None = None,
@@ -70,8 +99,14 @@ class Learner:
         self.objective = PolicyObjective.from_config(config)
         self.value_objective = ValueObjective.from_config(config)
 
-    def make_batch(self, groups: Sequence[TrajectoryGroup]) -> TrainingBatch:
+    def make_batch(
+        self, groups: Sequence[TrajectoryGroup], open_member: Callable[[Trajectory], Trajectory] | None = None
+    ) -> TrainingBatch:
         """Turn trajectories into a padded batch; those that broke are left out.
+
+        Args:
+            groups: The trajectories.
+            open_member: Fetches what a sealed one has elsewhere.
 
         Raises:
             RolloutError: If nothing is left to train on.
@@ -84,6 +119,7 @@ class Learner:
             pad_token_id=self._padding,
             answers=None if self.answers is None else list(self.answers.samples(groups)),
             compare_seats=self.compare_seats,
+            open_member=open_member,
         )
         if "groups" in LOSSES.get(self.config.policy_loss_name).needs:
             batch.tensors[PAIR] = encode([sample.group_id for sample in batch.samples], len(batch.samples)).codes
@@ -95,38 +131,50 @@ class Learner:
 
     async def learn(self, batch: TrainingBatch, step: int) -> dict[str, float]:
         """Score the batch, assign credit, and take the optimiser steps of training step ``step``."""
-        tensors = batch.tensors
         with self.progress.stage("log_probs"):
-            metrics = {**batch_metrics(tensors), **await self._score(tensors)}
+            metrics = await self.score(batch)
         with self.progress.stage("advantages"):
-            metrics |= assign_credit(
-                tensors,
-                batch.samples,
-                batch.scores,
-                self.config,
-                self.credit,
-                truncated=batch.truncated,
-                baselines=batch.baselines,
-            )
+            metrics |= self.assign(batch)
         with self.progress.stage("update"):
-            if self.core.critic is not None:
-                metrics |= critic_metrics(await self._update(self.core.critic, self.value_objective, tensors, step))
-                explained = explained_variance(tensors["values"], tensors["returns"], tensors["response_mask"])
-                metrics |= {} if explained is None else {"critic/explained_variance": explained}
-            if self.core.critic is None or step > self.config.critic_warmup:
-                if self.experts is not None:
-                    written, described = self.experts.take()
-                    batch.tensors = tensors = joined(tensors, written, step, self._padding)
-                    metrics |= described
-                elif self.answers is not None:
-                    tensors[STEP] = torch.full((len(tensors),), step)
-                    metrics |= _joined(batch)
-                # Elsewhere a trainer is given a copy of the objective, which nobody asks afterwards.
-                kept = self.config.cluster == "local" and self.config.stores(step)
-                with keeping_entropies(self.objective, tensors, kept) as objective:
-                    updated = await self._update(self.core.trainer, objective, tensors, step)
-                metrics |= prefixed(updated, "train")
-        return metrics
+            return metrics | await self.update(batch, step)
+
+    async def score(self, batch: TrainingBatch) -> dict[str, float]:
+        """Ask trainer, reference and critic about the batch."""
+        return {**batch_metrics(batch.tensors), **await self._score(batch.tensors)}
+
+    def assign(self, batch: TrainingBatch) -> dict[str, float]:
+        """Give every token of the batch its credit."""
+        return assign_credit(
+            batch.tensors,
+            batch.samples,
+            batch.scores,
+            self.config,
+            self.credit,
+            truncated=batch.truncated,
+            baselines=batch.baselines,
+        )
+
+    async def update(self, batch: TrainingBatch, step: int) -> dict[str, float]:
+        """Take the optimiser steps of training step ``step``."""
+        tensors, metrics = batch.tensors, dict[str, float]()
+        if self.core.critic is not None:
+            metrics |= critic_metrics(await self._update(self.core.critic, self.value_objective, tensors, step))
+            explained = explained_variance(tensors["values"], tensors["returns"], tensors["response_mask"])
+            metrics |= {} if explained is None else {"critic/explained_variance": explained}
+        if self.core.critic is not None and step <= self.config.critic_warmup:
+            return metrics
+        if self.experts is not None:
+            written, described = self.experts.take()
+            batch.tensors = tensors = joined(tensors, written, step, self._padding)
+            metrics |= described
+        elif self.answers is not None:
+            tensors[STEP] = torch.full((len(tensors),), step)
+            metrics |= _joined(batch)
+        # Elsewhere a trainer is given a copy of the objective, which nobody asks afterwards.
+        kept = self.config.cluster == "local" and self.config.stores(step)
+        with keeping_entropies(self.objective, tensors, kept) as objective:
+            updated = await self._update(self.core.trainer, objective, tensors, step)
+        return metrics | prefixed(updated, "train")
 
     async def _score(self, batch: TensorDict) -> dict[str, float]:
         """Fill ``old_log_probs`` and, where a term needs them, ``values`` and what the reference says.
@@ -157,6 +205,7 @@ class Learner:
     ) -> dict[str, float]:
         """Take the optimiser steps of one role; returns metrics over all of them."""
         reports = []
+        batch = batch.exclude(*(_OF_CREDIT - self.objective.reads))
         for epoch in range(self.update_plan.epochs):
             key = (self.config.seed, step, epoch)
             drawn = torch.Generator().manual_seed(int(np.random.default_rng(key).integers(2**63)))
@@ -164,6 +213,10 @@ class Learner:
                 objective.prepare(mini_batch, drawn)
                 reports.append(await trainer.train_step(mini_batch, objective))
         return merge_metrics(reports)
+
+    def keep(self, batch: TrainingBatch, step: int) -> None:
+        """Store advantages and log-probs of the sampled tokens, where trajectories are stored."""
+        store_learned(self.config, batch, step)
 
     def state(self) -> dict[str, Any]:
         """Return what a checkpoint must remember beside the weights, as JSON."""

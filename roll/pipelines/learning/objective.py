@@ -88,6 +88,12 @@ class PolicyObjective:
         """Always: entropy is the first number to look at when a policy stops learning, and costs little."""
         return True
 
+    @property
+    def reads(self) -> frozenset[str]:
+        """The columns of a batch that the policy loss has asked for when it was registered."""
+        entry = LOSSES.get(self.policy_loss)
+        return frozenset(_NAMES.get(name, name) for name in entry.needs | entry.uses)
+
     def prepare(self, batch: TensorDict, generator: torch.Generator) -> None:
         """Write into ``batch``, which holds a whole optimiser step, what the policy loss decides over all its tokens.
 

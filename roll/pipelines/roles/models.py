@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any, Final, TypeVar, cast
 
 import torch
 from tensordict import TensorDict
@@ -14,12 +15,25 @@ from roll.distributed import WorkerGroup
 from roll.distributed.sharding import Shard, shard, unshard
 from roll.strategies.base import Loss
 from roll.strategies.fingerprints import Fingerprints
+from roll.strategies.training.micro_batches import PAIR
+from roll.trajectories.picture_column import PICTURES
 from roll.workers.train import DataPlace
 
 if TYPE_CHECKING:
     from roll.workers.offered_weights import Offering
 
 R = TypeVar("R", bound="ModelRole")
+
+
+_OF_TOKENS: Final = frozenset({"compute_log_probs", "compute_base_log_probs", "compute_values", "compute_states"})
+"""What is asked of tokens alone."""
+
+_SCORED: Final = ("input_ids", "lengths", "response_mask", PAIR, PICTURES)
+"""The columns that it takes to answer that; workers elsewhere are sent no others."""
+
+
+def _selected(batch: TensorDict, names: Sequence[str]) -> TensorDict:
+    return batch.select(*names, strict=False)
 
 
 class ModelRole:
@@ -41,13 +55,18 @@ class ModelRole:
         """Return the role of a group whose workers are made."""
         return cls(group, await group.all("data_place"))
 
+    def elsewhere(self: R) -> R:
+        """Return the role for another process, which is to call the same workers."""
+        # A role calls workers; that it could start and end them there too is not needed.
+        return type(self)(cast(WorkerGroup, self.group.calls()), self._places)
+
     async def compute_log_probs(self, batch: TensorDict) -> Tensor:
         """Return log p(token t | tokens < t), ``[batch, sequence]``, 0 where the response mask is 0."""
         return await self._per_row("compute_log_probs", batch)
 
     async def _per_row(self, method: str, batch: TensorDict, *arguments: Any) -> Tensor:
         """Call a method that returns a tensor with one row per row of the batch."""
-        parts = self._parts(batch)
+        parts = self._parts(_selected(batch, _SCORED) if method in _OF_TOKENS else batch)
         outputs = await self.group.each(method, [(parts[place.rank].batch, *arguments) for place in self._places])
         if len(parts) == 1:
             return self._spoken(outputs)[0]

@@ -19,7 +19,7 @@ from roll.schedulers.difficulty import Bands
 from roll.schedulers.levels import Level
 from roll.schedulers.tasks import Play, Task
 from roll.workers.classes import worker_class
-from roll.workers.environment import environment
+from roll.workers.environment import Parcels, environment
 from roll.workers.loading import Text
 
 TRAIN, VAL = "train_env_manager", "val_env_manager"
@@ -45,11 +45,20 @@ def require_turns(config: TrainerKeys, text: Text) -> Text:
     raise ConfigError([Problem(key, f"no second turn can be played: {text.renderer.turn_problem}.", fix, value)])
 
 
-async def start_environments(config: PlayingConfig, core: Sampler, section: str) -> WorkerPool:
-    """Start the workers of a section (``train_env_manager``, ``val_env_manager``) that the preflight check passed."""
+async def start_environments(
+    config: PlayingConfig, core: Sampler, section: str, parcels: Parcels | None = None
+) -> WorkerPool:
+    """Start the workers of a section (``train_env_manager``, ``val_env_manager``) that the preflight check passed.
+
+    Args:
+        config: The run.
+        core: What samples.
+        section: The section.
+        parcels: Where tokens and texts of episodes are put, if the driver is not to have them.
+    """
     text = core if config.cluster == "local" else None
     seats = {name: opponent.seats for name, opponent in core.opponents.items()}
-    arguments = (config, section, core.registered, core.engines.engines, text, core.activity, seats)
+    arguments = (config, section, core.registered, core.engines.engines, text, core.activity, seats, parcels)
     group = await core.cluster.start(section, WorkerSpec(cls=worker_class(config, section), args=arguments))
     pool = core.pool(group)
     for name, opponent in core.opponents.items():

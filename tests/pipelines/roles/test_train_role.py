@@ -35,15 +35,15 @@ class Rank:
         return DataPlace(self.number // self.sharing, self.ranks // self.sharing, speaks)
 
     def compute_log_probs(self, batch: TensorDict) -> torch.Tensor:
-        self.seen.append(("compute_log_probs", batch["row"].tolist()))
+        self.seen.append(("compute_log_probs", batch["input_ids"].tolist(), set(batch.keys())))
         if not self.data_place().speaks:
             return torch.full((len(batch), 3), torch.nan)
-        return batch["row"].float()[:, None].expand(-1, 3)
+        return batch["input_ids"].float()[:, None].expand(-1, 3)
 
     compute_values = compute_log_probs
 
     def train_step(self, batch: TensorDict, loss: Any, totals: BatchTotals) -> dict[str, float]:
-        self.seen.append(("train_step", batch["row"].tolist()))
+        self.seen.append(("train_step", batch["input_ids"].tolist()))
         return {"loss": float(totals.tokens), "rank": float(self.number)}
 
     def fingerprints(self, dtype: torch.dtype | None) -> dict[str, str]:
@@ -76,7 +76,7 @@ def group(ranks: int, sharing: int = 1) -> LocalGroup:
 
 def batch(lengths: list[int]) -> TensorDict:
     rows = len(lengths)
-    return TensorDict({"row": torch.arange(rows), "lengths": torch.tensor(lengths)}, batch_size=[rows])
+    return TensorDict({"input_ids": torch.arange(rows), "lengths": torch.tensor(lengths)}, batch_size=[rows])
 
 
 def role_of(workers: LocalGroup) -> TrainRole:
@@ -97,6 +97,14 @@ def test_outputs_come_back_in_the_order_of_the_rows_whoever_computed_them(ranks:
 
     for output in asyncio.run(main()):
         assert output.tolist() == [[float(row)] * 3 for row in range(len(lengths))], "only those that speak count"
+
+
+def test_ranks_are_sent_no_column_that_an_answer_about_tokens_does_not_take() -> None:
+    workers, given = group(2), batch([4, 2])
+    given["response_mask"] = given["state_hashes"] = given["advantages"] = torch.ones(2, 4)
+    asyncio.run(role_of(workers).compute_log_probs(given))
+    assert workers.worker(0).seen[0][2] == {"input_ids", "lengths", "response_mask"}
+    assert "advantages" in given.keys(), "the batch keeps them"  # noqa: SIM118
 
 
 def test_ranks_that_share_a_model_get_the_same_rows_and_others_equal_work() -> None:

@@ -1,0 +1,239 @@
+"""What a step costs the driver, and how long its tokens are on their way: ``python benchmarks/data_plane.py``.
+
+Everything is as in a run with ``cluster: ray`` (a worker that plays, the learner, ranks that train, all as Ray actors)
+except that nothing is computed: episodes are made up, and a rank reads every byte it is sent and answers with zeros.
+Many ranks share two processes; each is called by itself and sent its own rows.
+
+* ``driver MB / 1,000``: what the driver packs and unpacks per 1,000 samples. Target: at most 1 MB.
+* ``driver GB``: the most memory it had, less what it had before; it stays as it is however large the step.
+* ``s/step``: from the outlines of all episodes to the end of the update: the batch, log-probs, advantages, the update.
+* ``× copy``: that, over the time of a plain copy of the bytes that ranks were sent and answered. Target: at most 1.5.
+
+``--driver`` measures the same where all tokens go through the driver (``data_plane: driver``).
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import json
+import os
+import subprocess
+import sys
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+from roll.config.process import prepare_process
+
+prepare_process({"OMP_NUM_THREADS": "1"})
+os.environ.setdefault("RAY_worker_niceness", "0")
+
+import numpy as np  # noqa: E402
+import psutil  # noqa: E402
+import torch  # noqa: E402
+from tensordict import TensorDict  # noqa: E402
+
+from roll.config import AgenticConfig  # noqa: E402
+from roll.distributed import WorkerSpec, open_cluster, ray_group  # noqa: E402
+from roll.models.loading import load_tokenizer  # noqa: E402
+from roll.pipelines.learning.elsewhere import LearnerElsewhere  # noqa: E402
+from roll.pipelines.learning.learner import Learner  # noqa: E402
+from roll.pipelines.roles.models import TrainRole  # noqa: E402
+from roll.tracking import NullProgress  # noqa: E402
+from roll.trajectories.model import Status, Trajectory, TrajectoryGroup, Turn  # noqa: E402
+from roll.trajectories.sealed import seal  # noqa: E402
+from roll.workers.setup import Registered  # noqa: E402
+from roll.workers.train import DataPlace  # noqa: E402
+
+GROUP = 8
+PROCESSES = 2
+"""Of the ranks."""
+
+
+class Player:
+    """Makes episodes up.
+
+    Args:
+        tokens: Of an episode.
+        parcels: Where it puts them; ``None`` returns them.
+    """
+
+    def __init__(self, tokens: int, parcels: Any) -> None:
+        self._parcels = parcels
+        half = tokens // 2
+        ids = np.random.default_rng(0).integers(0, 100, half).tolist()
+        self._turn = {"prompt_ids": ids, "completion_ids": [*ids], "logprobs": [-0.5] * half}
+
+    async def play(self, group: str, member: int) -> Trajectory:
+        """Return an episode of one turn."""
+        turn = Turn(**self._turn, policy_version=(1, 1), observation="o", response="r", reward=float(member % 2))
+        played = Trajectory("Made", group, member, 0, turns=[turn], status=Status.COMPLETED, score=float(member % 2))
+        return played if self._parcels is None else await seal(played, self._parcels.put)
+
+
+class Ranks:
+    """Reads what ranks are sent, and computes nothing."""
+
+    def __init__(self) -> None:
+        self._bytes = 0
+
+    def compute_log_probs(self, batch: TensorDict) -> torch.Tensor:
+        """Return zeros for the rows of one rank."""
+        self._read(batch)
+        zeros = torch.zeros(batch["input_ids"].shape)
+        self._bytes += zeros.nbytes
+        return zeros
+
+    def train_step(self, batch: TensorDict, loss: object, totals: object) -> dict[str, float]:
+        """Take no step."""
+        self._read(batch)
+        return {"loss": 0.0}
+
+    def moved(self) -> int:
+        """Return the bytes that came and went."""
+        return self._bytes
+
+    def _read(self, batch: TensorDict) -> None:
+        for column in batch.values():
+            self._bytes += column.nbytes
+            column.reshape(-1).view(torch.uint8)[:: os.sysconf("SC_PAGE_SIZE")].sum()
+
+
+class ManyRanks:
+    """Many ranks in few processes; a group of workers as far as roles call it."""
+
+    def __init__(self, calls: Any, size: int) -> None:
+        self.calls_to, self.size, self.role = calls, size, "actor_train"
+
+    def calls(self) -> ManyRanks:
+        """Return what other workers can be given."""
+        return self
+
+    async def each(self, method: str, args: Sequence[tuple[Any, ...]], *, timeout: float | None = None) -> list[Any]:
+        """Call a method for every rank."""
+        calls = (self.calls_to.one(rank % PROCESSES, method, *own) for rank, own in enumerate(args))
+        return list(await asyncio.gather(*calls))
+
+
+@dataclass
+class Counted:
+    """The bytes that this process packs and unpacks."""
+
+    bytes: int = 0
+
+    def install(self) -> None:
+        """Begin to count."""
+        pack, unpack = ray_group.pack, ray_group.unpack
+
+        def counted(packed: Any) -> Any:
+            self.bytes += len(packed.data) + sum(memoryview(buffer).nbytes for buffer in packed.buffers)
+            return packed
+
+        ray_group.pack = lambda value: counted(pack(value))
+        ray_group.unpack = lambda packed: unpack(counted(packed))
+
+
+async def measure(samples: int, tokens: int, ranks: int, by_workers: bool) -> dict[str, float]:
+    """Run one step and measure it."""
+    config = AgenticConfig.model_validate(
+        {
+            "pretrain": "toy",
+            "cluster": "ray",
+            "data_plane": "workers" if by_workers else "driver",
+            "adv_estimator": "grpo",
+            "sequence_length": tokens + 8,
+            "response_length": 8,
+            "rollout_batch_size": samples,
+            "train_env_manager": {"env_groups": samples // GROUP, "group_size": GROUP, "tags": ["SimpleSokoban"]},
+            "actor_train": {
+                "world_size": PROCESSES,
+                "training_args": {
+                    "per_device_train_batch_size": 1,
+                    "gradient_accumulation_steps": samples // PROCESSES,
+                },
+            },
+            "eval_steps": 0,
+            "rpc_timeout": 1800,
+        }
+    )
+    async with open_cluster(config) as cluster:
+        group = await cluster.start("actor_train", WorkerSpec(cls=Ranks))
+        places = [DataPlace(rank, ranks) for rank in range(ranks)]
+        trainer = TrainRole(ManyRanks(group.calls(), ranks), places)  # type: ignore[arg-type]
+        core: Any = SimpleNamespace(trainer=trainer, critic=None, reference=None, tokenizer=load_tokenizer("toy"))
+        learner: Any = Learner(config, core, NullProgress())
+        parcels = None
+        if by_workers:
+            learner = await LearnerElsewhere.start(cluster, learner, Registered.here())
+            parcels = learner.parcels
+        players = await cluster.start("train_env_manager", WorkerSpec(cls=Player, args=(tokens, parcels)))
+        counted, before = Counted(), psutil.Process().memory_info().rss
+        counted.install()
+        begun = time.perf_counter()
+        groups = []
+        for number in range(samples // GROUP):
+            name = f"g{number}"
+            members = [players.one(0, "play", name, member) for member in range(GROUP)]
+            groups.append(TrajectoryGroup(name, "Made", list(await asyncio.gather(*members))))
+        played = time.perf_counter()
+        await learner.learn(learner.make_batch(groups), 1)
+        learned = time.perf_counter()
+        moved = sum(await group.all("moved"))
+        peak = int(Path("/proc/self/status").read_text().split("VmHWM:")[1].split()[0]) * 1024
+    return {
+        "driver_mb": counted.bytes / 1e6 / samples * 1000,
+        "driver_gb": (peak - before) / 1e9,
+        "play": played - begun,
+        "step": learned - played,
+        "moved_gb": moved / 1e9,
+        "copy": plain_copy(moved),
+    }
+
+
+def plain_copy(size: int) -> float:
+    """Return the seconds that copying so many bytes takes, in pieces of 256 MB that were written to before."""
+    source, target = (np.ones(1 << 28, np.uint8) for _ in range(2))
+    begun = time.perf_counter()
+    for start in range(0, size, 1 << 28):
+        count = min(1 << 28, size - start)
+        target[:count] = source[:count]
+    return time.perf_counter() - begun
+
+
+def main() -> None:
+    """Measure each size in a process of its own, and print a table."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--samples", type=int, nargs="+", default=[256, 1024], help="sizes of a step")
+    parser.add_argument("--tokens", type=int, default=4096, help="of a sample")
+    parser.add_argument("--ranks", type=int, default=64)
+    parser.add_argument("--driver", action="store_true", help="through the driver too")
+    parser.add_argument("--one", choices=("driver", "workers"), help=argparse.SUPPRESS)
+    args = parser.parse_args()
+    if args.one:
+        found = asyncio.run(measure(args.samples[0], args.tokens, args.ranks, args.one == "workers"))
+        print(json.dumps(found))
+        return
+    print(
+        f"{'':8} {'samples':>8} {'driver MB / 1,000':>18} {'driver GB':>10} {'s/step':>8} {'moved GB':>9} {'× copy':>7}"
+    )
+    for mode in ("driver", "workers") if args.driver else ("workers",):
+        for samples in args.samples:
+            command = [sys.executable, __file__, "--one", mode, "--samples", str(samples)]
+            command += ["--tokens", str(args.tokens), "--ranks", str(args.ranks)]
+            done = subprocess.run(command, capture_output=True, text=True, check=False)
+            if done.returncode:
+                sys.exit(done.stderr[-2000:])
+            row = json.loads(done.stdout.splitlines()[-1])
+            print(
+                f"{mode:8} {samples:8,} {row['driver_mb']:18.2f} {row['driver_gb']:10.2f} {row['step']:8.2f} "
+                f"{row['moved_gb']:9.2f} {row['step'] / row['copy']:7.1f}",
+                flush=True,
+            )
+
+
+if __name__ == "__main__":
+    main()

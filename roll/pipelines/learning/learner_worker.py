@@ -1,0 +1,140 @@
+"""The learner in a process of its own: large steps go from environments to it, and from it to the ranks that train."""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+from functools import partial
+from pathlib import Path
+from typing import Any, Literal, cast
+
+from transformers import PreTrainedTokenizerBase
+
+from roll.algorithms.groups import AlgorithmWarning
+from roll.config import RLConfig
+from roll.pipelines.learning.batches import TrainingBatch
+from roll.pipelines.learning.learner import Learner
+from roll.pipelines.reporting.review import store
+from roll.pipelines.roles.models import ScoreRole, TrainRole
+from roll.tracking import NullProgress
+from roll.trajectories.model import Trajectory, TrajectoryGroup
+from roll.trajectories.sealed import Contents, SealedTrajectory, opened
+from roll.trajectories.shelf import Shelf
+from roll.workers.loading import load_text
+from roll.workers.setup import Registered, set_up
+
+
+@dataclass(kw_only=True)
+class Models:
+    """The models that the learner asks and changes; see :class:`roll.pipelines.learning.learner.LearningModels`."""
+
+    trainer: TrainRole
+    critic: TrainRole | None
+    reference: ScoreRole | None
+    tokenizer: PreTrainedTokenizerBase = cast(PreTrainedTokenizerBase, None)
+
+
+class LearnerWorker:
+    """Keeps the contents of episodes, and learns from groups of them. It carries nothing from step to step.
+
+    Args:
+        config: The run.
+        registered: What user code registered in the driver.
+        models: The models; they are in processes of their own.
+        sample_mode: One sample per trajectory, or one per turn.
+        compare_seats: Whom a seat of a game is compared with.
+    """
+
+    def __init__(
+        self,
+        config: RLConfig,
+        registered: Registered,
+        models: Models,
+        sample_mode: Literal["trajectory", "step"],
+        compare_seats: Literal["seat", "game"],
+    ) -> None:
+        set_up(config, registered)
+        self._config = config
+        self._text = load_text(config)
+        self._shelf = Shelf()
+        models = replace(models, tokenizer=self._text.tokenizer)
+        self._learner = Learner(config, models, NullProgress(), sample_mode, compare_seats=compare_seats)
+        self._batch: TrainingBatch | None = None
+
+    async def hold(self, contents: Contents) -> int:
+        """Keep the contents of an episode; return their number."""
+        return self._shelf.put(contents)
+
+    async def contents(self, numbers: Sequence[int]) -> list[Contents]:
+        """Return the contents of episodes."""
+        return self._shelf.get(numbers)
+
+    async def store(self, groups: Sequence[TrajectoryGroup], step: int) -> Path | None:
+        """Write the trajectories of a step as parquet; return the file, where one was due."""
+        if not self._config.stores(step):
+            return None
+        whole = [replace(each, trajectories=[self._opened(one) for one in each.trajectories]) for each in groups]
+        return store(self._config, whole, step, "train", self._text.token_text)
+
+    async def take(self, groups: Sequence[TrajectoryGroup], wanted: set[int]) -> None:
+        """Make the batch of a step of groups.
+
+        Args:
+            groups: The groups.
+            wanted: The numbers of all episodes that the driver has, these among them; of others, the contents go.
+
+        Raises:
+            RolloutError: If nothing is left to train on.
+        """
+        self._batch = None  # before the next one: they are large
+        self._shelf.keep_only(wanted)
+        self._batch = self._learner.make_batch(groups, partial(self._opened, as_arrays=True))
+
+    async def score(self) -> dict[str, float]:
+        """Ask the models about the batch; return metrics."""
+        return await self._learner.score(self._taken)
+
+    async def assign(self, credit: dict[str, Any]) -> tuple[dict[str, float], dict[str, Any], list[str]]:
+        """Give the tokens of the batch their credit.
+
+        Args:
+            credit: What credit assignment carried over from the step before.
+
+        Returns:
+            Metrics; what it carries over to the next step; what the maths warns about.
+        """
+        self._learner.credit.load_state_dict(credit)
+        with _noted() as words:
+            metrics = self._learner.assign(self._taken)
+        return metrics, self._learner.credit.state_dict(), words
+
+    async def update(self, step: int) -> tuple[dict[str, float], list[str]]:
+        """Take the optimiser steps of a training step, and store what is kept of them; return metrics and warnings."""
+        with _noted() as words:
+            metrics = await self._learner.update(self._taken, step)
+        self._learner.keep(self._taken, step)
+        self._batch = None
+        return metrics, words
+
+    @property
+    def _taken(self) -> TrainingBatch:
+        assert self._batch is not None, "take comes first"
+        return self._batch
+
+    def _opened(self, member: Trajectory, as_arrays: bool = False) -> Trajectory:
+        if not isinstance(member, SealedTrajectory):
+            return member
+        (contents,) = self._shelf.get([member.parcel.number])
+        return opened(member, contents, as_arrays=as_arrays)
+
+
+@contextmanager
+def _noted() -> Iterator[list[str]]:
+    """Yield a list that has what the maths warned about afterwards."""
+    words: list[str] = []
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always", AlgorithmWarning)
+        yield words
+    words += [str(item.message) for item in caught if issubclass(item.category, AlgorithmWarning)]

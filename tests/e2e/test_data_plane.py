@@ -1,0 +1,108 @@
+"""Runs whose tokens go from environments to a worker that learns: the same runs, and no token in the driver."""
+
+from __future__ import annotations
+
+import logging
+import os
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from roll.config import AgenticConfig, ConfigError
+from roll.trajectories import sealed
+from roll.trajectories.learned import learned_path, read_learned
+from roll.trajectories.model import Turn
+from roll.trajectories.store import trajectory_path
+from tests.e2e.ray_support import assert_equal_runs, run_on_ray, trained_on
+from tests.e2e.support import HERE, small_config
+
+ray = pytest.importorskip("ray")
+
+WORKERS = {"data_plane": "workers", "actor_infer.world_size": 1, "train_env_manager.max_env_num_per_worker": 0}
+
+
+@pytest.fixture(scope="module", autouse=True)
+def session() -> Iterator[None]:
+    """One Ray for all runs of this file, which find it started and leave it running."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("RAY_USAGE_STATS_ENABLED", "0")
+        patch.setenv("PYTHONPATH", os.pathsep.join([str(HERE), os.environ.get("PYTHONPATH", "")]))
+        patch.syspath_prepend(str(HERE))
+        ray.init("local", num_cpus=16, include_dashboard=False, logging_level=logging.ERROR, log_to_driver=False)
+        yield
+        ray.shutdown()
+
+
+def test_the_run_is_that_of_one_process_and_the_driver_sees_no_token(
+    in_one_process: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def nothing(*arguments: Any) -> Any:
+        raise AssertionError("the driver fetched what lies elsewhere")
+
+    made: list[Turn] = []
+    begin = Turn.__init__
+    monkeypatch.setattr(sealed, "_open", nothing)
+    monkeypatch.setattr(
+        Turn, "__init__", lambda turn, *given, **named: made.append(turn) or begin(turn, *given, **named)
+    )
+    metrics = run_on_ray(tmp_path / "out", data_plane="workers")
+    assert not made, "a whole turn came to the driver"
+    assert_equal_runs(in_one_process, tmp_path / "out")
+    assert [row["step"] for row in metrics] == [1, 2, 3]
+    for step in (1, 2, 3):
+        for each in trained_on(tmp_path / "out", step):
+            one, other = (
+                read_learned(learned_path(trajectory_path(folder, step, "train")), each.group_id, each.episode)
+                for folder in (in_one_process, tmp_path / "out")
+            )
+            assert one.keys() == other.keys()
+            for turn, learned in one.items():
+                assert learned.trained == other[turn].trained
+                assert learned.advantages == pytest.approx(other[turn].advantages, abs=1e-5)
+
+
+@pytest.mark.exhaustive
+def test_an_environment_worker_that_dies_takes_no_finished_episode_with_it(
+    in_one_process: Path, tmp_path: Path
+) -> None:
+    metrics = run_on_ray(tmp_path / "out", faults="put:6", **{**WORKERS, "actor_train.world_size": 1})
+    assert (tmp_path / "killed-put").exists()
+    assert_equal_runs(in_one_process, tmp_path / "out")
+    assert metrics[-1]["cluster/worker_restarts"] == 1
+
+
+@pytest.mark.exhaustive
+def test_losing_the_worker_that_learns_costs_the_steps_since_the_checkpoint(
+    in_one_process: Path, tmp_path: Path
+) -> None:
+    metrics = run_on_ray(tmp_path / "out", faults="learner:3", **{**WORKERS, "actor_train.world_size": 1})
+    assert (tmp_path / "killed-learner").exists()
+    assert_equal_runs(in_one_process, tmp_path / "out")
+    assert [row["step"] for row in metrics] == [1, 2, 3]
+
+
+@pytest.mark.exhaustive
+def test_a_critic_and_a_reference_are_asked_by_the_worker_too(tmp_path: Path) -> None:
+    models = {"adv_estimator": "gae", "use_kl_loss": "true", "kl_loss_coef": 0.01, "async_generation_ratio": 1}
+    models |= {name: "{strategy_args: {strategy_name: fsdp_train}}" for name in ("critic", "reference")}
+    metrics = run_on_ray(tmp_path / "out", **WORKERS, **models, **{"actor_train.world_size": 1})
+    assert [row["step"] for row in metrics] == [1, 2, 3]
+    assert all("critic/loss" in row and "train/loss/kl" in row for row in metrics)
+    assert metrics[-1]["train/loss/kl"] != 0
+
+
+def test_large_steps_do_it_by_themselves_and_what_cannot_says_why(tmp_path: Path) -> None:
+    def config(**changes: Any) -> AgenticConfig:
+        return small_config(tmp_path, **{"cluster": "ray", **changes})
+
+    assert not config().learns_elsewhere
+    large = {"rollout_batch_size": 8 * 4096, "sequence_length": 256, "response_length": 8}
+    assert config(**large).learns_elsewhere
+    assert not config(**large, cluster="local").learns_elsewhere
+    assert not config(**large, data_plane="driver").learns_elsewhere
+    with pytest.raises(ConfigError, match=r"(?s)data_plane.*everything is in one process"):
+        config(cluster="local", data_plane="workers")
+    with pytest.raises(ConfigError, match=r"(?s)data_plane.*groups go through a store"):
+        config(experience=str(tmp_path / "store"), data_plane="workers")
