@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import logging
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -95,6 +96,17 @@ def ranks_of_one() -> Iterator[None]:
         torch.distributed.destroy_process_group()
 
 
+@pytest.fixture(scope="module")
+def running_ray() -> Iterator[None]:
+    """One Ray for several rehearsals, which find it started and leave it running."""
+    ray = pytest.importorskip("ray")
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("RAY_USAGE_STATS_ENABLED", "0")
+        ray.init("local", num_cpus=16, include_dashboard=False, logging_level=logging.WARNING)
+        yield
+        ray.shutdown()
+
+
 needs_megatron = pytest.mark.skipif(not is_installed("megatron.core"), reason="Megatron-Core is not installed")
 
 
@@ -164,7 +176,7 @@ def test_an_option_that_nobody_has_is_found_before_anything_runs(tmp_path: Path)
         ("fsdp_train", "ulysses_size"),
     ],
 )
-@pytest.mark.usefixtures("ranks_of_one")
+@pytest.mark.usefixtures("ranks_of_one", "running_ray")
 def test_each_width_runs_on_two_ranks(tmp_path: Path, name: str, option: str) -> None:
     changes: dict[str, Any] = {"actor_train.device_mapping": "list(range(0,8))"}
     changes["actor_train.strategy_args"] = {"strategy_name": name, "strategy_config": {option: 4}}
@@ -177,7 +189,7 @@ def test_each_width_runs_on_two_ranks(tmp_path: Path, name: str, option: str) ->
 @needs_megatron
 @pytest.mark.exhaustive
 @pytest.mark.processes
-@pytest.mark.usefixtures("ranks_of_one")
+@pytest.mark.usefixtures("ranks_of_one", "running_ray")
 def test_experts_and_a_reference_of_megatron_core_are_spread_over_two_ranks(tmp_path: Path) -> None:
     strategy = {"strategy_config": {"expert_model_parallel_size": 8, "moe_grouped_gemm": True}}
     changes: dict[str, Any] = {"pretrain": "Qwen/Qwen3-30B-A3B", "use_kl_loss": True, "kl_loss_coef": 0.1}
