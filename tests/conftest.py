@@ -68,11 +68,18 @@ def environment_registry_as_the_module_has_it(environment_registry_as_it_was: No
         yield
 
 
+@pytest.hookimpl(tryfirst=True)
+def pytest_collection() -> None:
+    """Collect nothing while tests are: of what importing makes, everything stays."""
+    gc.disable()
+
+
 @pytest.hookimpl(trylast=True)
 def pytest_collection_finish() -> None:
     """Let the garbage collector pass over what importing made: it would look at millions of objects again and again."""
     gc.collect()
     gc.freeze()
+    gc.enable()
 
 
 def pytest_unconfigure() -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import signal
 import subprocess
+import sys
 import tempfile
 import time
 from collections.abc import Callable, Iterator
@@ -73,6 +74,51 @@ def test_a_program_ends_with_all_that_multiprocessing_started_for_it(
     end(program, owner)
 
     assert until(lambda: not is_alive(program.pid) and not is_alive(child))
+
+
+ENDS = """
+import atexit, sys, threading, time
+
+class Held:
+    def __del__(self):
+        print("let go", end=" ", flush=True)
+
+def say_late():
+    time.sleep(0.3)
+    print("thread", end=" ")
+
+held, ring = Held(), Held()
+ring.itself = ring
+threading.Thread(target=say_late).start()
+atexit.register(print, "atexit", end=" ")
+sys.stderr.write("said")
+"""
+
+
+@pytest.mark.parametrize(
+    ("last", "status"),
+    [
+        ("", 0),
+        ("sys.exit()", 0),
+        ("sys.exit(3)", 3),
+        ("sys.exit(259)", 3),
+        ("sys.exit(-1)", 255),
+        ("sys.exit('no')", 1),
+        ("1 / 0", 1),
+        ("raise KeyboardInterrupt", -signal.SIGINT),
+    ],
+)
+def test_a_program_ends_as_one_that_was_started_cold(
+    owner: subprocess.Popen[bytes], tmp_path: Path, last: str, status: int
+) -> None:
+    (tmp_path / "script.py").write_text(ENDS + last)
+    words, variables = [sys.executable, "script.py"], {**os.environ, "OMP_NUM_THREADS": "1"}
+    cold = subprocess.run(words, cwd=tmp_path, env=variables, capture_output=True, text=True)
+    with open(os.devnull) as nothing, open(tmp_path / "out", "w+") as out, open(tmp_path / "err", "w+") as err:
+        streams = [nothing.fileno(), out.fileno(), err.fileno()]
+        assert programs.start("bare", words[1:], tmp_path, variables, streams).wait(60) == status == cold.returncode
+    assert (tmp_path / "out").read_text() == cold.stdout == "thread atexit let go let go "
+    assert (tmp_path / "err").read_text().splitlines()[-1:] == cold.stderr.splitlines()[-1:]
 
 
 def until(holds: Callable[[], bool], seconds: float = 20) -> bool:
