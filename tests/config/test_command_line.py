@@ -11,6 +11,7 @@ import pytest
 
 from roll.config import AgenticConfig, launch
 from roll.config.shipped import shipped_configs
+from tests import programs
 from tests.rings import exhaustive_but
 
 pytestmark = pytest.mark.processes
@@ -37,12 +38,16 @@ def folder(tmp_path: Path) -> Path:
     return tmp_path
 
 
-def start(folder: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
-    return subprocess.run([sys.executable, "start.py", *arguments], cwd=folder, capture_output=True, text=True)
+def start(folder: Path, *arguments: str, cold: bool = False) -> subprocess.CompletedProcess[str]:
+    """Run the script by a fork of the warm process, or ``cold`` as a shell does."""
+    words = [sys.executable, "start.py", *arguments]
+    if cold:
+        return subprocess.run(words, cwd=folder, capture_output=True, text=True)
+    return programs.run(words, folder, {**os.environ, "OMP_NUM_THREADS": "1"}, timeout=120)
 
 
 def test_overrides_reach_the_run_and_nothing_is_littered(folder: Path) -> None:
-    done = start(folder, "--config-name", "sokoban", "max_steps=5", "ppo_epochs=2", "output_dir=here")
+    done = start(folder, "--config-name", "sokoban", "max_steps=5", "ppo_epochs=2", "output_dir=here", cold=True)
     assert done.returncode == 0, done.stderr
     assert done.stdout.split() == ["RUN", "5", "2", "here", "here/logs", "here/render"]
     assert sorted(path.name for path in folder.iterdir()) == ["here", "start.py"]
@@ -184,7 +189,7 @@ def test_what_libraries_log_is_not_shown_as_hydras(folder: Path) -> None:
 )
 def test_the_other_programs_offer_their_own_configurations(program: str, names: str) -> None:
     words = [sys.executable, str(EXAMPLES.parent / program), "--help"]
-    done = subprocess.run(words, capture_output=True, text=True)
+    done = programs.run(words, Path.cwd(), {**os.environ, "OMP_NUM_THREADS": "1"}, timeout=120)
     assert f"Configurations in config: {names}.\n" in done.stdout, done.stderr
 
 

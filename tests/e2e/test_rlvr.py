@@ -117,9 +117,15 @@ def test_resuming_on_other_data_is_refused(finished: Run, tmp_path: Path) -> Non
 
 
 WAYS: dict[str, dict[str, Any]] = {
-    "batches": {"generate_opt_level": 0},
-    "additional": {"is_use_additional_prompts": True},
-    "remax": {"adv_estimator": "remax"},
+    "batches and packing": {
+        "generate_opt_level": 0,
+        "actor_train__use_sequence_packing": True,
+        "actor_train__log_prob_chunk_size": 64,
+        "reward_norm": "running",
+        "adv_estimator": "reinforce",
+        "old_log_probs": "recompute",
+    },
+    "additional prompts and remax": {"is_use_additional_prompts": True, "adv_estimator": "remax"},
     "critic": {"adv_estimator": "gae", "critic": {"training_args": {"learning_rate": 1e-3}}, "critic_warmup": 1},
     "reference": {"ppo_epochs": 2, "use_kl_loss": True, "kl_loss_coef": 0.01, "reference": {}},
     "full_kl": {
@@ -129,9 +135,8 @@ WAYS: dict[str, dict[str, Any]] = {
         "init_kl_coef": 0.1,
         "reference": {},
     },
-    "packing": {"actor_train__use_sequence_packing": True, "actor_train__log_prob_chunk_size": 64},
-    "running": {"reward_norm": "running", "adv_estimator": "reinforce", "old_log_probs": "recompute"},
 }
+"""Keys that have nothing to do with each other share a run."""
 
 
 @pytest.mark.parametrize("way", exhaustive_but(WAYS, "critic"))
