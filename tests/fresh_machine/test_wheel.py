@@ -12,6 +12,8 @@ import subprocess
 import sys
 import urllib.request
 import zipfile
+from collections.abc import Callable
+from functools import cache
 from pathlib import Path
 from urllib.parse import urljoin
 
@@ -69,6 +71,19 @@ def machine(wheel: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 def roll(machine: Path, *words: str, code: int = 0) -> str:
     return said([machine / "venv/bin/roll", *words], machine / "empty", code)
+
+
+@pytest.fixture(scope="module")
+def trained(machine: Path) -> Callable[[str], tuple[str, float]]:
+    """Each toy policy trained once: what the run said, and its seconds of processor until it had ended."""
+    words = {"sokoban": SMALL, "rlvr_math": (*SMALL[:2], "rollout_batch_size=4")}
+
+    def train(name: str) -> tuple[str, float]:
+        before = resource.getrusage(resource.RUSAGE_CHILDREN)
+        out = roll(machine, "train", name, *words[name])
+        return out, resource.getrusage(resource.RUSAGE_CHILDREN).ru_utime - before.ru_utime
+
+    return cache(train)
 
 
 def test_the_wheel_holds_presets_problems_and_toy_policies_once(wheel: Path) -> None:
@@ -136,19 +151,19 @@ def test_the_core_is_complete_light_and_without_engines(machine: Path) -> None:
     assert sum(file.stat().st_size for file in files) / 2**20 <= 700
 
 
-@pytest.mark.parametrize("words", [("sokoban", *SMALL), ("rlvr_math", *SMALL[:2], "rollout_batch_size=4")])
-def test_both_toy_policies_train_at_once(machine: Path, words: tuple[str, ...]) -> None:
-    before = resource.getrusage(resource.RUSAGE_CHILDREN)
-    out = roll(machine, "train", *words)
-    after = resource.getrusage(resource.RUSAGE_CHILDREN)
-    assert "step 1/1" in out and f"roll train {words[0]} " in out
-    assert (machine / "empty" / "output" / words[0] / "checkpoints" / "step=000001" / "hf").is_dir()
-    # Seconds of processor until it has ended, first step and checkpoint included: about 7, on a machine that is shared.
-    assert after.ru_utime - before.ru_utime <= 20
+@pytest.mark.parametrize("name", ["sokoban", "rlvr_math"])
+def test_both_toy_policies_train_at_once(machine: Path, trained: Callable[[str], tuple[str, float]], name: str) -> None:
+    out, seconds = trained(name)
+    assert "step 1/1" in out and f"roll train {name} " in out
+    assert (machine / "empty" / "output" / name / "checkpoints" / "step=000001" / "hf").is_dir()
+    # First step and checkpoint included: about 7, on a machine that is shared.
+    assert seconds <= 20
 
 
-def test_what_was_trained_is_reviewed_and_evaluated_and_configurations_are_checked(machine: Path) -> None:
-    roll(machine, "train", "sokoban", *SMALL)
+def test_what_was_trained_is_reviewed_and_evaluated_and_configurations_are_checked(
+    machine: Path, trained: Callable[[str], tuple[str, float]]
+) -> None:
+    trained("sokoban")
     assert "16 episodes" in reviewed(machine)
     roll(machine, "view", "output/sokoban", "--export", "review.html")
     assert "SimpleSokoban" in (machine / "empty" / "review.html").read_text(encoding="utf-8")
