@@ -39,10 +39,13 @@ def sglang(folder: str) -> Any:
 
 
 @pytest.mark.parametrize(
-    "start",
-    [pytest.param(vllm, marks=needs_vllm), pytest.param(sglang, marks=[pytest.mark.sglang, needs_sglang])],
+    ("kind", "start"),
+    [
+        # It takes half a minute to start, and what it is told of "linear" is what it is told of the others.
+        *(pytest.param(kind, vllm, marks=needs_vllm) for kind in ("yarn", "llama3")),
+        *(pytest.param(kind, sglang, marks=[pytest.mark.sglang, needs_sglang]) for kind in SCALINGS),
+    ],
 )
-@pytest.mark.parametrize("kind", SCALINGS)
 def test_it_says_what_hugging_face_says(
     kind: str, start: Any, tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch
 ) -> None:
