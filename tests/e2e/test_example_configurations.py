@@ -65,6 +65,7 @@ KINDS: dict[str, type[RunConfig]] = {
     "frozen_lake_slippery": AgenticConfig,
     "math_tools": AgenticConfig,
     "search_qa": AgenticConfig,
+    "taxi": AgenticConfig,
     "textarena_duel": AgenticConfig,
     "mixed": AgenticConfig,
     "custom_env": AgenticConfig,

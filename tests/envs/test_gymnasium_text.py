@@ -81,6 +81,15 @@ def test_any_other_game_with_numbered_actions_can_be_played():
     assert "pole" in env.instruction
 
 
+def test_an_episode_starts_only_where_it_may():
+    env = roll.envs.make("Taxi", starts="at (R|G) and wants")
+    told = [env.reset(seed=seed)[0] for seed in range(60)]
+    assert {each.split("is at ")[1][0] for each in told} == {"R", "G"}
+    assert told == [env.reset(seed=seed)[0] for seed in range(60)]
+    with pytest.raises(EnvConfigError, match="matches none of 1000 starts; the last is"):
+        roll.envs.make("Taxi", starts="at X").reset(seed=0)
+
+
 @pytest.mark.parametrize(
     ("options", "message"),
     [
@@ -90,6 +99,7 @@ def test_any_other_game_with_numbered_actions_can_be_played():
         ({"game": "Pendulum-v1"}, "only numbers from 0 on can have names"),
         ({"game": "Taxi", "actions": ["Go"]}, "Taxi has 6 actions, so give 6 names"),
         ({"game": "Taxi", "reward_scale": 0}, "must be more than 0"),
+        ({"game": "Taxi", "starts": "(at R"}, "unterminated subpattern"),
     ],
 )
 def test_what_cannot_work_is_told(options, message):

@@ -17,6 +17,8 @@ from gymnasium.envs.registration import EnvSpec, find_highest_version, load_env_
 from roll.envs.base import DEFAULT_ACTION_PATTERN, Outcome, TextEnv
 from roll.envs.errors import EnvConfigError
 
+_TRIES = 1000
+"""Starts that are drawn at most."""
 _COLOURED = re.compile("\x1b\\[[0-9;]*[1-9]m(.*?)\x1b\\[0m", re.DOTALL)
 
 
@@ -35,6 +37,8 @@ class GymnasiumTextEnv(TextEnv):
         worst: The least that the game pays for an action, before it is scaled; by default that of the game, or -1. A
             response without a valid action earns it.
         own_luck: Whether each member of a group has luck of its own. Otherwise members that do the same fare alike.
+        starts: A regular expression: an episode starts only where the observation matches it somewhere, so that some
+            starts can be held out. ``None``: everywhere.
         max_steps: The episode is truncated after so many steps, whatever limit the game is registered with.
         format_penalty: Added to the reward of a response without a valid action.
         action_pattern: Finds the action in a response; empty: the response is the action.
@@ -53,6 +57,7 @@ class GymnasiumTextEnv(TextEnv):
         reward_scale: float = 1.0,
         worst: float | None = None,
         own_luck: bool = False,
+        starts: str | None = None,
         max_steps: int | None = 100,
         format_penalty: float = 0.0,
         action_pattern: str | None = DEFAULT_ACTION_PATTERN,
@@ -65,6 +70,10 @@ class GymnasiumTextEnv(TextEnv):
             raise EnvConfigError(f"reward_scale={reward_scale}: must be more than 0")
         self.reward_scale = float(reward_scale)
         self.has_own_luck = bool(own_luck)
+        try:
+            self.starts = re.compile(starts or "")
+        except re.error as error:
+            raise EnvConfigError(f"starts={starts!r}: {error}") from error
         count = int(cast(gymnasium.spaces.Discrete, self.game.action_space).n)
         names = tuple(actions or self.words.actions or map(str, range(count)))
         if len(names) != count:
@@ -80,9 +89,17 @@ class GymnasiumTextEnv(TextEnv):
         )
 
     def start(self) -> str:
-        """Reset the game with a seed drawn from ours."""
-        observation, _ = self.game.reset(seed=int(self.np_random.integers(1 << 31)))
-        return self.words.told(self.game, observation)
+        """Reset the game with a seed drawn from ours, until it starts where it may.
+
+        Raises:
+            EnvConfigError: If it never does.
+        """
+        for _ in range(_TRIES):
+            observation, _ = self.game.reset(seed=int(self.np_random.integers(1 << 31)))
+            told = self.words.told(self.game, observation)
+            if self.starts.search(told):
+                return told
+        raise EnvConfigError(f"starts={self.starts.pattern!r}: matches none of {_TRIES} starts; the last is\n{told}")
 
     def act(self, action: str) -> Outcome:
         """Step the game."""

@@ -27,6 +27,7 @@ from roll.models.toy import (
     MATH_WEIGHTS_DIRECTORY,
     MIXED_WEIGHTS_DIRECTORY,
     SOKOBAN_WEIGHTS_DIRECTORY,
+    TAXI_WEIGHTS_DIRECTORY,
     TOOLS_WEIGHTS_DIRECTORY,
     WEIGHTS_DIRECTORY,
     arithmetic,
@@ -34,6 +35,7 @@ from roll.models.toy import (
     duel,
     games,
     mixed,
+    taxi,
 )
 from roll.models.toy.demonstrations import Encode
 from roll.models.toy.tokenizer import CHAT_TEMPLATE, SPLIT_PATTERN, build_tokenizer
@@ -88,6 +90,7 @@ RECIPES = {
         pattern=calls.PATTERN,
         template=calls.CHAT_TEMPLATE,
     ),
+    "taxi": Recipe(TAXI_WEIGHTS_DIRECTORY, taxi.corpus, 768, taxi.teachers, 600, 32, 3e-3, pattern=taxi.PATTERN),
 }
 
 
