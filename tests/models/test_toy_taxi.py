@@ -1,22 +1,25 @@
-"""``toy_taxi``: it drives, and its teachers demonstrate no ride that is held out."""
+"""``toy_taxi``: it drives badly, and its teachers start with no ride that is held out."""
 
 from __future__ import annotations
 
+import asyncio
 import itertools
 import re
 from collections.abc import Callable
+from typing import Any
 
 import numpy as np
-import pytest
 
 from roll.config import AgenticConfig, load
 from roll.envs import make
 from roll.envs.base import TextEnv
+from roll.generation import GenerationRequest, SamplingParams
 from roll.models.finding import resolve_pretrain
-from roll.models.loading import load_tokenizer
+from roll.models.loading import load_model, load_tokenizer
 from roll.models.toy import TAXI_WEIGHTS_DIRECTORY, taxi
 from roll.models.toy.build import RECIPES
 from roll.rendering import ChatRenderer
+from roll.strategies.generation.hf_infer.strategy import HfInferStrategy
 
 TOKENIZER = load_tokenizer("toy_taxi")
 RENDERER = ChatRenderer(TOKENIZER)
@@ -32,7 +35,8 @@ def delivered(drive: Callable[[TextEnv], str], rides: int) -> float:
     env, successes = make(taxi.RIDE), 0.0
     for seed in range(rides):
         env.reset(seed=seed)
-        over, info = False, {}
+        over = False
+        info: dict[str, Any] = {}
         while not over:
             _, _, terminated, truncated, info = env.step(f"<answer>{drive(env)}</answer>")
             over = terminated or truncated
@@ -58,7 +62,7 @@ def test_the_careless_teacher_drives_into_walls_where_the_perfect_one_goes_aroun
     assert env.step("<answer>East</answer>")[0] == told
 
 
-def test_no_ride_that_is_held_out_is_demonstrated_or_trained_on() -> None:
+def test_nothing_demonstrated_or_trained_on_starts_with_a_ride_that_is_held_out() -> None:
     config = load("taxi")
     assert isinstance(config, AgenticConfig)
     rides = {}
@@ -68,7 +72,7 @@ def test_no_ride_that_is_held_out_is_demonstrated_or_trained_on() -> None:
     assert len(rides["TaxiRide"]) == 8 and len(rides["TaxiRideHeldOut"]) == 4
     assert not rides["TaxiRide"] & rides["TaxiRideHeldOut"]
     for teacher in taxi.teachers(RENDERER, encode, seed=3):
-        texts = [TOKENIZER.decode(sample.token_ids) for sample in itertools.islice(teacher, 60)]
+        texts = [RENDERER.decode(sample.token_ids) for sample in itertools.islice(teacher, 60)]
         starts = {RIDE.findall(text)[0] for text in texts}
         assert starts <= rides["TaxiRide"]
 
@@ -86,8 +90,8 @@ def test_only_what_the_teacher_says_is_imitated() -> None:
     for teacher in taxi.teachers(RENDERER, encode, seed=3):
         for sample in itertools.islice(teacher, 20):
             pairs = zip(sample.token_ids, sample.response_mask, strict=True)
-            said = TOKENIZER.decode([token for token, own in pairs if own])
-            assert set(re.sub(r"<answer>(South|North|East|West|Pick up|Drop off)</answer><\|im_end\|>", "", said)) == set()
+            said = RENDERER.decode([token for token, own in pairs if own])
+            assert re.fullmatch(r"(<answer>(South|North|East|West|Pick up|Drop off)</answer><\|im_end\|>)+", said)
 
 
 def test_it_is_shipped_and_a_turn_has_few_tokens() -> None:
@@ -98,10 +102,33 @@ def test_it_is_shipped_and_a_turn_has_few_tokens() -> None:
     assert max(len(encode(env.reset(seed=seed)[0])) for seed in range(100)) <= 19
 
 
-@pytest.mark.parametrize("seed", [0])
-def test_a_build_is_reproducible(seed: int) -> None:
-    first, second = (
-        list(itertools.islice(teacher, 3))
-        for teacher in (taxi.teachers(RENDERER, encode, seed)[1], taxi.teachers(RENDERER, encode, seed)[1])
-    )
-    assert [each.token_ids for each in first] == [each.token_ids for each in second]
+def test_demonstrations_are_the_same_again() -> None:
+    for perfect_or_careless in (0, 1):
+        first, second = (
+            [each.token_ids for each in itertools.islice(taxi.teachers(RENDERER, encode, 5)[perfect_or_careless], 4)]
+            for _ in range(2)
+        )
+        assert first == second
+
+
+def test_the_shipped_policy_answers_with_actions_and_drives_into_walls() -> None:
+    env = make("Taxi", starts=taxi.HELD_OUT)
+    engine = HfInferStrategy(load_model("toy_taxi"), max_slots=64, max_length=128)
+    sampling = SamplingParams(max_new_tokens=6, stop_token_ids=RENDERER.stop_token_ids)
+
+    async def answer(seed: int) -> str:
+        told = [{"role": "system", "content": "Drive the taxi."}, {"role": "user", "content": env.reset(seed=seed)[0]}]
+        completion = await engine.generate(
+            GenerationRequest(str(seed), RENDERER.initial_ids(told), sampling, seed=seed)
+        )
+        return RENDERER.decode(completion.token_ids)
+
+    async def all_of_them() -> list[str]:
+        return await asyncio.gather(*map(answer, range(64)))
+
+    infos = []
+    for seed, said in enumerate(asyncio.run(all_of_them())):
+        env.reset(seed=seed)
+        infos.append(env.step(said)[-1]["metrics"])
+    assert sum(info["action_is_valid"] for info in infos) > 60
+    assert 0.4 < sum(info["action_is_effective"] for info in infos) / 64 < 0.95

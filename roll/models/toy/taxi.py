@@ -1,4 +1,4 @@
-"""The teachers of ``toy_taxi``: Taxi in Gymnasium's words, on the rides that are not held out.
+"""The teachers of ``toy_taxi``: Taxi in Gymnasium's words, started with the rides that are not held out.
 
 The perfect teacher takes the shortest way. The careless one drives *straight* at where it wants to go, into walls; it
 *overlooks* that it has arrived, drops passengers at whatever stop it comes by, and makes moves at random. Most of its
@@ -28,8 +28,10 @@ PATTERN: Final = (
 )
 """What may become a token: a line of the map, what stands around numbers and stops, an action, a word, a character."""
 
-HELD_OUT: Final = "at R and wants to go to Y|at Y and wants to go to G|at G and wants to go to B|at B and wants to go to R"
-"""Four of the twelve rides, one from each stop and one to each, in the words of an observation: for validation only."""
+HELD_OUT: Final = (
+    "at R and wants to go to Y|at Y and wants to go to G|at G and wants to go to B|at B and wants to go to R"
+)
+"""Four of the twelve rides, one from each stop and one to each, in the words of an observation: only validation starts so."""
 TURNS: Final = 24
 """Actions of a ride at most; no ride needs more than 18."""
 
