@@ -90,7 +90,7 @@ def test_only_what_the_teacher_says_is_imitated() -> None:
     for teacher in taxi.teachers(RENDERER, encode, seed=3):
         for sample in itertools.islice(teacher, 20):
             pairs = zip(sample.token_ids, sample.response_mask, strict=True)
-            said = RENDERER.decode([token for token, own in pairs if own])
+            said = str(TOKENIZER.decode([token for token, own in pairs if own]))
             assert re.fullmatch(r"(<answer>(South|North|East|West|Pick up|Drop off)</answer><\|im_end\|>)+", said)
 
 

@@ -15,7 +15,6 @@ from typing import Any, Final
 import numpy as np
 
 from roll.envs import Tag, make
-from roll.envs.adapters.gymnasium_text import GymnasiumTextEnv
 from roll.envs.base import TextEnv
 from roll.models.toy.demonstrations import Encode
 from roll.models.toy.games import Course, Solver, demonstrations
@@ -71,11 +70,10 @@ CARELESS: Final = Habits(random=0.3, straight=0.65, overlooks=0.4, hurries=0.4)
 
 def best_action(env: TextEnv) -> str:
     """Return the first action of a shortest ride."""
-    assert isinstance(env, GymnasiumTextEnv)
-    game: Any = env.game.unwrapped
-    state = int(game.s)
+    ride: Any = env
+    state = int(ride.game.unwrapped.s)
     if state not in _BEST:
-        solution = env.solution()
+        solution = ride.solution()
         assert solution, "every ride has a solution, from everywhere"
         _BEST[state] = solution[0]
     return _BEST[state]
@@ -94,8 +92,8 @@ def careless_action(env: TextEnv, habits: Habits, luck: np.random.Generator) -> 
     best = best_action(env)
     if best not in _DRIVE:
         return _any_way(luck) if luck.random() < habits.overlooks else best
-    assert isinstance(env, GymnasiumTextEnv)
-    game: Any = env.game.unwrapped
+    ride: Any = env
+    game = ride.game.unwrapped
     row, column, passenger, destination = (int(each) for each in game.decode(game.s))
     is_riding = passenger == len(game.locs)
     if is_riding and (row, column) in game.locs and luck.random() < habits.hurries:
