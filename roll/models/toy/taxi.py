@@ -30,7 +30,7 @@ PATTERN: Final = (
 HELD_OUT: Final = (
     "at R and wants to go to Y|at Y and wants to go to G|at G and wants to go to B|at B and wants to go to R"
 )
-"""Four of the twelve rides, one from each stop and one to each, in the words of an observation: only validation starts so."""
+"""Four of twelve rides, one from each stop and one to each, as an observation tells them: only validation starts so."""
 TURNS: Final = 24
 """Actions of a ride at most; no ride needs more than 18."""
 
