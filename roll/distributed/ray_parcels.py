@@ -1,7 +1,8 @@
 """Values that one worker keeps for others: who sends one gets a small parcel in its place.
 
-Ray's own references would do that as well, were it not that Ray may free a value when a process which passed its
-reference on dies. Here only processes that end a run with them hold values, and only the driver says which it has yet.
+Ray's own references would do that as well, were it not that Ray may free a value when a process that passed its
+reference on dies. Here a worker holds values without which the run could not go on anyway, and the driver says which of
+them it still has.
 """
 
 from __future__ import annotations
