@@ -6,7 +6,8 @@ Many ranks share two processes; each is called by itself and sent its own rows.
 
 * ``driver MB / 1,000``: what the driver packs and unpacks per 1,000 samples. Target: at most 1 MB.
 * ``driver GB``: the most memory it had, less what it had before; it stays as it is however large the step.
-* ``s/step``: from the outlines of all episodes to the end of the update: the batch, log-probs, advantages, the update.
+* ``s/step``: of a second step, from the outlines of all episodes to the end of the update: the batch, log-probs,
+  advantages, the update.
 * ``× copy``: that, over the time of a plain copy of the bytes that ranks were sent and answered. Target: at most 1.5.
 
 ``--driver`` measures the same where all tokens go through the driver (``data_plane: driver``).
@@ -179,16 +180,19 @@ async def measure(samples: int, tokens: int, ranks: int, by_workers: bool) -> di
             name = f"g{number}"
             members = [players.one(0, "play", name, member) for member in range(GROUP)]
             groups.append(TrajectoryGroup(name, "Made", list(await asyncio.gather(*members))))
-        played = time.perf_counter()
-        await learner.learn(learner.make_batch(groups), 1)
+        passed = time.perf_counter() - begun
+        await learner.learn(learner.make_batch(groups), 1)  # ranks import what they unpack
+        through = counted.bytes
+        first, before_second = sum(await group.all("moved")), time.perf_counter()
+        await learner.learn(learner.make_batch(groups), 2)
         learned = time.perf_counter()
-        moved = sum(await group.all("moved"))
+        moved = sum(await group.all("moved")) - first
         peak = int(Path("/proc/self/status").read_text().split("VmHWM:")[1].split()[0]) * 1024
     return {
-        "driver_mb": counted.bytes / 1e6 / samples * 1000,
+        "driver_mb": through / 1e6 / samples * 1000,
         "driver_gb": (peak - before) / 1e9,
-        "play": played - begun,
-        "step": learned - played,
+        "play": passed,
+        "step": learned - before_second,
         "moved_gb": moved / 1e9,
         "copy": plain_copy(moved),
     }

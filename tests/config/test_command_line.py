@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib.util
 import os
 import subprocess
 import sys
@@ -39,9 +40,9 @@ def folder(tmp_path: Path) -> Path:
 
 
 def start(folder: Path, *arguments: str, cold: bool = False) -> subprocess.CompletedProcess[str]:
-    """Run the script by a fork of the warm process, or ``cold`` as a shell does."""
+    """Run the script by a fork of the warm process, or ``cold`` as a shell does; without PyTorch nothing is warm."""
     words = [sys.executable, "start.py", *arguments]
-    if cold:
+    if cold or importlib.util.find_spec("torch") is None:
         return subprocess.run(words, cwd=folder, capture_output=True, text=True)
     return programs.run(words, folder, {**os.environ, "OMP_NUM_THREADS": "1"}, timeout=120)
 
