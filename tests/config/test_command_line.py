@@ -41,10 +41,13 @@ def folder(tmp_path: Path) -> Path:
 
 def start(folder: Path, *arguments: str, cold: bool = False) -> subprocess.CompletedProcess[str]:
     """Run the script by a fork of the warm process, or ``cold`` as a shell does; without PyTorch nothing is warm."""
-    words = [sys.executable, "start.py", *arguments]
+    return ran("start.py", *arguments, folder=folder, cold=cold)
+
+
+def ran(*words: str, folder: Path, cold: bool = False) -> subprocess.CompletedProcess[str]:
     if cold or importlib.util.find_spec("torch") is None:
-        return subprocess.run(words, cwd=folder, capture_output=True, text=True)
-    return programs.run(words, folder, {**os.environ, "OMP_NUM_THREADS": "1"}, timeout=120)
+        return subprocess.run([sys.executable, *words], cwd=folder, capture_output=True, text=True)
+    return programs.run([sys.executable, *words], folder, {**os.environ, "OMP_NUM_THREADS": "1"}, timeout=120)
 
 
 def test_overrides_reach_the_run_and_nothing_is_littered(folder: Path) -> None:
@@ -189,8 +192,7 @@ def test_what_libraries_log_is_not_shown_as_hydras(folder: Path) -> None:
     ],
 )
 def test_the_other_programs_offer_their_own_configurations(program: str, names: str) -> None:
-    words = [sys.executable, str(EXAMPLES.parent / program), "--help"]
-    done = programs.run(words, Path.cwd(), {**os.environ, "OMP_NUM_THREADS": "1"}, timeout=120)
+    done = ran(str(EXAMPLES.parent / program), "--help", folder=Path.cwd())
     assert f"Configurations in config: {names}.\n" in done.stdout, done.stderr
 
 
