@@ -24,6 +24,10 @@ _SAID: Final = ("observation", "response", "action", "frame", "messages", "pictu
 _SHOWN: Final = ("messages", "final_observation", "final_frame")
 """The same of a whole trajectory."""
 
+_OF_TURN: Final = tuple(each.name for each in fields(Turn) if each.name not in _TOKENS + _SAID)
+_OF_TRAJECTORY: Final = tuple(each.name for each in fields(Trajectory) if each.name not in _SHOWN)
+"""What is in the outlines of both."""
+
 _OPENED_AT_A_TIME: Final = 8
 """Episodes that a process which reads sealed ones keeps open, so that turn after turn fetches them once."""
 
@@ -74,8 +78,8 @@ async def seal(trajectory: Trajectory, put: Put) -> Trajectory:
     """
     contents = Contents(
         {name: _array([getattr(turn, name) for turn in trajectory.turns]) for name in _TOKENS},
-        [{name: getattr(turn, name) for name in _SAID} for turn in trajectory.turns],
-        {name: getattr(trajectory, name) for name in _SHOWN},
+        [_named(turn, _SAID) for turn in trajectory.turns],
+        _named(trajectory, _SHOWN),
     )
     parcel = await put(contents)
     places, turns = dict.fromkeys(_TOKENS, 0), []
@@ -84,10 +88,9 @@ async def seal(trajectory: Trajectory, put: Put) -> Trajectory:
         for name in _TOKENS:
             start, places[name] = places[name], places[name] + len(getattr(turn, name))
             spans[name] = (start, places[name])
-        kept = {each.name: getattr(turn, each.name) for each in fields(Turn) if each.name not in _TOKENS + _SAID}
-        turns.append(SealedTurn(parcel, number, spans, kept))
-    kept = {each.name: getattr(trajectory, each.name) for each in fields(Trajectory) if each.name not in _SHOWN}
-    kept |= {"turns": turns, "beside": [await seal(other, put) for other in trajectory.beside]}
+        turns.append(SealedTurn(parcel, number, spans, _named(turn, _OF_TURN)))
+    beside = [await seal(other, put) for other in trajectory.beside]
+    kept = {**_named(trajectory, _OF_TRAJECTORY), "turns": turns, "beside": beside}
     return SealedTrajectory(parcel, kept)
 
 
@@ -158,7 +161,7 @@ class SealedTurn(Turn):
 
     def kept(self) -> dict[str, Any]:
         """Return what is here, by name."""
-        return {each.name: getattr(self, each.name) for each in fields(Turn) if each.name not in _TOKENS + _SAID}
+        return _named(self, _OF_TURN)
 
     def fetched(self, name: str) -> Any:
         """Return an entry that is elsewhere; of lists with an entry per token, what knows its length."""
@@ -194,7 +197,7 @@ class SealedTrajectory(Trajectory):
 
     def kept(self) -> dict[str, Any]:
         """Return what is here, by name."""
-        return {each.name: getattr(self, each.name) for each in fields(Trajectory) if each.name not in _SHOWN}
+        return _named(self, _OF_TRAJECTORY)
 
     def fetched(self, name: str) -> Any:
         """Return an entry that is elsewhere."""
@@ -251,6 +254,10 @@ class TokensElsewhere(Sequence[Any]):
 def _open(parcel: Parcel) -> Contents:
     contents: Contents = parcel.open()
     return contents
+
+
+def _named(record: Turn | Trajectory, names: Sequence[str]) -> dict[str, Any]:
+    return {name: getattr(record, name) for name in names}
 
 
 def _array(lists: Sequence[Sequence[float]]) -> np.ndarray:

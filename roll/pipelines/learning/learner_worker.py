@@ -73,8 +73,6 @@ class LearnerWorker:
 
     async def store(self, groups: Sequence[TrajectoryGroup], step: int) -> Path | None:
         """Write the trajectories of a step as parquet; return the file, where one was due."""
-        if not self._config.stores(step):
-            return None
         whole = [replace(each, trajectories=[self._opened(one) for one in each.trajectories]) for each in groups]
         return store(self._config, whole, step, "train", self._text.token_text)
 

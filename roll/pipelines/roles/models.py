@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, TypeVar, cast
 
@@ -30,10 +29,6 @@ _OF_TOKENS: Final = frozenset({"compute_log_probs", "compute_base_log_probs", "c
 
 _SCORED: Final = ("input_ids", "lengths", "response_mask", PAIR, PICTURES)
 """The columns that it takes to answer that; workers elsewhere are sent no others."""
-
-
-def _selected(batch: TensorDict, names: Sequence[str]) -> TensorDict:
-    return batch.select(*names, strict=False)
 
 
 class ModelRole:
@@ -66,7 +61,7 @@ class ModelRole:
 
     async def _per_row(self, method: str, batch: TensorDict, *arguments: Any) -> Tensor:
         """Call a method that returns a tensor with one row per row of the batch."""
-        parts = self._parts(_selected(batch, _SCORED) if method in _OF_TOKENS else batch)
+        parts = self._parts(batch.select(*_SCORED, strict=False) if method in _OF_TOKENS else batch)
         outputs = await self.group.each(method, [(parts[place.rank].batch, *arguments) for place in self._places])
         if len(parts) == 1:
             return self._spoken(outputs)[0]
