@@ -228,9 +228,9 @@ def main() -> None:
         for samples in args.samples:
             command = [sys.executable, __file__, "--one", mode, "--samples", str(samples)]
             command += ["--tokens", str(args.tokens), "--ranks", str(args.ranks)]
-            done = subprocess.run(command, capture_output=True, text=True, check=False)
+            done = subprocess.run(command, stdout=subprocess.PIPE, text=True, check=False)
             if done.returncode:
-                sys.exit(done.stderr[-2000:])
+                sys.exit(done.returncode)
             row = json.loads(done.stdout.splitlines()[-1])
             print(
                 f"{mode:8} {samples:8,} {row['driver_mb']:18.2f} {row['driver_gb']:10.2f} {row['step']:8.2f} "

@@ -29,7 +29,7 @@ ARGUMENTS = {
     "learned": "rlvr_math --folder runs --set max_steps=1 save_steps=1 eval_steps=0 rollout_batch_size=4 "
     "validation.data_args.max_samples=8",
     "learning_curves": "run --out curves.png",
-    "data_plane": "--samples 16 --tokens 64 --ranks 4 --driver",
+    "data_plane": "--samples 16 --tokens 64 --ranks 4",
     "ray_overhead": "--environments 16 --slots 16 --workers 1 --turns 2 --seconds 0.05 --rounds 1",
     "replay": "--folder runs --set max_steps=1 save_steps=1 eval_steps=1 rollout_batch_size=4 mini_batches=1 "
     "train_env_manager.env_groups=2 train_env_manager.group_size=2 val_batch_size=2 val_env_manager.env_groups=2",
@@ -67,7 +67,8 @@ def test_a_benchmark_runs_to_its_table(name: str, tmp_path: Path) -> None:
         _write_run(tmp_path / "run")
     program = [str(BENCHMARKS / f"{name}.py"), *ARGUMENTS[name].split()]
     words = [sys.executable, *([str(FORKING)] if name in FORKED else []), *program]
-    variables = {**os.environ, "OMP_NUM_THREADS": "1", "HF_HUB_OFFLINE": "1"}
+    # Where a benchmark starts Ray, Ray asks tests.warm_ray for its workers.
+    variables = {**os.environ, "OMP_NUM_THREADS": "1", "HF_HUB_OFFLINE": "1", "PYTHONPATH": str(BENCHMARKS.parent)}
     if name == "branch_values":
         sizes = "rollout_batch_size=4 train_env_manager.env_groups=2 train_env_manager.group_size=2 val_batch_size=2"
         keys = f"output_dir=run max_steps=1 save_steps=1 mini_batches=1 val_env_manager.env_groups=2 {sizes}"

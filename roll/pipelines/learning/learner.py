@@ -158,7 +158,9 @@ class Learner:
         """Take the optimiser steps of training step ``step``."""
         tensors, metrics = batch.tensors, dict[str, float]()
         if self.core.critic is not None:
-            metrics |= critic_metrics(await self._update(self.core.critic, self.value_objective, tensors, step))
+            parts = self._prepared(tensors, self.value_objective, step)
+            learned = [await self.core.critic.train_step(part, self.value_objective) for part in parts]
+            metrics |= critic_metrics(merge_metrics(learned))
             explained = explained_variance(tensors["values"], tensors["returns"], tensors["response_mask"])
             metrics |= {} if explained is None else {"critic/explained_variance": explained}
         if self.core.critic is not None and step <= self.config.critic_warmup:
@@ -173,8 +175,9 @@ class Learner:
         # Elsewhere a trainer is given a copy of the objective, which nobody asks afterwards.
         kept = self.config.cluster == "local" and self.config.stores(step)
         with keeping_entropies(self.objective, tensors, kept) as objective:
-            updated = await self._update(self.core.trainer, objective, tensors, step)
-        return metrics | prefixed(updated, "train")
+            parts = self._prepared(tensors, objective, step)
+            updated = [await self.core.trainer.train_step(part, objective) for part in parts]
+        return metrics | prefixed(merge_metrics(updated), "train")
 
     async def _score(self, batch: TensorDict) -> dict[str, float]:
         """Fill ``old_log_probs`` and, where a term needs them, ``values`` and what the reference says.
@@ -196,23 +199,17 @@ class Learner:
         batch["old_log_probs"] = await core.trainer.compute_log_probs(batch)
         return correct_sampler(batch, self.config)
 
-    async def _update(
-        self,
-        trainer: TrainRole,
-        objective: PolicyObjective | EntropyRecorder | ValueObjective,
-        batch: TensorDict,
-        step: int,
-    ) -> dict[str, float]:
-        """Take the optimiser steps of one role; returns metrics over all of them."""
-        reports = []
+    def _prepared(
+        self, batch: TensorDict, objective: PolicyObjective | EntropyRecorder | ValueObjective, step: int
+    ) -> Iterator[TensorDict]:
+        """Yield the mini-batch of each optimiser step of one role, with what its objective asks for."""
         batch = batch.exclude(*(_OF_CREDIT - self.objective.reads))
         for epoch in range(self.update_plan.epochs):
             key = (self.config.seed, step, epoch)
             drawn = torch.Generator().manual_seed(int(np.random.default_rng(key).integers(2**63)))
             for mini_batch in mini_batches(batch, self.update_plan.mini_batches, key):
                 objective.prepare(mini_batch, drawn)
-                reports.append(await trainer.train_step(mini_batch, objective))
-        return merge_metrics(reports)
+                yield mini_batch
 
     def keep(self, batch: TrainingBatch, step: int) -> None:
         """Store advantages and log-probs of the sampled tokens, where trajectories are stored."""
