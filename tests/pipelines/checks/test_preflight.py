@@ -60,6 +60,13 @@ def test_a_key_without_effect_is_named_with_the_reason_when_it_was_changed() -> 
     assert "one process" in said[2]
 
 
+def test_an_environment_type_that_nobody_registered_is_said_where_it_is_named() -> None:
+    mine = {"env_type": "graded", "max_steps": 1}
+    config = load({"custom_envs": {"Mine": mine}, "train_env_manager": {"tags": ["Mine"]}})
+    with pytest.raises(ConfigError, match=r"(?s)has 1 problem:.*custom_envs\.Mine\.env_type.*'graded_problems'"):
+        check(config)
+
+
 @pytest.mark.parametrize(
     ("engine", "sampling", "key", "message"),
     [
