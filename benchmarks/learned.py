@@ -37,6 +37,7 @@ JOBS = {
     "rlvr_choices": "multiple choice",
     "math_tools": "large problems with a calculator",
     "search_qa": "questions with a search",
+    "countdown_tools": "Countdown with a calculator",
     "taxi": "Taxi, in Gymnasium's words",
     "rlvr_smollm2": "small sums and stories, a real model",
     "guess_smollm2": "a game of guessing in words, a real model",

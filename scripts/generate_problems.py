@@ -9,6 +9,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from roll.data.countdown import puzzles
 from roll.data.people import everybody, questions
 from roll.data.problems import LARGE, LEVELS, SMALL, plainly, problem_set
 
@@ -27,6 +28,8 @@ SIZES = {
 PEOPLE = 640
 """Passages of the collection that is searched."""
 QUESTIONS = (1024, 128)
+"""Of its files for training and for validation."""
+PUZZLES = (1024, 256)
 """Of its files for training and for validation."""
 SUMS = "sums"
 """Files with exercises that are all posed in one way."""
@@ -64,6 +67,15 @@ def write_people(directory: Path, seed: int = 0) -> list[Path]:
     return [_written(directory, name, rows) for name, rows in files.items()]
 
 
+def write_puzzles(directory: Path, seed: int = 0) -> list[Path]:
+    """Write ``countdown_train.jsonl`` and ``countdown_val.jsonl``; return their paths."""
+    drawn = {
+        split: puzzles(count, seed=seed, validation=split == "val")
+        for split, count in zip(("train", "val"), PUZZLES, strict=True)
+    }
+    return [_written(directory, f"countdown_{split}", [each.row() for each in rows]) for split, rows in drawn.items()]
+
+
 def _written(directory: Path, name: str, rows: Sequence[Mapping[str, Any]]) -> Path:
     path = directory / f"{name}.jsonl"
     path.write_text("".join(json.dumps(row) + "\n" for row in rows), encoding="utf-8")
@@ -76,8 +88,9 @@ def main() -> None:
     parser.add_argument("--out", type=Path, default=DIRECTORY, help="where to write (default: roll/presets/data)")
     parser.add_argument("--seed", type=int, default=0)
     arguments = parser.parse_args()
-    for path in [*write_problems(arguments.out, arguments.seed), *write_people(arguments.out, arguments.seed)]:
-        sys.stdout.write(f"{path}\n")
+    for write in (write_problems, write_people, write_puzzles):
+        for path in write(arguments.out, arguments.seed):
+            sys.stdout.write(f"{path}\n")
 
 
 if __name__ == "__main__":

@@ -27,7 +27,7 @@ class TrainerKeys(RunConfig):
     pretrain: str = Field(
         "toy",
         description="The policy: `toy`, `toy_math`, `toy_sokoban`, `toy_larger_sokoban`, `toy_choices`, `toy_mixed`, "
-        "`toy_duel`, `toy_tools`, `toy_taxi`, `toy_shallow`, `smollm2`, a path or a hub id.",
+        "`toy_duel`, `toy_tools`, `toy_countdown`, `toy_taxi`, `toy_shallow`, `smollm2`, a path or a hub id.",
     )
     actor_train: TrainWorkerConfig = Field(default_factory=TrainWorkerConfig, description="The policy being trained.")
     optimizer_from: Annotated[Path, Field(strict=False)] | None = Field(

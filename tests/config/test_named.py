@@ -44,6 +44,7 @@ KINDS = {
     "process_reward_math": RewardModelConfig,
     "math_tools": AgenticConfig,
     "search_qa": AgenticConfig,
+    "countdown_tools": AgenticConfig,
     "taxi": AgenticConfig,
     "distill_sokoban": DistillConfig,
     "distill_math": PromptDistillConfig,

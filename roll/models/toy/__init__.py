@@ -7,7 +7,8 @@ no download. ``toy_sokoban`` plays Sokoban only, with a network that can learn t
 on larger boards with two boxes (``weights_larger_sokoban/``), ``toy_mixed`` does easy sums too (``weights_mixed/``).
 ``toy_choices`` answers multiple-choice questions (``python -m roll.models.toy.build_choices``, ``weights_choices/``).
 ``toy_duel`` plays Nim in TextArena's words (``weights_duel/``). ``toy_tools`` asks a calculator and
-a search (``weights_tools/``). ``toy_taxi`` drives Gymnasium's Taxi (``weights_taxi/``).
+a search (``weights_tools/``). ``toy_taxi`` drives Gymnasium's Taxi (``weights_taxi/``). ``toy_countdown`` tries with a
+calculator what numbers come to (``weights_countdown/``).
 """
 
 from pathlib import Path
@@ -21,6 +22,7 @@ MIXED_WEIGHTS_DIRECTORY = Path(__file__).parent / "weights_mixed"
 DUEL_WEIGHTS_DIRECTORY = Path(__file__).parent / "weights_duel"
 TOOLS_WEIGHTS_DIRECTORY = Path(__file__).parent / "weights_tools"
 TAXI_WEIGHTS_DIRECTORY = Path(__file__).parent / "weights_taxi"
+COUNTDOWN_WEIGHTS_DIRECTORY = Path(__file__).parent / "weights_countdown"
 
 TOYS = {
     "toy": WEIGHTS_DIRECTORY,
@@ -32,6 +34,7 @@ TOYS = {
     "toy_duel": DUEL_WEIGHTS_DIRECTORY,
     "toy_tools": TOOLS_WEIGHTS_DIRECTORY,
     "toy_taxi": TAXI_WEIGHTS_DIRECTORY,
+    "toy_countdown": COUNTDOWN_WEIGHTS_DIRECTORY,
 }
 """Where the shipped policies are, by the name that ``pretrain`` gives them."""
 

@@ -23,6 +23,7 @@ import torch
 from transformers import PreTrainedTokenizerFast, Qwen3Config, Qwen3ForCausalLM
 
 from roll.models.toy import (
+    COUNTDOWN_WEIGHTS_DIRECTORY,
     DUEL_WEIGHTS_DIRECTORY,
     MATH_WEIGHTS_DIRECTORY,
     MIXED_WEIGHTS_DIRECTORY,
@@ -36,6 +37,7 @@ from roll.models.toy import (
     games,
     mixed,
     taxi,
+    tries,
 )
 from roll.models.toy.demonstrations import Encode
 from roll.models.toy.tokenizer import CHAT_TEMPLATE, SPLIT_PATTERN, build_tokenizer
@@ -91,6 +93,11 @@ RECIPES = {
         template=calls.CHAT_TEMPLATE,
     ),
     "taxi": Recipe(TAXI_WEIGHTS_DIRECTORY, taxi.corpus, 768, taxi.teachers, 600, 32, 3e-3, pattern=taxi.PATTERN),
+    "countdown": Recipe(
+        *(COUNTDOWN_WEIGHTS_DIRECTORY, tries.corpus, 768, tries.teachers, 1500, 64, 3e-3),
+        pattern=tries.PATTERN,
+        template=calls.CHAT_TEMPLATE,
+    ),
 }
 
 

@@ -8,7 +8,7 @@ should. What is held out is never demonstrated.
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from random import Random
 from typing import Final
@@ -147,16 +147,20 @@ def lesson_of(tag: str, habits: Habits, random: Random) -> Lesson:
     return look_up(ask(person, random), habits, random)
 
 
-def conversation(lesson: Lesson, guesses: bool, renderer: ChatRenderer, encode: Encode) -> Sample:
-    """Return the whole of a lesson.
+def conversation(
+    tag: str, prompt: str, called: Sequence[tuple[str, str]], answer: str, renderer: ChatRenderer, encode: Encode
+) -> Sample:
+    """Return the whole of a conversation.
 
     Args:
-        lesson: What is asked, called and answered.
-        guesses: Whether it is answered without the call.
+        tag: What it is an example of.
+        prompt: What is asked.
+        called: Each call, as it is written, and what comes of it.
+        answer: What is said in the end.
         renderer: Turns messages into tokens, and tells of the tool.
         encode: Tokenises what the teacher says.
     """
-    tokens = renderer.initial_ids([{"role": "user", "content": lesson.prompt}])
+    tokens = renderer.initial_ids([{"role": "user", "content": prompt}])
     trained = [False] * len(tokens)
 
     def say(text: str) -> list[int]:
@@ -165,16 +169,13 @@ def conversation(lesson: Lesson, guesses: bool, renderer: ChatRenderer, encode: 
         trained.extend([True] * len(said))
         return said
 
-    if guesses:
-        say(f"<answer>{lesson.guess}</answer>")
-    else:
-        called = say(call_of(lesson.tool, lesson.argument, lesson.asked))
-        heard = renderer.next_ids(called, [{"role": "tool", "content": lesson.heard}])
+    for call, result in called:
+        heard = renderer.next_ids(say(call), [{"role": "tool", "content": result}])
         assert heard is not None, "the template extends its history"
         tokens.extend(heard)
         trained.extend([False] * len(heard))
-        say(f"<answer>{lesson.answer}</answer>")
-    return demonstration(lesson.tag, tokens, trained)
+    say(f"<answer>{answer}</answer>")
+    return demonstration(tag, tokens, trained)
 
 
 def _search(query: str) -> str:
@@ -200,13 +201,17 @@ def demonstrations(renderer: ChatRenderer, encode: Encode, habits: Habits, *, se
         seed: Fixes everything.
     """
     random = Random(f"{seed}/calls")
-    telling = {tool.name: _telling(renderer, tool) for tool in (tool_of("calculator", calculator), SEARCH)}
+    told = {tool.name: telling(renderer, tool) for tool in (tool_of("calculator", calculator), SEARCH)}
     while True:
         lesson = lesson_of(random.choice(TAGS), habits, random)
-        yield conversation(lesson, random.random() < habits.guesses, telling[lesson.tool], encode)
+        called, answer = [(call_of(lesson.tool, lesson.argument, lesson.asked), lesson.heard)], lesson.answer
+        if random.random() < habits.guesses:
+            called, answer = [], lesson.guess
+        yield conversation(lesson.tag, lesson.prompt, called, answer, told[lesson.tool], encode)
 
 
-def _telling(renderer: ChatRenderer, tool: Tool) -> ChatRenderer:
+def telling(renderer: ChatRenderer, tool: Tool) -> ChatRenderer:
+    """Return a renderer that tells of a tool, too."""
     told = renderer.with_tools([tool.schema])
     assert told is not None, "the template tells of tools"
     return told
