@@ -7,11 +7,12 @@ import inspect
 from collections.abc import Iterator
 from typing import Any
 
+from roll.common.registry import UnknownNameError
 from roll.config import AgenticConfig, ConfigError, EnvManagerConfig, PlayingConfig, Problem
 from roll.config.errors import Absent, causes
 from roll.env_managers.agent import AgentEnvManager
 from roll.envs import Tag, get_env_class, get_tag, register_tags_from_config
-from roll.envs.errors import EnvError, MissingDependencyError, UnknownEnvTypeError, UnknownTagError
+from roll.envs.errors import EnvError, UnknownTagError
 from roll.pipelines.checks.algorithms import algorithm_problems
 from roll.pipelines.checks.keys_without_effect import keys_without_effect
 from roll.pipelines.checks.sampled import sampled_problems
@@ -71,7 +72,7 @@ def _tag_problems(config: PlayingConfig) -> Iterator[Problem]:
                 continue
             try:
                 get_env_class(tag.env_type)
-            except UnknownEnvTypeError as error:
+            except UnknownNameError as error:
                 fix = "name a known type, or import the module that registers it by env_modules:."
                 yield Problem(f"{_section(config, name)}.{name}.env_type", sentence(error), fix, tag.env_type)
                 continue
@@ -133,8 +134,8 @@ def _manager_problems(config: PlayingConfig, tag: Tag) -> Iterator[Problem]:
     place = f"{_section(config, tag.name)}.{tag.name}"
     try:
         found = manager_class(tag)
-    except MissingDependencyError:
-        return  # said of the environment
+    except EnvError:  # it needs a package that is not here, which was said of the environment
+        return
     except ImportError as error:
         fix = "leave it out for the trajectory manager, or name a subclass of it that can be imported."
         yield Problem(f"{place}.env_manager_cls", sentence(error), fix, tag.env_manager_cls)
