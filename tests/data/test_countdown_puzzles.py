@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import itertools
-import json
 from pathlib import Path
 from random import Random
 from typing import Any
@@ -13,11 +12,8 @@ from roll.data.countdown import PLANS, draw_puzzle, expression, held_out, puzzle
 from roll.rewards.base import RewardRequest
 from roll.rewards.registry import make_verifier
 from roll.tools.calculator import calculator
+from tests.data.test_made_up_people import rows
 from tests.data.test_problems import DATA, script
-
-
-def rows(name: str) -> list[dict[str, Any]]:
-    return [json.loads(line) for line in (DATA / f"{name}.jsonl").read_text("utf-8").splitlines()]
 
 
 def test_the_shipped_files_are_what_the_script_writes(tmp_path: Path) -> None:

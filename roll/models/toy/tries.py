@@ -48,7 +48,6 @@ class Habits:
 
 PERFECT: Final = Habits(guesses=0.0, settles=0.0, overlooks=0.0, jumps=0.0, miscopies=0.0)
 CARELESS: Final = Habits(guesses=0.6, settles=0.35, overlooks=0.2, jumps=0.2, miscopies=0.05)
-MOST_TRIES: Final = len(PLANS)
 
 
 def tries(puzzle: Puzzle, habits: Habits, random: Random) -> list[str]:
@@ -63,7 +62,7 @@ def tries(puzzle: Puzzle, habits: Habits, random: Random) -> list[str]:
         came_to = value(numbers, plan)
         is_over = came_to == puzzle.target and random.random() >= habits.overlooks
         settled = came_to != puzzle.target and random.random() < habits.settles
-        if is_over or settled or len(tried) == MOST_TRIES:
+        if is_over or settled or len(tried) == len(PLANS):
             return tried
         at = random.randrange(len(PLANS)) if random.random() < habits.jumps else (at + 1) % len(PLANS)
 
