@@ -19,6 +19,7 @@ from roll.env_managers.trajectory import TrajectoryEnvManager
 from roll.envs.base import Outcome
 from roll.envs.seated import POLICY, SeatedEnv, outcome
 from roll.envs.seats import SpokenGame, Table
+from roll.envs.tool_using import ToolUsingEnv
 from roll.envs.waiting import AsyncTextEnv
 from roll.generation import Activity, Generate, SamplingParams
 from roll.tools import Toolbox
@@ -91,7 +92,7 @@ class SeatsEnvManager(TrajectoryEnvManager):
                 continue
             apart = several or player != POLICY
             own = replace(spec, group_id=seat_group(spec.group_id, seat)) if apart else spec
-            episodes.append(self._of(str(player), spec).run_seat(own, partial(_SeatEnv, game, seat, **env.text)))
+            episodes.append(self._of(str(player), spec).run_seat(own, partial(_seat_of, game, seat)))
         return episodes
 
     def _of(self, player: str, spec: EpisodeSpec) -> SeatsEnvManager:
@@ -266,6 +267,12 @@ class _SeatEnv(AsyncTextEnv):
     def close(self) -> None:
         """Leave the game."""
         self._game.leave()
+
+
+def _seat_of(game: _Game, seat: int) -> AsyncTextEnv | ToolUsingEnv:
+    """Return the environment of a seat, told what the game is; where its tag has tools, each seat has its own."""
+    own = _SeatEnv(game, seat, **{**game.env.text, "env_instruction": game.env.instruction})
+    return game.env.beside(own) if isinstance(game.env, ToolUsingEnv) else own
 
 
 async def _all_of(episodes: Sequence[Coroutine[Any, Any, T]], activity: Activity) -> list[T]:

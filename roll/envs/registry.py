@@ -237,6 +237,9 @@ def make(tag: str | Tag, seed: int | None = None, **overrides: Any) -> TextEnv:
     if not isinstance(env, TextEnv):
         raise EnvConfigError(f"tag {spec.name!r}: {env_class.__name__} is not a roll.envs.TextEnv")
     if spec.tools:
+        if hasattr(env_class, "toolbox"):
+            message = "brings tools of its own, and would hide these. Leave out tools."
+            raise EnvConfigError(f"tag {spec.name!r}: {env_class.__name__} {message}")
         try:
             env = ToolUsingEnv(env, spec.tools, tool_use(spec))
         except (ToolConfigError, ValueError) as error:

@@ -52,6 +52,10 @@ class ToolUsingEnv(TextEnv):
         self._awaits = inspect.iscoroutinefunction(inner.step)
         self.toolbox = Toolbox(make_tools(tools), use)
 
+    def beside(self, env: TextEnv) -> ToolUsingEnv:
+        """Return the same tools, made anew, beside another environment: one seat of a game, say."""
+        return ToolUsingEnv(env, self._tools, self._use)
+
     def __getattr__(self, name: str) -> Any:
         """Return what the environment has."""
         if name == "inner":

@@ -20,6 +20,7 @@ from roll.env_managers import EnvManagerLimits, Timeouts
 from roll.env_managers.seats import Opponent, SeatsEnvManager
 from roll.envs.errors import EnvConfigError
 from roll.envs.seated import SeatedEnv
+from roll.envs.tool_using import ToolUsingEnv
 from roll.generation import Activity, Completion, GenerationRequest, SamplingParams
 from roll.tools import Tool, Toolbox
 from roll.trajectories.model import Status, Trajectory
@@ -157,6 +158,14 @@ def test_every_token_that_was_sampled_is_trained_once_in_the_sample_of_its_own_s
             assert set(re.findall(r"(\w) takes", renderer.decode(told))) <= set("abc") - {trajectory.seat}
     assert trained == sum(len(drawn(request)) + 1 for request in asked)
     assert {request.session for request in asked} <= set(manager.released)
+
+
+def test_a_seat_is_told_what_the_game_is() -> None:
+    asked: list[GenerationRequest] = []
+    play(seats_manager(answers(drawn, asked)), "policy", "policy")
+    told = {CharacterRenderer().decode(request.prompt_ids).splitlines()[0] for request in asked}
+    (first,) = {line.strip("\x01") for line in told}
+    assert first.endswith("A game for several, seen from one of the seats that the policy has.")
 
 
 def test_an_opponent_of_the_run_plays_and_is_not_trained() -> None:
@@ -357,6 +366,37 @@ def test_seats_of_a_spoken_game_have_instructions_tools_and_messages_of_their_ow
         "bye",
     ]
     assert clerk.status is guest.status is Status.COMPLETED and (clerk.score, guest.score) == (1.0, 1.0)
+
+
+def test_a_tag_with_tools_gives_each_seat_of_a_model_its_own() -> None:
+    call = '<tool_call>{"name": "calculator", "arguments": {"expression": "7-6"}}</tool_call>'
+    wrong = '<tool_call>{"name": "calculator", "arguments": {}}</tool_call>'
+    said = {"start": [call, "1", call, "2", "1", "2"], "policy": [wrong, "2", "2", "2"]}
+    asked: dict[str, list[str]] = {"start": [], "policy": []}
+
+    def speaks(who: str) -> Answer:
+        def choose(request: GenerationRequest) -> str:
+            asked[who].append(CharacterRenderer().decode(request.prompt_ids))
+            return said[who][turn_of(request)]
+
+        return answers(choose)
+
+    def made() -> Any:
+        return ToolUsingEnv(countdown("start", "policy"), ["calculator"], ToolUse())
+
+    limits = EnvManagerLimits(max_steps=9, max_tool_turns=8, sequence_length=9000, max_new_tokens=200)
+    manager = seats_manager(speaks("policy"), {"start": speaks("start")}, renderer=DescribesTools(), limits=limits)
+    own = asyncio.run(asyncio.wait_for(manager.run(spec(seed=11), made), 20))
+    assert own.status is Status.COMPLETED, own.error
+    for prompts in asked.values():
+        assert '"name": "calculator"' in prompts[0], "it is told of the tools"
+    heard = [(each["role"], each["content"]) for each in own.conversation]
+    answer = next(content for role, content in heard if role == "tool")
+    assert "expression" in answer, "a wrong call says what to change"
+    assert own.turns[0].reward == -0.1 and own.metrics["tool_calls"] == 1 == own.metrics["tool_calls_wrong"]
+    opening = next(content for role, content in heard if role == "user")
+    assert "a takes 1" in opening and "7-6" not in opening, "a call is no move, and nobody else hears of it"
+    assert asked["start"][1].endswith("t1\x01"), "what its tool says, it hears"
 
 
 def test_a_program_in_a_spoken_game_is_told_its_part_once() -> None:

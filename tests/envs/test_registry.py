@@ -185,6 +185,15 @@ def test_wrong_limits_of_tools_are_told_from_python_as_in_a_configuration(given,
         roll.envs.make(tag)
 
 
+def test_an_environment_that_brings_tools_hides_none_of_a_tag():
+    class WithATelephone(roll.envs.get_env_class("frozen_lake")):
+        toolbox = None
+
+    roll.envs.register_env("with_a_telephone")(WithATelephone)
+    with pytest.raises(EnvConfigError, match="tag 'x': WithATelephone brings tools of its own"):
+        roll.envs.make(roll.envs.Tag("x", "with_a_telephone", tools=["calculator"]))
+
+
 def test_seed_of_make_is_used_once_by_the_first_unseeded_reset():
     env = roll.envs.make("SimpleSokoban", seed=3)
     first, second = env.reset()[0], env.reset()[0]

@@ -41,6 +41,9 @@ class BfclEnv(TextEnv):
         MissingDependencyError: The package is not installed.
     """
 
+    toolbox: Toolbox | None = None
+    """Of the task that has begun."""
+
     def __init__(
         self,
         category: str = "multi_turn_base",
@@ -64,7 +67,6 @@ class BfclEnv(TextEnv):
 
         self._tasks = _tasks(category)
         self._use = ToolUse.model_validate({"formats": list(formats), "max_calls": 10 * (max_steps or 100)})
-        self.toolbox: Toolbox | None = None
 
     def start(self) -> str:
         """Make the worlds of the task that the seed chooses, and ask for the first thing."""

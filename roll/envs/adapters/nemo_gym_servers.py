@@ -61,6 +61,9 @@ class NemoGymEnv(AsyncTextEnv):
         EnvConfigError: There is no such server or no such file, or a row is no task of text and functions.
     """
 
+    toolbox: Toolbox | None = None
+    """Of the task that has begun."""
+
     def __init__(
         self,
         url: str,
@@ -101,7 +104,6 @@ class NemoGymEnv(AsyncTextEnv):
             }
         )
         self._client: httpx.AsyncClient | None = None
-        self.toolbox: Toolbox | None = None
 
     async def reset(  # type: ignore[override]
         self, *, seed: int | None = None, options: dict[str, Any] | None = None

@@ -17,6 +17,7 @@ from roll.envs.adapters.tau2_worlds import (
 from roll.envs.base import TextEnv
 from roll.envs.errors import EnvConfigError
 from roll.envs.seat_programs import Program, instructed, is_program, program_of
+from roll.tools import Toolbox
 
 SCRIPTED: Final = "scripted"
 SOLO: Final = "solo"
@@ -61,6 +62,9 @@ class Tau2Env(TextEnv):
         EnvConfigError: There is no such domain, split or user, or nobody can play it alone.
         MissingDependencyError: The package is not installed.
     """
+
+    toolbox: Toolbox | None = None
+    """Of the task that has begun."""
 
     def __init__(
         self,
