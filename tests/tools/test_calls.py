@@ -4,60 +4,53 @@ from __future__ import annotations
 
 import json
 from collections.abc import Sequence
+from functools import cache
 from typing import Any
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from roll.models.loading import load_tokenizer
 from roll.tools.calls import find_calls
-
-READ: dict[str, list[str]] = {
-    "hermes": [
-        '<tool_call>\n{"name": "add", "arguments": {"a": 1, "b": [2, {"c": null}]}}\n</tool_call>',
-        'I add.\n<tool_call>{"name": "add", "arguments": {}}</tool_call>\n'
-        '<tool_call>{"name": "b", "arguments": {"x": "</x>"}}</tool_call>',
-        '<tool_call>{"name": "add", "arguments": {"text": "é\\n\\"quoted\\""}}',
-        "No call here.",
-        "<answer>Up</answer>",
-    ],
-    "xml": [
-        "<tool_call>\n<function=add>\n<parameter=a>\n1\n</parameter>\n<parameter=text>\ntwo\nlines\n</parameter>\n"
-        "</function>\n</tool_call>",
-        "First.\n<tool_call>\n<function=add>\n</function>\n</tool_call>\n<tool_call>\n<function=b>\n<parameter=text>\n"
-        " x </parameter>\n</function>\n</tool_call>",
-        "No call here.",
-    ],
-    "llama3_json": [
-        '{"name": "add", "parameters": {"a": 1}}',
-        '<|python_tag|>{"name": "add", "parameters": {"a": 1}}; {"name": "b", "parameters": {"x": {"y": [1]}}}',
-        '{"name": "add", "arguments": {"a": "1; 2"}}',
-        "The answer is 4.",
-    ],
-}
+from tests.tools.written_calls import CASES, FUNCTIONS, WRITTEN, read, written
 
 
 @pytest.mark.long
-@pytest.mark.parametrize(("name", "text"), [(name, text) for name, texts in READ.items() for text in texts])
+@pytest.mark.parametrize(("name", "text"), CASES)
 def test_calls_are_read_as_vllm_reads_them(name: str, text: str) -> None:
-    calls = find_calls(text, [name])
-    assert not any(call.problem for call in calls)
-    assert [(call.name, dict(call.arguments)) for call in calls] == by_vllm(name, text)
+    assert read(name, text) == by_vllm(name, text)
+
+
+@pytest.mark.long
+@given(st.data(), st.sampled_from(sorted(WRITTEN)))
+def test_calls_of_any_arguments_are_read_as_vllm_reads_them(data: st.DataObject, name: str) -> None:
+    text = data.draw(written(name))
+    assert read(name, text) == by_vllm(name, text)
 
 
 def by_vllm(name: str, text: str) -> list[tuple[str, Any]]:
     pytest.importorskip("vllm")
     from vllm.entrypoints.openai.chat_completion.protocol import ChatCompletionRequest, ChatCompletionToolsParam
+
+    tools = [ChatCompletionToolsParam(type="function", function=function) for function in FUNCTIONS]
+    request = ChatCompletionRequest(messages=[{"role": "user", "content": "x"}], model="m", tools=tools)
+    found = _vllm_parser(name)(_tokenizer(), tools).extract_tool_calls(text, request).tool_calls
+    return [(call.function.name, json.loads(call.function.arguments)) for call in found]
+
+
+@cache
+def _vllm_parser(name: str) -> Any:
     from vllm.tool_parsers import ToolParserManager
 
+    return ToolParserManager.get_tool_parser({"xml": "qwen3_coder"}.get(name, name))
+
+
+@cache
+def _tokenizer() -> Any:
     tokenizer = load_tokenizer("toy")
     tokenizer.add_tokens(["<|python_tag|>"])
-    texts = {name: {"type": "string"} for name in ("a", "text")}  # all else would be converted by type
-    functions = [{"name": tool, "parameters": {"type": "object", "properties": texts}} for tool in ("add", "b")]
-    tools = [ChatCompletionToolsParam(type="function", function=function) for function in functions]
-    request = ChatCompletionRequest(messages=[{"role": "user", "content": "x"}], model="m", tools=tools)
-    parser = ToolParserManager.get_tool_parser({"xml": "qwen3_coder"}.get(name, name))(tokenizer, tools)
-    found = parser.extract_tool_calls(text, request).tool_calls
-    return [(call.function.name, json.loads(call.function.arguments)) for call in found]
+    return tokenizer
 
 
 @pytest.mark.parametrize(
