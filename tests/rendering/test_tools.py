@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import random
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import pytest
@@ -67,12 +67,23 @@ def tokenizer_of(name: str) -> Any:
 
 
 def play(tokenizer: Any, renderer: ChatRenderer, seed: int) -> tuple[Trajectory, list[GenerationRequest]]:
-    draw, asked = random.Random(seed), []
+    draw = random.Random(seed)
+
+    def reply(turn: int) -> list[int]:
+        ids = tokenizer.encode(draw.choice(REPLIES), add_special_tokens=False)
+        return ids + ([renderer.stop_token_ids[0]] if draw.random() < 0.8 else [])
+
+    return play_with(reply, renderer, seed)
+
+
+def play_with(
+    reply: Callable[[int], list[int]], renderer: ChatRenderer, seed: int
+) -> tuple[Trajectory, list[GenerationRequest]]:
+    asked: list[GenerationRequest] = []
 
     async def generate(request: GenerationRequest) -> Completion:
         asked.append(request)
-        ids = tokenizer.encode(draw.choice(REPLIES), add_special_tokens=False)
-        ids += [renderer.stop_token_ids[0]] if draw.random() < 0.8 else []
+        ids = reply(len(asked) - 1)
         return Completion(ids, [-0.5] * len(ids), "stop")
 
     templates = Templates(agent_template="{observation}")
@@ -121,6 +132,32 @@ def test_prompts_are_what_the_template_writes_and_results_are_never_trained(name
         assert roles <= ({"tool"} if renderer.role_problem("tool") is None else {"user"})
         assert trajectory.metrics["tool_calls"] >= len(said)
     assert results > 6
+
+
+@pytest.mark.parametrize(
+    ("name", "forks"),
+    [
+        ("toy/chatml", [False] * 4),
+        ("toy/qwen2_5", [False] * 4),  # results that follow each other become one turn of the user
+        ("toy/qwen3", [False, True, True, False]),  # thoughts before a result go once there is an observation
+    ],
+)
+def test_what_a_template_rewrites_begins_a_new_sample(name: str, forks: list[bool]) -> None:
+    tokenizer = tokenizer_of(name)
+    renderer = ChatRenderer(tokenizer)
+    thought = "<think>\nlet me see\n</think>\n\n"
+    said = [
+        thought + call("6*7") + "\n" + call("6*8"),
+        thought + "<answer>Left</answer>",
+        call("1+1"),
+        "<answer>Left</answer>",
+    ]
+
+    def reply(turn: int) -> list[int]:
+        return [*tokenizer.encode(said[min(turn, 3)], add_special_tokens=False), renderer.stop_token_ids[0]]
+
+    trajectory, _ = play_with(reply, renderer, seed=1)
+    assert [turn.starts_sample for turn in trajectory.turns[:4]] == forks
 
 
 @pytest.mark.parametrize(

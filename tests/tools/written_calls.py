@@ -32,7 +32,7 @@ WRITTEN: dict[str, list[str]] = {
         "The answer is 4.",
     ],
 }
-"""Responses by the name of the form that they are in; their arguments ``a`` and ``text`` are text where a schema decides."""
+"""Responses by the name of their form; the arguments ``a`` and ``text`` are text where a schema decides."""
 
 CASES = [(name, text) for name, texts in WRITTEN.items() for text in texts]
 _TEXTS = {name: {"type": "string"} for name in ("a", "text")}  # all else would be converted by type
