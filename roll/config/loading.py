@@ -160,8 +160,21 @@ def kind_to_measure(
     Raises:
         ConfigError: There is no such configuration, or it names a kind that there is not.
     """
-    composed = from_mapping(config) if isinstance(config, Mapping) else compose(config)[0]
-    return AgenticConfig if issubclass(kind_of(composed), AgenticConfig) else EvaluationConfig
+    return AgenticConfig if issubclass(kind_of(_composed(config)), AgenticConfig) else EvaluationConfig
+
+
+def start_of(config: str | Path | Mapping[str, Any]) -> str:
+    """Return the policy that a configuration starts from.
+
+    Raises:
+        ConfigError: There is no such configuration.
+    """
+    named = OmegaConf.select(_composed(config), "pretrain")
+    return str(AgenticConfig.model_fields["pretrain"].default if named is None else named)
+
+
+def _composed(config: str | Path | Mapping[str, Any]) -> DictConfig:
+    return from_mapping(config) if isinstance(config, Mapping) else compose(config)[0]
 
 
 def _trains_on_files(native: Mapping[str, Any]) -> bool:

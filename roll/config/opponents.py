@@ -40,6 +40,16 @@ class OpponentConfig(WorkerConfig):
         return super().workers if self.league is None else self.league.keep
 
 
+def staying(opponents: Mapping[str, OpponentConfig], pretrain: str) -> dict[str, OpponentConfig]:
+    """Return opponents who stay who they are while another policy than ``pretrain`` is measured against them."""
+    kept = {}
+    for name, opponent in opponents.items():
+        args = opponent.model_args
+        named = args.model_name_or_path or pretrain
+        kept[name] = opponent.model_copy(update={"model_args": args.model_copy(update={"model_name_or_path": named})})
+    return kept
+
+
 def opponent_problems(opponents: Mapping[str, OpponentConfig], devices: Mapping[str, set[int]]) -> Iterator[Problem]:
     """Yield what opponents cannot be.
 

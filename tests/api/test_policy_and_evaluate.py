@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 from pathlib import Path
 
 import pytest
@@ -120,3 +121,12 @@ def test_what_is_written_is_a_run_that_can_be_opened(tmp_path: Path) -> None:
     assert len(run.episodes(phase="val")) == 8
     assert run.curve("success").last == pytest.approx(found.sampled.success.mean)
     assert run.curve("greedy/success").last == pytest.approx(found.greedy.success.mean)
+
+
+def test_the_opponent_of_a_game_stays_the_policy_that_the_configuration_starts_from(tmp_path: Path) -> None:
+    policy = tmp_path / "trained"
+    shutil.copytree(TOYS["toy_duel"], policy)
+    roll.evaluate(policy, config="textarena_duel", episodes=2, greedy=False, output_dir=tmp_path / "measured")
+    played = roll.open_run(tmp_path / "measured").config
+    assert played["pretrain"] == str(policy)
+    assert played["opponents"]["start"]["model_args"]["model_name_or_path"] == "toy_duel"

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from roll.config import AgenticConfig, ConfigError, load
-from roll.config.opponents import OpponentConfig
+from roll.config.opponents import OpponentConfig, staying
 from roll.distributed import plan_placement
 
 
@@ -25,6 +25,15 @@ def test_an_opponent_is_a_role_with_an_engine_for_each_member_of_its_league() ->
     assert config.model_path("opponents.start") == "toy"
     other = load({"opponents": {"start": {"model_args": {"model_name_or_path": "toy_mixed"}}}})
     assert isinstance(other, AgenticConfig) and other.model_path("opponents.start") == "toy_mixed"
+
+
+def test_opponents_stay_who_they_are_while_another_policy_is_measured() -> None:
+    named = {"model_args": {"model_name_or_path": "toy_mixed"}}
+    config = load({"pretrain": "toy", "opponents": {"start": {}, "other": named}})
+    assert isinstance(config, AgenticConfig)
+    measured = config.model_copy(update={"pretrain": "mine", "opponents": staying(config.opponents, config.pretrain)})
+    assert [measured.model_path(f"opponents.{name}") for name in ("start", "other")] == ["toy", "toy_mixed"]
+    assert config.opponents["start"].model_args.model_name_or_path is None
 
 
 def test_an_opponent_samples_as_the_policy_unless_it_says_otherwise() -> None:
