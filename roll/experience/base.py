@@ -93,6 +93,7 @@ class StoreCounts:
         dropped: Groups that have become too old before they were given out as often as they might have been.
         waiting: Groups that wait until a person has looked at them, and are not too old.
         rejected: Groups that a person has rejected.
+        lost: Groups that were there and are gone with the machine, or the process, in whose memory they lay.
     """
 
     groups: int
@@ -103,6 +104,7 @@ class StoreCounts:
     dropped: int
     waiting: int = 0
     rejected: int = 0
+    lost: int = 0
 
 
 @runtime_checkable

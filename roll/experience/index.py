@@ -58,6 +58,10 @@ _WAITING: Final = """
 _WAIT: Final = (
     "insert into reviews (number, state, scores) select number, 'waiting', null from groups where group_id = :group_id"
 )
+_LOSE: Final = """
+    insert into reviews (number, state, scores) values (:number, 'lost', null) on conflict (number) do update
+    set state = 'lost'
+"""
 _DECIDE: Final = "update reviews set state = :state, scores = :scores where number = :number"
 _RESCORE: Final = "update groups set mean_score = :mean, score_spread = :spread where number = :number"
 _ADD: Final = """
@@ -85,6 +89,7 @@ class Index:
     def __init__(self, database: Database) -> None:
         self._database = database
         self._refused: tuple[object, ...] | None = None
+        self._lost = 0
 
     def missing(self, group_ids: Iterable[str]) -> set[str]:
         """Return those ids that no group of the store has."""
@@ -189,6 +194,26 @@ class Index:
                 found = self._leased(reader, step)
         return found
 
+    def lose(self, group_ids: Sequence[str]) -> None:
+        """Take note that groups are gone, which no folder and no database lets happen.
+
+        Those that no step has may come in again. Those that one has stay, so that nobody learns from them twice, and
+        are never given out again.
+        """
+        with self._database.change():
+            standing = "select number, (select count(*) from leases where leases.number = groups.number) from groups"
+            for group_id in group_ids:
+                for number, leases in self._database.rows(f"{standing} where group_id = :group_id", group_id=group_id):
+                    gone = self._database.value(
+                        "select count(*) from reviews where number = :number and state = 'lost'", number=number
+                    )
+                    self._lost += not gone
+                    if leases:
+                        self._database.rows(_LOSE, number=number)
+                    else:
+                        self._database.rows("delete from reviews where number = :number", number=number)
+                        self._database.rows("delete from groups where number = :number", number=number)
+
     def commit(self, reader: Reader, step: int) -> None:
         """Take note that all steps up to this one are in a checkpoint."""
         with self._database.change():
@@ -232,7 +257,9 @@ class Index:
             given = self._database.value(leased, reader=reader.name)
             done = self._database.value(f"{leased} and step <= :step", reader=reader.name, step=trained)
         dropped, waiting, rejected = map(int, others)
-        return StoreCounts(int(groups), int(available), int(fresh), given - done, done, dropped, waiting, rejected)
+        return StoreCounts(
+            int(groups), int(available), int(fresh), given - done, done, dropped, waiting, rejected, self._lost
+        )
 
     def close(self) -> None:
         """Close the database."""

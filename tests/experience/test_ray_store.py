@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from dataclasses import replace
 from pathlib import Path
 
@@ -88,6 +89,24 @@ def test_a_process_that_is_killed_loses_what_lies_in_the_object_store_and_says_s
             with pytest.raises(StoreError, match=rf"'{name}' has ended.*With experience.path"):
                 each.lease(1, 1)
     assert RayStore(name).counts().groups == 0, "who begins again finds an empty one"
+
+
+@pytest.mark.exhaustive
+def test_a_keeper_that_is_killed_loses_what_it_kept_and_goes_on(session: Session) -> None:
+    name = session.new_name()
+    store = RayStore(name)
+    store.append([make_group(number) for number in range(3)], 0)
+    host = ray.get_actor(name, namespace="roll")
+    ray.kill(ray.get(host.keeper.remote(ray.get_runtime_context().get_node_id())), no_restart=False)
+    until = time.monotonic() + 60
+    while store.lease(3, 1):  # Ray takes a moment to kill it, and to let go of what was its own
+        assert time.monotonic() < until
+        store.rewind(0)
+    assert store.counts().lost == 3 and not store.counts().groups
+    assert store.append([make_group(number) for number in range(2)], 1) == 2, "by the same program"
+    lease = RayStore(name).lease(2, 1)
+    assert lease is not None and list(lease.groups) == [make_group(0), make_group(1)]
+    assert lease.policy_version == (1, 1)
 
 
 @pytest.mark.exhaustive

@@ -8,14 +8,14 @@ from pathlib import Path
 from typing import Any, Final, TypeVar
 
 import ray
-from ray.exceptions import ActorUnavailableError, GetTimeoutError, RayError, RayTaskError
+from ray.exceptions import ActorUnavailableError, GetTimeoutError, ObjectLostError, RayError, RayTaskError
 from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
 from roll.distributed.ray_host import DriverPlace, Failure
 from roll.distributed.ray_store.host import Standing, StoreHost
-from roll.distributed.ray_store.keeping import Sealed
+from roll.distributed.ray_store.keeper import Sealed
 from roll.distributed.transport import pack, unpack
-from roll.experience.entries import Indexed
+from roll.experience.entries import Entry, Indexed
 from roll.experience.errors import StoreError
 
 Result = TypeVar("Result")
@@ -24,13 +24,28 @@ _NEVER: Final = 0
 _ALWAYS: Final = -1
 
 
+class LostGroupsError(StoreError):
+    """Groups are gone with the process, or the machine, that kept them.
+
+    Attributes:
+        group_ids: Their ids.
+    """
+
+    def __init__(self, group_ids: Sequence[str]) -> None:
+        super().__init__(
+            f"gone with the machine, or the process, that kept them: {', '.join(group_ids)}. With experience.path the "
+            "store keeps its groups in a folder, and outlives this"
+        )
+        self.group_ids = group_ids
+
+
 class StoreCalls:
     """Calls to one store. Each may be made again without another outcome, so those that found nobody are.
 
     Args:
         name: Its name.
         namespace: Where the name is known.
-        folder: Where it keeps its groups; ``None``: in the object store.
+        folder: Where it keeps its groups; ``None``: in the object stores of the machines that append.
         patience: Seconds that it may be gone, or silent.
         makes: Whether it is made where there is none. If not, ``folder`` says nothing: it is what the store has.
     """
@@ -42,6 +57,7 @@ class StoreCalls:
         self._folder = None if folder is None else str(folder.absolute())
         self._patience = patience
         self._host: Any = None
+        self._keeper: Any = None
         self._lost: StoreError | None = None
 
     def standing(self) -> Standing:
@@ -62,19 +78,62 @@ class StoreCalls:
         packed, here = pack(args), DriverPlace.here()
         return unpack(self._again(lambda host: self._answer(host.call.remote(here, method, packed), method)))
 
+    def append(self, entries: Sequence[Entry], sealed: Sequence[Sealed], policy_version: int) -> int:
+        """Keep groups that are new; returns how many were.
+
+        Args:
+            entries: What the index keeps of them.
+            sealed: The groups. They are put into the object store of this machine; from there a folder is written.
+            policy_version: The weights that sampled them.
+
+        Raises:
+            StoreError: The store is lost, or does not answer.
+            ValueError: In a folder, a number does not fit its column.
+        """
+        packed = pack((entries, policy_version))
+
+        def keep(host: Any) -> int:
+            return int(self._answer(host.append.remote(packed, self._put(host, sealed)), "append"))
+
+        return self._again(keep)
+
     def fetch(self, found: Sequence[Indexed]) -> list[Sealed]:
         """Return groups, read from the object store in place.
 
         Raises:
-            StoreError: They are lost, or cannot be read.
+            LostGroupsError: Some are gone with who kept them.
+            StoreError: They cannot be read.
         """
         packed = pack((found,))
 
         def read(host: Any) -> list[Sealed]:
             references = self._answer(host.references.remote(packed), "references")
-            return list(ray.get(list(references), timeout=self._patience))
+            try:
+                return list(ray.get(list(references), timeout=self._patience))
+            except ObjectLostError:
+                if self._folder is not None:
+                    raise  # the actor ended meanwhile; a new one reads them again
+                ids = [each.entry.group_id for each in found]
+                lost = [name for name, place in zip(ids, references, strict=True) if self._is_lost(place)]
+                raise LostGroupsError(lost) from None
 
         return self._again(read)
+
+    def _put(self, host: Any, sealed: Sequence[Sealed]) -> list[ray.ObjectRef[Sealed]]:
+        """Put groups into the object store of this machine."""
+        if self._folder is not None:
+            return [ray.put(each) for each in sealed]  # nobody needs them there when they are written
+        if self._keeper is None:
+            node = ray.get_runtime_context().get_node_id()
+            self._keeper = ray.get(host.keeper.remote(node), timeout=self._patience)
+        return list(ray.get(self._keeper.keep.remote(sealed), timeout=self._patience)) if sealed else []
+
+    def _is_lost(self, place: ray.ObjectRef[Sealed]) -> bool:
+        try:
+            ray.get(place, timeout=self._patience)
+        except ObjectLostError:
+            return True
+        return False
 
     def _answer(self, running: Any, method: str) -> Any:
         answer = ray.get(running, timeout=self._patience)
@@ -114,8 +173,8 @@ class StoreCalls:
     def _loss(self) -> StoreError:
         return StoreError(
             f"the process of the experience store {self._name!r} has ended, and with it the groups that lay in Ray's "
-            "object store and were not learned from, and who was given which. Begin both runs again with an empty one, "
-            "or go on with resume_from_checkpoint=true: the explorer plays on behind its checkpoint. With "
+            "object stores and were not learned from, and who was given which. Begin both runs again with an empty "
+            "one, or go on with resume_from_checkpoint=true: the explorer plays on behind its checkpoint. With "
             "experience.path the store keeps its groups in a folder, and outlives this"
         )
 

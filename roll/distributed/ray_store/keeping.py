@@ -1,34 +1,18 @@
-"""Where the actor of an experience store keeps groups: in Ray's object store, or in a folder of its machine."""
+"""Where an experience store in Ray keeps groups: in the object stores of its machines, or in a folder of one."""
 
 from __future__ import annotations
 
-import pickle
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Protocol
 
-import numpy as np
 import ray
 
+from roll.distributed.ray_store.keeper import Sealed, seal, unseal
 from roll.experience.entries import Entry, Indexed
 from roll.experience.folder import FolderStore
 from roll.experience.index import Index
 from roll.experience.opening import open_in_memory
-from roll.trajectories.model import TrajectoryGroup
-
-Sealed = np.ndarray[Any, np.dtype[np.uint8]]
-"""A group as bytes. Ray hands an array on as it lies in shared memory, and bytes as a copy."""
-
-
-def seal(group: TrajectoryGroup) -> Sealed:
-    """Return a group as bytes."""
-    return np.frombuffer(pickle.dumps(group, pickle.HIGHEST_PROTOCOL), np.uint8)
-
-
-def unseal(sealed: Sealed) -> TrajectoryGroup:
-    """Return the group of some bytes."""
-    group: TrajectoryGroup = pickle.loads(sealed.data)
-    return group
 
 
 class Keeping(Protocol):
@@ -39,12 +23,12 @@ class Keeping(Protocol):
         """What knows which groups there are."""
         ...
 
-    def append(self, entries: Sequence[Entry], sealed: Sequence[Sealed], policy_version: int) -> int:
+    def append(self, entries: Sequence[Entry], places: Sequence[ray.ObjectRef[Sealed]], policy_version: int) -> int:
         """Keep groups that are new; returns how many were.
 
         Args:
             entries: What the index keeps of them.
-            sealed: The groups.
+            places: Where they lie in the object store.
             policy_version: The weights that sampled them.
         """
         ...
@@ -59,7 +43,7 @@ class Keeping(Protocol):
 
 
 class HeldGroups:
-    """Groups in the object store. They belong to this process: they are there as long as it lives."""
+    """References to groups that lie in the object stores of those machines from which they were appended."""
 
     def __init__(self) -> None:
         self._index = Index(open_in_memory())
@@ -70,13 +54,13 @@ class HeldGroups:
         """What knows which groups there are."""
         return self._index
 
-    def append(self, entries: Sequence[Entry], sealed: Sequence[Sealed], policy_version: int) -> int:
-        """Put groups that are new into the object store, once; returns how many were."""
-        missing = self._index.missing(entry.group_id for entry in entries)
-        for entry, content in zip(entries, sealed, strict=True):
-            if entry.group_id in missing:
-                self._held[entry.group_id] = ray.put(content)
-        return len(self._index.add(entries))
+    def append(self, entries: Sequence[Entry], places: Sequence[ray.ObjectRef[Sealed]], policy_version: int) -> int:
+        """Hold groups that are new where they lie; returns how many were."""
+        new = self._index.add(entries)
+        for entry, place in zip(entries, places, strict=True):
+            if entry.group_id in new:
+                self._held[entry.group_id] = place
+        return len(new)
 
     def references(self, found: Sequence[Indexed]) -> list[ray.ObjectRef[Sealed]]:
         """Return where groups lie."""
@@ -107,13 +91,13 @@ class FiledGroups:
         """What knows which groups there are."""
         return self._store.index
 
-    def append(self, entries: Sequence[Entry], sealed: Sequence[Sealed], policy_version: int) -> int:
+    def append(self, entries: Sequence[Entry], places: Sequence[ray.ObjectRef[Sealed]], policy_version: int) -> int:
         """Write groups that are new to the disk; returns how many were.
 
         Raises:
             ValueError: A number does not fit its column.
         """
-        return self._store.append([unseal(each) for each in sealed], policy_version)
+        return self._store.append([unseal(each) for each in ray.get(list(places))], policy_version)
 
     def references(self, found: Sequence[Indexed]) -> list[ray.ObjectRef[Sealed]]:
         """Read groups, and put them into the object store for who asked.

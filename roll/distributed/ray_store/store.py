@@ -11,12 +11,12 @@ import ray
 from roll.config import RunError
 from roll.distributed.ray_address import ADDRESS_VARIABLE, named_cluster
 from roll.distributed.ray_joining import join
-from roll.distributed.ray_store.calls import StoreCalls
+from roll.distributed.ray_store.calls import LostGroupsError, StoreCalls
 from roll.distributed.ray_store.host import Standing
-from roll.distributed.ray_store.keeping import seal, unseal
-from roll.experience.base import Reader, StoreCounts
+from roll.distributed.ray_store.keeper import seal, unseal
+from roll.experience.base import Lease, Reader, StoreCounts
 from roll.experience.entries import Indexed, Scores, entries_of, first_of_each
-from roll.experience.errors import StoreError
+from roll.experience.errors import ReviewError, StoreError
 from roll.experience.index import Index
 from roll.experience.indexed import TRAIN, IndexedStore
 from roll.experience.reviewing import Decision, Waiting
@@ -62,6 +62,10 @@ class RemoteIndex(Index):
         found: list[Indexed] | None = self._calls.call("lease", reader, count, step)
         return found
 
+    def lose(self, group_ids: Sequence[str]) -> None:
+        """Take note that groups are gone."""
+        self._calls.call("lose", list(group_ids))
+
     def commit(self, reader: Reader, step: int) -> None:
         """Take note that all steps up to this one are in a checkpoint."""
         self._calls.call("commit", reader, step)
@@ -95,18 +99,20 @@ class RemoteIndex(Index):
 class RayStore(IndexedStore):
     """Groups between what samples and what learns, with an actor that outlives both and is found by its name.
 
-    The actor is made by whoever comes first, on the machine of that program, and stays until the cluster ends or
-    somebody kills it. A group is put into Ray's object store once; who leases it reads it there, and the actor never
-    looks into it.
+    An actor has the index. It is made by whoever comes first, on the machine of that program, and stays until the
+    cluster ends or somebody kills it. A group lies in the object store of the machine from which it was appended, with
+    a keeper of that machine; who leases it reads it from there, and the actor never looks into it.
 
-    Without a folder, groups and index end with the actor. With one, they are on the disk of its machine when
-    :meth:`append` returns: Ray makes a killed actor again, calls wait for that, and nothing is lost.
+    Without a folder, all ends with the actor, and groups end with their keeper, or its machine. Those are lost, and
+    counted: whoever was to learn from one is given another, and it may be appended again, unless a step learned from
+    it. With a folder, groups and index are on the disk of the actor's machine when :meth:`append` returns: Ray makes a
+    killed actor again, calls wait for that, and nothing is lost.
 
     Args:
         name: What it is called.
         reader: Who learns, and how. A priority of your own must be importable on the actor's machine.
         namespace: Where the name is known.
-        folder: Where groups are kept; ``None``: in the object store.
+        folder: Where groups are kept; ``None``: in the object stores of the machines that append.
         patience: Seconds that the actor may be gone.
         makes: Whether the actor is made where there is none. If not, ``folder`` says nothing: it is what the store has.
 
@@ -150,7 +156,34 @@ class RayStore(IndexedStore):
         missing = self._index.missing(group.group_id for group in first)
         new = [group for group in first if group.group_id in missing]
         sealed = [seal(group) for group in new]
-        return int(self._calls.call("append", entries_of(new, policy_version), sealed, policy_version))
+        return self._calls.append(entries_of(new, policy_version), sealed, policy_version)
+
+    def lease(self, count: int, step: int) -> Lease | None:
+        """Return the groups of a step; see ``ExperienceStore.lease``. Of lost ones others take the places.
+
+        Where some are lost that a step had, its lease and all later ones are forgotten: it is the last one, or who
+        learns began again before it.
+        """
+        while True:
+            try:
+                return super().lease(count, step)
+            except LostGroupsError as error:
+                self.rewind(step - 1)
+                self._index.lose(error.group_ids)
+
+    def look(self, group_id: str) -> TrajectoryGroup:
+        """Return a group that waits, or that was decided about, as it was appended.
+
+        Raises:
+            ReviewError: There is none of this id, it never waited, or it is lost.
+        """
+        try:
+            return super().look(group_id)
+        except LostGroupsError as error:
+            self._index.lose(error.group_ids)
+            raise ReviewError(
+                f"the group {group_id!r} is gone with the machine, or the process, that kept it"
+            ) from error
 
     def groups_of(self, found: Sequence[Indexed]) -> list[TrajectoryGroup]:
         """Return groups of the index, as they were appended."""

@@ -22,6 +22,11 @@ Published = TypeVar("Published")
 _LOOK_EVERY: Final = 0.2
 """Seconds between two looks at whether a store has more groups."""
 
+_WHY_LOST: Final = (
+    "the machine, or the process, in whose memory they lay has ended. The step is given others. With experience.path "
+    "the store keeps groups in a folder, and outlives this"
+)
+
 
 class StoredGroups:
     """Gives each step its groups from a store, and waits until they are there.
@@ -57,7 +62,7 @@ class StoredGroups:
         Raises:
             RolloutError: Nothing more will come, and too little is left; or nobody decides about a group for too long.
         """
-        begun, before = time.perf_counter(), self._store.counts().dropped
+        begun, before = time.perf_counter(), self._store.counts()
         while True:
             # Both are asked before the lease: afterwards, the last groups, or decisions, may have come in between.
             was_finished, counts = self._store.finished, self._store.counts()
@@ -68,7 +73,7 @@ class StoredGroups:
                 there = f"step {step}: {counts.available} of {self._per_step} groups can be learned from"
                 self._people.look(counts, there)
             elif was_finished:
-                raise RolloutError(f"step {step}: {self._too_few(counts)}")
+                raise RolloutError(f"step {step}: {self._too_few(self._store.counts())}")
             if on_progress is not None:
                 on_progress(min(counts.available, self._per_step), self._per_step)
             if self._while_waiting is not None:
@@ -76,24 +81,28 @@ class StoredGroups:
             await asyncio.sleep(_LOOK_EVERY)
         self._leased = lease
         counts = self._store.counts()
+        lost = counts.lost - before.lost
         groups = [replace(each, domain=each.domain or self._domains.get(each.tag, "")) for each in lease.groups]
         tags = Counter(group.tag for group in groups)
         stale = staleness_metrics(groups, version)
         metrics = {
             "rollout/wait_seconds": time.perf_counter() - begun,
             "rollout/groups_ready": float(counts.available),
-            "rollout/groups_stale": float(counts.dropped - before),
+            "rollout/groups_stale": float(counts.dropped - before.dropped),
+            **({"rollout/groups_lost": float(lost)} if lost else {}),
             **review_metrics(counts),
             **{f"rollout/staleness/{name}": value for name, value in stale.items()},
             **({f"rollout/groups/{tag}": float(count) for tag, count in tags.items()} if len(tags) > 1 else {}),
         }
-        return StepGroups(groups, dropped=[], is_fallback=False, metrics=metrics)
+        notes = [f"{lost} groups of the store are lost: {_WHY_LOST}"] if lost else []
+        return StepGroups(groups, dropped=[], is_fallback=False, metrics=metrics, notes=notes)
 
     def _too_few(self, counts: StoreCounts) -> str:
         rejected = f", {counts.rejected} were rejected" if counts.rejected else ""
+        lost = f", {counts.lost} are lost" if counts.lost else ""
         return (
-            f"the store has {counts.available} of {self._per_step} groups left ({counts.fresh} fresh{rejected}), and "
-            "what filled it is finished. Take fewer steps (max_steps), use each group more often (experience.uses), or "
+            f"the store has {counts.available} of {self._per_step} groups left ({counts.fresh} fresh{rejected}{lost}), "
+            "and what filled it is finished. Take fewer steps (max_steps), use each group more often (experience.uses), or "
             "let mode: explore sample more"
         )
 
