@@ -15,6 +15,22 @@ def sync(path: Path) -> None:
         os.close(descriptor)
 
 
+def sync_way(folder: Path) -> None:
+    """Wait until the names in a folder, and those that lead to it, are on the disk.
+
+    Whoever made a folder above it may have been killed before they were.
+    """
+    for each in (folder, *folder.absolute().parents):
+        try:
+            sync(each)
+        except OSError:
+            if each == folder:
+                raise
+            return  # what we may not look into, we have not made
+        if os.path.ismount(each):
+            return
+
+
 def replace_text(path: Path, text: str) -> None:
     """Write a small file, whole or not at all: who reads it meanwhile sees the old text or the new one."""
     temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")

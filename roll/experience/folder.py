@@ -9,7 +9,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Final
 
-from roll.common.disk import sync
+from roll.common.disk import sync_way
 from roll.experience.base import Lease, Reader
 from roll.experience.entries import Entry, Indexed, Segment, entries_of, first_of_each, group_of
 from roll.experience.index import Index
@@ -49,12 +49,9 @@ class FolderStore(IndexedStore):
     def __init__(self, path: str | Path, reader: Reader = TRAIN) -> None:
         self.path = Path(path).absolute()
         segments = self.path / SEGMENTS
-        is_new = not segments.exists()
         segments.mkdir(parents=True, exist_ok=True)
         super().__init__(Index(open_file(self.path / INDEX, segments=segments)), reader)
-        if is_new:
-            sync(self.path)
-            sync(self.path.parent)
+        sync_way(self.path)
         self._segments = SegmentReader()
         self._writer: SegmentWriter | None = None
         self._writing, self._reading = threading.Lock(), threading.Lock()

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import os
+import random
+import secrets
 from collections.abc import Iterator
 
 import pytest
@@ -21,3 +24,14 @@ def session() -> Iterator[Session]:
     """A real session of Ray; other files of this process are to find none."""
     with ray_session() as running:
         yield running
+
+
+SEED_VARIABLE = "ROLL_TEST_SEED"
+
+
+@pytest.fixture
+def draw(request: pytest.FixtureRequest) -> random.Random:
+    """Draws of this test, others in each run. What fails says which; what programs do beside them is not repeated."""
+    seed = os.environ.get(SEED_VARIABLE) or secrets.token_hex(4)
+    print(f"drawn with {SEED_VARIABLE}={seed}")  # shown where the test fails
+    return random.Random(f"{seed} {request.node.name}")

@@ -48,7 +48,7 @@ class StoreHost:
         return Standing(self._folder, os.getpid())
 
     def keeper(self, node: str) -> Any:
-        """Return the actor that keeps what a machine appends; it is made where there is none, and ends with this one."""
+        """Return the actor that keeps what a machine appends; it is made where there is none, and ends with this."""
         if node not in self._keepers:
             there = NodeAffinitySchedulingStrategy(node, soft=False)
             kept = ray.remote(Keeper).options(

@@ -102,8 +102,8 @@ class StoredGroups:
         lost = f", {counts.lost} are lost" if counts.lost else ""
         return (
             f"the store has {counts.available} of {self._per_step} groups left ({counts.fresh} fresh{rejected}{lost}), "
-            "and what filled it is finished. Take fewer steps (max_steps), use each group more often (experience.uses), or "
-            "let mode: explore sample more"
+            "and what filled it is finished. Take fewer steps (max_steps), use each group more often "
+            "(experience.uses), or let mode: explore sample more"
         )
 
     def file(self, step: int) -> Path | None:
