@@ -119,18 +119,23 @@ class FakeEngine:
         first = self.version
         self._advance()
         over: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-        heapq.heappush(self._running, (self._done + steps, next(self._serial), over))
+        mine = (self._done + steps, next(self._serial), over)
+        heapq.heappush(self._running, mine)
         if len(self._running) > SLOTS:
             raise RuntimeError("the scheduler exceeded the slots of an engine")
         self._schedule()
-        await over
+        try:
+            await over
+        except asyncio.CancelledError:
+            self._leave(mine)
+            raise
         if request.session is not None:
             self._cached[request.session] = len(request.prompt_ids) + tokens
         ids = [0] * tokens
         return Completion(ids, [0.0] * tokens, "stop", (first, self.version), cached_tokens=known)
 
     async def abort(self, request_id: str) -> None:
-        """Nothing is aborted here before the run ends."""
+        """A request whose caller is cancelled leaves by itself, and no other is aborted here."""
 
     async def release(self, session: str) -> None:
         """Forget the prefix."""
@@ -152,6 +157,15 @@ class FakeEngine:
             self._done += steps
             self.work += steps * len(self._running)
         self._at = now
+
+    def _leave(self, request: tuple[float, int, asyncio.Future[None]]) -> None:
+        """Free the slot of a request whose caller is cancelled; one that just finished has left."""
+        if request not in self._running:
+            return
+        self._advance()
+        self._running.remove(request)
+        heapq.heapify(self._running)
+        self._schedule()
 
     def _schedule(self) -> None:
         if self._timer is not None:

@@ -8,6 +8,7 @@ from typing import Protocol
 
 from roll.config.errors import Problem
 from roll.config.experience import ExperienceConfig, Mode
+from roll.config.over_rollout import OverRollout
 from roll.config.run import CheckpointConfig
 from roll.config.sampling_keys import DynamicSampling
 
@@ -38,6 +39,11 @@ class HasExperience(Protocol):
     @property
     def group_size_redundancy(self) -> int:
         """Spare members of a group."""
+        ...
+
+    @property
+    def over_rollout(self) -> OverRollout:
+        """Groups beyond those of a step."""
         ...
 
     @property
@@ -209,6 +215,7 @@ def experience_cautions(config: HasExperience) -> Iterator[str]:
             "experience.follow": store.follow is not None,
             "experience.writer": store.writer is not None,
             "group_size_redundancy": config.group_size_redundancy > 0,
+            "over_rollout": config.over_rollout.ratio > 0,
             "dynamic_sampling": config.dynamic_sampling.enable,
         }
         reason = "nothing is sampled (mode: train)"

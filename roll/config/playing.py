@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from typing import ClassVar
 
 from roll.config.agentic_checks import playing_problems
@@ -10,6 +10,7 @@ from roll.config.agentic_keys import AgenticKeys
 from roll.config.batch_plan import BatchPlan, MixedPlan, batch_plan, rollout_plan
 from roll.config.env_manager import EnvManagerConfig
 from roll.config.errors import Problem
+from roll.config.prompt_keys import PROMPTS
 from roll.config.worker import WorkerConfig
 
 
@@ -43,6 +44,15 @@ class PlayingConfig(AgenticKeys):
         """Groups of a training step: levels, and prompts beside them."""
         levels = rollout_plan(self.train_env_manager, self.rollout_batch_size).groups_per_rollout
         return sum(count for _, count in levels) + self.prompts_per_step
+
+    @property
+    def groups_by_source(self) -> Mapping[str, int]:
+        """Groups of a training step, by what they are of; a curriculum chooses the tags of its own."""
+        manager = self.train_env_manager
+        levels = dict(rollout_plan(manager, self.rollout_batch_size).groups_per_rollout)
+        if manager.curriculum is not None:
+            levels = {"levels": sum(levels.values())}
+        return {**levels, **({PROMPTS: self.prompts_per_step} if self.prompts_per_step else {})}
 
     def worker_roles(self) -> Iterator[tuple[str, WorkerConfig]]:
         """Yield the roles that have workers of their own: models, and the graders of each domain."""

@@ -36,6 +36,7 @@ from roll.config.expert import ExpertConfig
 from roll.config.grading_keys import GradedKeys, QueryFilterConfig, RewardConfig, VerifierConfig
 from roll.config.operators import OperatorsConfig
 from roll.config.opponents import LeagueConfig, OpponentConfig
+from roll.config.over_rollout import OverRollout
 from roll.config.pair_keys import PairKeys
 from roll.config.policy_evaluation import PolicyEvaluationKeys
 from roll.config.profiling import ProfileConfig
@@ -99,6 +100,7 @@ _TITLES: dict[type[ConfigModel], str] = {
     VerifierConfig: "A verifier in `verifiers`",
     QueryFilterConfig: "`query_filter_config` of a domain",
     DynamicSampling: "`dynamic_sampling`",
+    OverRollout: "`over_rollout`",
     ValidationConfig: "`validation`",
     EvaluationConfig: "Evaluation alone (top level)",
     PolicyEvaluationKeys: "What a policy that imitates plays and answers (top level)",

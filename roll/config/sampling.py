@@ -10,6 +10,7 @@ from roll.config.batch_plan import BatchPlan, UpdatePlan, update_plan
 from roll.config.checks import length_problems
 from roll.config.env_manager import RewardNormalization
 from roll.config.errors import Problem
+from roll.config.over_rollout import over_rollout_cautions, over_rollout_problems
 from roll.config.role_checks import role_problems
 from roll.config.sampling_keys import DivergenceKind, SamplingKeys
 
@@ -83,9 +84,11 @@ class SamplingConfig(SamplingKeys):
         for role, worker in self.roles():
             yield from role_problems(self, role, worker)
         yield from length_problems(self)
+        yield from over_rollout_problems(self)
         yield from mini_batch_problems(self)
 
     def cautions(self) -> Iterator[str]:
         """Yield what has no effect or probably not the one that was meant."""
         yield from super().cautions()
         yield from oversized_batch_caution(self)
+        yield from over_rollout_cautions(self)

@@ -8,6 +8,7 @@ from typing import Annotated, Any, Final, Literal
 from pydantic import Field, model_validator
 
 from roll.config.base import ConfigModel
+from roll.config.over_rollout import OverRollout
 from roll.config.trainer_keys import TrainerKeys
 from roll.config.weight_sync import WeightSyncConfig
 from roll.config.worker import AtOnce, GeneratingArgs, NonNegative, Positive, WorkerConfig
@@ -82,6 +83,9 @@ class SamplingKeys(TrainerKeys):
     async_generation_ratio: Annotated[float, Field(ge=0)] = Field(
         0.0, description="Steps that sampling may run ahead of training; 0 is synchronous and reproducible."
     )
+    over_rollout: OverRollout = Field(
+        default_factory=OverRollout, description="Groups that a step begins beyond its own, to leave the latest ones."
+    )
     group_size_redundancy: NonNegative = Field(
         0, description="Spare members of each group, trained on only in place of members that break."
     )
@@ -127,6 +131,11 @@ class SamplingKeys(TrainerKeys):
     def groups_per_step(self) -> int:
         """Groups of a training step."""
         raise NotImplementedError(f"{type(self).__name__} does not say how many groups a step has.")
+
+    @property
+    def groups_by_source(self) -> Mapping[str, int]:
+        """Groups of a training step, by what they are of: prompts, or levels of a tag."""
+        return {"prompts": self.groups_per_step}
 
     @property
     def sampled_per_step(self) -> int:

@@ -42,6 +42,7 @@ _NOT_OF_THE_ALGORITHM: Final = (
     *("agent_*template", "*_response_pattern", "*action_pattern", "env_manager_cls", "deterministic", "local_rank"),
     *("max_concurrent_rewards", "async_generation_ratio", "is_use_additional_prompts", "*.num_return_sequences"),
     *("max_additional_running_prompts", "group_size_redundancy", "straggler_timeout", "optimizer_from", "tools*"),
+    "over_rollout.*",
 )
 """Keys of models, data, machines and sizes: the toy has its own."""
 

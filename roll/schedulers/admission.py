@@ -31,6 +31,8 @@ class DropReason(StrEnum):
     """Every one of its members broke."""
     STALE = "stale"
     """An engine sampled it with weights older than allowed."""
+    LATE = "late"
+    """The step went on without it: it had begun more groups than it needs."""
     CANCELLED = "cancelled"
     """The run ended before it was trained."""
 
@@ -71,9 +73,10 @@ class Admission:
         additional: Groups that begin beyond those that a synchronous step needs, so that a replacement is at hand.
             Those that it does not take come again in the next step. It then takes groups strictly in order.
         in_rounds: Whether replacements begin only when nothing runs.
+        spare: Groups that a synchronous step begins beyond its own, and goes on without; they do not come again.
 
     Raises:
-        ValueError: If there are additional groups and a ratio.
+        ValueError: If there are additional groups or spare ones and a ratio, or both of them.
     """
 
     def __init__(
@@ -84,16 +87,21 @@ class Admission:
         most: int,
         additional: int = 0,
         in_rounds: bool = False,
+        spare: int = 0,
     ) -> None:
-        if additional and ratio:
-            raise ValueError(f"additional={additional}: with a ratio of {ratio} there are groups ahead already")
+        for name, beyond in (("additional", additional), ("spare", spare)):
+            if beyond and ratio:
+                raise ValueError(f"{name}={beyond}: with a ratio of {ratio} there are groups ahead already")
+        if additional and spare:
+            raise ValueError(f"additional={additional}, spare={spare}: groups beyond a step come again or do not")
         self.groups_per_step = groups_per_step
         # Ratios such as 0.7 have no exact binary form; a tiny excess keeps 1.7 · 10 at 17.
         self.capacity = math.floor((1 + ratio) * groups_per_step + 1e-9)
         self.max_staleness = math.ceil((self.capacity - groups_per_step) / groups_per_step)
         self.counts: Counter[str] = Counter()
-        self._window = 0 if additional else self.capacity if window is None else window
+        self._window = 0 if additional else self.capacity + spare if window is None else window
         self.additional = additional
+        self.spare = spare
         self._in_rounds = in_rounds
         self._replacements = most - groups_per_step
         self._live: dict[int, _Admitted] = {}
@@ -131,14 +139,20 @@ class Admission:
         """Whether so many groups were dropped for this step that no more are tried."""
         return len(self._dropped) > self._replacements
 
+    @property
+    def has_enough(self) -> bool:
+        """Whether the step could go on without what is under way."""
+        return self.spare > 0 and self._ready >= self.groups_per_step
+
     def admit(self) -> list[int]:
         """Return the numbers of the groups that begin now."""
         begun = []
-        if (self._in_rounds and self.running) or (self.additional and self.choose() is not None):
+        if (self._in_rounds and self.running) or (self.additional and self.choose() is not None) or self.has_enough:
             return []
         # A step that is trained on few groups takes the room of a whole one: the proof above counts on that.
-        room = self.capacity + self.additional - (self.groups_per_step if self._in_training else 0)
-        room -= max(len(self._dropped) - (self._replacements - self.additional), 0)
+        beyond = self.additional + self.spare
+        room = self.capacity + beyond - (self.groups_per_step if self._in_training else 0)
+        room -= max(len(self._dropped) - (self._replacements - beyond), 0)
         while len(self._live) < room:
             number = self._again.popleft() if self._again else self._next
             self._next = max(self._next, number + 1)
@@ -158,11 +172,11 @@ class Admission:
         self._dropped.append(Dropped(number, group, reason))
         self.counts[reason] += 1
 
-    def choose(self) -> list[int] | None:
+    def choose(self, without_late: bool = False) -> list[int] | None:
         """Return the groups of the next step, ``None`` while it has to wait.
 
         They are the oldest finished ones. A straggler among the first ``groups_per_step + window`` is passed over if
-        the steps to come can take all that is left in time.
+        the steps to come can take all that is left in time, and of a step that begins spare groups ``without_late``.
         """
         if self._ready < self.groups_per_step and (self.running or not self.is_exhausted):
             return None
@@ -172,6 +186,8 @@ class Admission:
             return chosen if self.is_exhausted and not self.running else None
         if self.additional:
             return chosen
+        if self.spare:
+            return chosen if without_late or chosen == [each.number for each in everything[:size]] else None
         rest = [each for number, each in self._live.items() if number not in set(chosen)]
         first = self._trained + 1
         in_time = all(first + i // size <= each.trained + self.max_staleness for i, each in enumerate(rest))
@@ -234,6 +250,18 @@ class Admission:
             self._next = again.pop()
         self._again = deque(again)
         return running
+
+    def give_up(self, chosen: Sequence[int]) -> tuple[int, list[int]]:
+        """Drop the groups that a step goes on without; return how many, and the numbers of those under way.
+
+        Call it before :meth:`take`.
+        """
+        late = [number for number in self._live if number not in set(chosen)]
+        running = [number for number in late if self._live[number].group is None]
+        for number in late:
+            self._remove(number)
+        self.counts[DropReason.LATE] += len(late)
+        return len(late), running
 
     def trained(self) -> None:
         """Take note that the groups that were taken are trained, and the weights published."""

@@ -6,7 +6,7 @@ import asyncio
 import time
 from collections import Counter
 from collections.abc import Awaitable, Callable, Mapping, Sequence
-from contextlib import AbstractAsyncContextManager, nullcontext
+from contextlib import AbstractAsyncContextManager, nullcontext, suppress
 from dataclasses import dataclass, field, replace
 from typing import Any, TypeVar
 
@@ -36,6 +36,7 @@ class StepGroups:
             ``rollout/staleness/…`` (:func:`roll.schedulers.staleness.staleness_metrics`).
         aborted: Groups that were under way and not needed (``additional``); they come again.
         notes: What a person should know: that fewer groups than wanted passed the filter, or none.
+        late: How many groups of each source it went on without (``spare``); they do not come again.
         replayed: How many groups, the last ones, were learned from before; all others were sampled for this step.
     """
 
@@ -45,6 +46,7 @@ class StepGroups:
     metrics: dict[str, float]
     aborted: int = 0
     notes: list[str] = field(default_factory=list)
+    late: Mapping[str, int] = field(default_factory=dict)
     replayed: int = 0
 
     def without_replayed(self) -> StepGroups:
@@ -53,8 +55,8 @@ class StepGroups:
 
     @property
     def consumed(self) -> int:
-        """How many groups the step used up: those that it trains on, and those that were dropped."""
-        return len(self.groups) + len(self.dropped)
+        """How many groups the step used up: those that it trains on, and those that it dropped or went on without."""
+        return len(self.groups) + len(self.dropped) + sum(self.late.values())
 
 
 class GroupStream:
@@ -77,7 +79,9 @@ class GroupStream:
     has the rules, and says why no group gets staler than ``ceil(ratio)`` steps.
 
     With ``ratio=0`` it is synchronous: a step begins exactly its groups and the replacements of those that are dropped,
-    nothing runs when :meth:`next` returns, and which groups it gets does not depend on who finishes first.
+    nothing runs when :meth:`next` returns, and which groups it gets does not depend on who finishes first. Unless a
+    source has ``spare`` groups: once every source has enough, the step waits ``patience`` seconds, and goes on without
+    the groups that are late.
 
     Use it in one event loop.
 
@@ -88,10 +92,11 @@ class GroupStream:
             what admission guarantees. Where weights are published every k steps only, add k - 1.
         pause: Called before new weights are published, for instance to freeze engines.
         resume: Called after.
+        patience: Seconds that a step waits, once it has enough groups, for older ones before it goes on without them.
         clock: Seconds, for metrics.
 
     Raises:
-        ValueError: If the ratio makes no sense.
+        ValueError: If the ratio or the patience makes no sense.
     """
 
     def __init__(
@@ -102,12 +107,16 @@ class GroupStream:
         max_staleness: int | None = None,
         pause: Callback | None = None,
         resume: Callback | None = None,
+        patience: float = 0.0,
         clock: Callable[[], float] = time.perf_counter,
     ) -> None:
         if not 0 <= ratio < float("inf"):
             raise ValueError(f"async_generation_ratio={ratio}: must be a number of steps, at least 0")
+        if not patience >= 0:
+            raise ValueError(f"patience={patience}: must be at least 0 seconds")
         self._shares = {name: SourceShare(source, ratio, max_staleness) for name, source in sources.items()}
         self._pause, self._resume = pause, resume
+        self._patience = patience
         self._clock = clock
         self._changed = asyncio.Event()
         self._failure: Exception | None = None
@@ -174,6 +183,7 @@ class GroupStream:
             is_fallback=any(part.is_fallback for part in parts.values()),
             metrics=self._metrics(groups, dropped, version, self._clock() - begun),
             aborted=sum(share.aborted for share in self._shares.values()),
+            late={name: share.late for name, share in self._shares.items() if share.late},
             notes=[
                 f"{name}: {part.note}" if len(parts) > 1 else part.note for name, part in parts.items() if part.note
             ],
@@ -270,21 +280,29 @@ class GroupStream:
     async def _wait(self, version: int, on_progress: OnProgress | None) -> None:
         """Wait until it is clear of every source which groups the step has."""
         waiting = list(self._shares.values())
+        clock, until = asyncio.get_running_loop().time, None
         while waiting:
             if self._failure is not None:
                 failure = self._failure
                 await self.close()
                 raise failure
             self._changed.clear()
-            waiting = [share for share in waiting if not await self._has_chosen(share, version)]
+            if not all(share.books.has_enough for share in waiting):
+                until = None
+            elif until is None:
+                until = clock() + self._patience
+            is_over = until is not None and clock() >= until
+            waiting = [share for share in waiting if not await self._has_chosen(share, version, is_over)]
             if on_progress is not None:
                 on_progress(sum(share.done for share in self._shares.values()), self.groups_per_step)
             if waiting:
-                await self._changed.wait()
+                with suppress(TimeoutError):
+                    async with asyncio.timeout_at(until):
+                        await self._changed.wait()
 
-    async def _has_chosen(self, share: SourceShare, version: int) -> bool:
+    async def _has_chosen(self, share: SourceShare, version: int, without_late: bool) -> bool:
         """Choose the step's groups of a source, if they are there; what was begun beyond them is aborted."""
-        while (chosen := share.books.choose()) is not None:
+        while (chosen := share.books.choose(without_late)) is not None:
             if not share.drop_stale(chosen, version):
                 await share.settle(chosen)
                 return True
@@ -302,6 +320,7 @@ class GroupStream:
         }
         for reason in (DropReason.FILTERED, DropReason.FAILED, DropReason.STALE):
             metrics[f"rollout/groups_{reason}"] = float(reasons[reason])
+        metrics["rollout/groups_late"] = float(sum(share.late for share in self._shares.values()))
         stale = staleness_metrics(groups, version)
         return metrics | {f"rollout/staleness/{name}": value for name, value in stale.items()}
 

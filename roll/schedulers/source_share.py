@@ -27,11 +27,13 @@ class GroupSource(Generic[Spec]):
         play_group: Plays it. What it raises ends the stream, whose next step raises it.
         groups_per_step: Groups of a step.
         keep: Which groups are worth training on; others are replaced. ``None`` keeps all.
-        most: Groups to try for a step at most, the replaced ones among them; ``None`` for twice the groups of a step.
+        most: Groups to try for a step at most, the replaced ones among them; ``None`` for as many again as a step has.
         window: Groups beyond those of a step among which it may pass over stragglers; ``None`` for all.
         additional: Groups under way beyond those that a synchronous step with a filter still needs, so that a
             replacement is at hand. They are aborted when the step is complete, and come again in the next.
         in_rounds: Whether replacements begin only when nothing else of the source is under way, all together.
+        spare: Groups that a synchronous step begins beyond its own. It goes on without the latest ones, which are
+            aborted and do not come again, so it is biased toward what ends soon.
         replace_failed: Whether a group all of whose members broke is replaced; otherwise it is one of the step's.
 
     Raises:
@@ -46,6 +48,7 @@ class GroupSource(Generic[Spec]):
     window: int | None = None
     additional: int = 0
     in_rounds: bool = False
+    spare: int = 0
     replace_failed: bool = True
 
     def __post_init__(self) -> None:
@@ -53,6 +56,8 @@ class GroupSource(Generic[Spec]):
             raise ValueError(f"groups_per_step={self.groups_per_step}: must be at least 1")
         if self.most is not None and self.most < self.groups_per_step:
             raise ValueError(f"most={self.most}: a step of {self.groups_per_step} groups tries at least as many")
+        if self.spare < 0:
+            raise ValueError(f"spare={self.spare}: must be at least 0")
         if self.window is not None and self.window < 0:
             raise ValueError(f"window={self.window}: must be at least 0, or None for all groups under way")
 
@@ -80,22 +85,31 @@ class SourceShare:
         tasks: What plays the groups under way, by their numbers.
         playing: Numbers of those that have really begun.
         chosen: Numbers of the step's groups once that is clear, none if none is worth training on.
-        aborted: Groups that were aborted because the step did not need them.
+        aborted: Groups that were aborted because the step did not need them, and that come again.
+        late: Groups that the step went on without, and that do not come again.
         state: What a checkpoint remembers.
     """
 
     def __init__(self, source: GroupSource[Any], ratio: float, max_staleness: int | None) -> None:
-        most = 2 * source.groups_per_step if source.most is None else source.most
+        least = source.groups_per_step + source.spare
+        most = least + source.groups_per_step if source.most is None else max(source.most, least)
         additional = source.additional if source.keep else 0
         self.source = source
         self.books = Admission(
-            source.groups_per_step, ratio, source.window, most, additional, in_rounds=source.in_rounds
+            source.groups_per_step,
+            ratio,
+            source.window,
+            most,
+            additional,
+            in_rounds=source.in_rounds,
+            spare=source.spare,
         )
         self.max_staleness = self.books.max_staleness if max_staleness is None else max_staleness
         self.tasks: dict[int, asyncio.Task[None]] = {}
         self.playing: set[int] = set()
         self.chosen: list[int] | None = None
         self.aborted = 0
+        self.late = 0
         self.state = self._snapshot()
         self._first_error = ""
 
@@ -124,11 +138,13 @@ class SourceShare:
 
     async def settle(self, chosen: list[int]) -> None:
         """Keep to these groups, and abort what was begun beyond a complete step."""
-        self.chosen, self.aborted = chosen, 0
+        self.chosen, self.aborted, self.late, unneeded = chosen, 0, 0, list[int]()
         if chosen and self.books.additional:
             unneeded = self.books.take_back(chosen[-1])
             self.aborted = len(self.playing.intersection(unneeded))
-            await cancel([self.tasks.pop(number) for number in unneeded])
+        elif chosen and self.books.spare:
+            self.late, unneeded = self.books.give_up(chosen)
+        await cancel([self.tasks.pop(number) for number in unneeded])
 
     def take(self, step: int, version: int) -> StepShare:
         """Give the step its groups.

@@ -30,6 +30,7 @@ ARGUMENTS = {
     "validation.data_args.max_samples=8",
     "learning_curves": "run --out curves.png",
     "data_plane": "--samples 16 --tokens 64 --ranks 4",
+    "over_rollout": "--steps 1",
     "ray_overhead": "--environments 16 --slots 16 --workers 1 --turns 2 --seconds 0.05 --rounds 1",
     "replay": "--folder runs --set max_steps=1 save_steps=1 eval_steps=1 rollout_batch_size=4 mini_batches=1 "
     "train_env_manager.env_groups=2 train_env_manager.group_size=2 val_batch_size=2 val_env_manager.env_groups=2",

@@ -117,6 +117,12 @@ MORE: Final[dict[str, Case]] = {
     "explorer.eval_on_startup": (False, {}, {"eval_at_start": False}),
     "explorer.max_timeout": (90, {}, {"generation_timeout": 90}),
     "explorer.max_retry_times": (2, {}, {"max_retry_times": 2}),
+    "explorer.over_rollout.ratio": (0.25, {}, {"over_rollout.ratio": 0.25}),
+    "explorer.over_rollout.wait_after_min": (
+        5,
+        {"explorer.over_rollout.ratio": 0.25},
+        {"over_rollout.wait_after_min": 5},
+    ),
     "explorer.runner_per_model": (4, {"algorithm.repeat_times": 8}, {"max_running_requests": 32}),
     f"{ROLLOUT}.gpu_memory_utilization": (0.8, {}, {ENGINE: {"gpu_memory_utilization": 0.8}}),
     f"{ROLLOUT}.enforce_eager": (True, {}, {ENGINE: {"enforce_eager": True}}),

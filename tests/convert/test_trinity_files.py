@@ -161,6 +161,32 @@ def test_two_programs_hand_weights_over_through_memory_where_their_store_is_in_t
     assert "hand weights over by checkpoints" in _said(_converted(mode="explore"), "synchronizer.sync_method")
 
 
+def test_a_step_that_goes_on_without_slow_tasks_does_so_in_step_with_training() -> None:
+    over = {"ratio": 0.25, "wait_after_min": 5.0, "return_partial_tasks": False}
+    driven = {"synchronizer": {"sync_style": "dynamic_by_explorer"}}
+    conversion = _converted(explorer={"over_rollout": over}, **driven)
+    assert conversion.ok, conversion.problems
+    assert conversion.native["over_rollout"] == {"ratio": 0.25, "wait_after_min": 5.0}
+    assert conversion.native["rollout_batch_size"] == 96 and "async_generation_ratio" not in conversion.native
+    assert "learns from batch_size of them" in _said(conversion, "explorer.over_rollout.ratio")
+    explorer = _converted(mode="explore", explorer={"over_rollout": over}, **driven)
+    assert explorer.native["over_rollout"] == {"ratio": 0.25, "wait_after_min": 5.0}
+    assert explorer.native["experience"]["sync"] == {"style": "dynamic_by_explorer"}
+    assert "over_rollout" not in _converted(mode="train", explorer={"over_rollout": over}, **driven).native
+
+
+def test_a_wait_for_slow_tasks_says_nothing_where_none_is_given_up() -> None:
+    off = {"over_rollout": {"ratio": 0.0, "wait_after_min": 30.0, "return_partial_tasks": True}}
+    conversion = _converted(explorer=off, synchronizer={"sync_style": "dynamic_by_explorer"})
+    assert conversion.ok and "over_rollout" not in conversion.native
+    assert conversion.native["async_generation_ratio"] == 1.0
+
+
+def test_parts_of_slow_tasks_are_not_learned_from() -> None:
+    partial = _converted(explorer={"over_rollout": {"ratio": 0.25, "return_partial_tasks": True}})
+    assert "given up whole" in _said(partial, "explorer.over_rollout.return_partial_tasks")
+
+
 def test_what_the_system_means_without_saying_it_is_written_and_said() -> None:
     conversion = _converted(trainer={"save_hf_checkpoint": "last"}, model={"min_response_tokens": 3})
 

@@ -118,3 +118,23 @@ class Awaits(AsyncTextEnv):
     async def act(self, action: str) -> Outcome:
         await asyncio.sleep(0.01)
         return Outcome("And now?", {"luck": float(action == "Right")})
+
+
+@register_env("dawdles", max_steps=2)
+class Dawdles(Awaits):
+    """In some levels its server does not answer, for as long as anybody waits."""
+
+    in_use = 0
+    """Environments that are made and not yet closed."""
+
+    def __init__(self, max_steps: int = 2) -> None:
+        super().__init__(max_steps)
+        Dawdles.in_use += 1
+
+    async def start(self) -> str:
+        if self.np_random.random() < 0.3:
+            await asyncio.Event().wait()
+        return await super().start()
+
+    async def close(self) -> None:
+        Dawdles.in_use -= 1

@@ -29,6 +29,7 @@ ELSEWHERE = {
     "kl_horizon": "roll/pipelines/learning/credit.py",
     "tune": "roll/tuning/plan.py",
     "straggler_timeout": "roll/pipelines/sampling/stream.py",
+    "over_rollout.wait_after_min": "roll/pipelines/sampling/stream.py",
     **dict.fromkeys(
         ("gamma", "lambd", "step_reward_gamma", "step_reward_weight", "norm_adv_by_std_in_grpo"),
         "roll/pipelines/learning/algorithm_options.py",

@@ -141,6 +141,17 @@ def test_rounds_are_for_synchronous_steps_only(tmp_path: Path) -> None:
     assert {2, 3} <= max(world.at_once, key=max)
 
 
+def test_groups_beyond_a_step_run_as_the_configuration_says(tmp_path: Path) -> None:
+    keys = {"over_rollout.ratio": 0.5, "over_rollout.wait_after_min": 0, "deterministic": False}
+    world = World(tmp_path, **keys)
+    world.fails = lambda number, episode: number == 0
+    got, _ = world.step(in_rounds=True)
+    assert {number for number, _, _ in world.played} == set(range(7)), "as many again, and one in place of group 0"
+    assert numbers(got) == [1, 3, 4] and got.late == {"t": 3}, "those that end first"
+    patient = World(tmp_path, **{**keys, "over_rollout.wait_after_min": 60})
+    assert numbers(patient.step()[0]) == [0, 1, 2]
+
+
 def test_spares_and_greedy_members_are_those_of_the_configuration(tmp_path: Path) -> None:
     world = World(tmp_path, group_size_redundancy=1, adv_estimator="remax")
     got, _ = world.step()

@@ -277,6 +277,12 @@ _OF_ROLES: Final = (
 _PROMPTS = "prompts of the agentic pipeline come from environments, unless prompts_per_step is above 0"
 
 
+_OF_OVER_ROLLOUT: Final = _rules(
+    {"over_rollout.wait_after_min": "a step waits for all of its groups (over_rollout.ratio=0)"},
+    lambda config, _: config.over_rollout.ratio == 0,
+)
+
+
 def _plays_environments(config: RLConfig, role: str) -> bool:
     return hasattr(config, "train_env_manager")
 
@@ -405,6 +411,7 @@ _OF_SERVING: Final = _rules({"serve": "only mode: serve answers calls"}, _does_n
 
 _RULES: Final = (
     _OF_SERVING,
+    _OF_OVER_ROLLOUT,
     *(_ALGORITHM, _DEPENDENT, _OF_ALL, _OF_ROLES, _OF_ENVIRONMENTS_ONLY, _OF_ENVIRONMENTS),
     *(_OF_PROMPTS, _OF_EXPERTS, _OF_JOINING, _OF_PROMPTS_ONLY, _OF_REWARDS, _OF_LOCAL),
 )

@@ -116,8 +116,9 @@ def _step_groups(lease: Lease, sampled: Sequence[StepGroups], version: int) -> S
     """Return the groups of a step, with what its rollouts report together."""
     groups = list(lease.groups)
     replayed = sum(uses > 0 for uses in lease.uses)
-    summed = Counter[str]()
+    summed, late = Counter[str](), Counter[str]()
     for rollout in sampled:
+        late.update(rollout.late)
         summed.update({name: value for name, value in rollout.metrics.items() if "/staleness/" not in name})
     stale = {f"rollout/staleness/{name}": value for name, value in staleness_metrics(groups, version).items()}
     return StepGroups(
@@ -126,6 +127,7 @@ def _step_groups(lease: Lease, sampled: Sequence[StepGroups], version: int) -> S
         is_fallback=any(rollout.is_fallback for rollout in sampled),
         metrics={**summed, **stale, "rollout/groups_replayed": float(replayed)},
         aborted=sum(rollout.aborted for rollout in sampled),
+        late=late,
         notes=[note for rollout in sampled for note in rollout.notes],
         replayed=replayed,
     )

@@ -122,6 +122,7 @@ class Prompts:
         if self._selector is not None:
             self._selector.learned(_rates(used_up))
         levels = sum(not group.is_answers for group in used_up)
+        levels += sum(count for name, count in rollout.late.items() if name != PROMPTS)
         return {
             "rollout/prompts_consumed": float(rollout.consumed - levels),
             "rollout/prompts_aborted": float(rollout.aborted),

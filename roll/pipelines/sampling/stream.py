@@ -103,6 +103,7 @@ def group_stream(
         max_staleness=-int(-ratio // 1) + held_back,
         pause=pause,
         resume=resume,
+        patience=config.over_rollout.wait_after_min if config.over_rollout.ratio else 0.0,
     )
 
 
@@ -128,6 +129,7 @@ def load_state(stream: Groups, state: Mapping[str, Any] | None, position: int) -
 def _groups(config: GradedKeys, source: Source, meter: RolloutMeter) -> GroupSource[Any]:
     """Return the groups of a source as the configuration wants them played."""
     ahead, replacing = config.async_generation_ratio > 0, source.keep is not None
+    spare = config.over_rollout.spare(source.groups_per_step)
     player: GroupPlayer[Any] = GroupPlayer(
         source.play,
         with_baselines=needs_baselines(config),
@@ -142,8 +144,10 @@ def _groups(config: GradedKeys, source: Source, meter: RolloutMeter) -> GroupSou
         keep=source.keep,
         most=source.groups_per_step * config.dynamic_sampling.max_batches if replacing else None,
         additional=0 if ahead else source.additional,
-        in_rounds=source.in_rounds and not ahead,
-        replace_failed=replacing or ahead,
+        in_rounds=source.in_rounds and not ahead and not spare,
+        spare=spare,
+        # Groups that broke are early; they must not take the place of those that are late.
+        replace_failed=replacing or ahead or spare > 0,
     )
 
 

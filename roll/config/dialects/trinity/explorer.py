@@ -78,10 +78,33 @@ def _as_the_model(name: str) -> Callable[[Any, Look], bool]:
     return lambda value, look: bool(value == look(f"model.{name}"))
 
 
+def _goes_on_without_slow_tasks(look: Look) -> bool:
+    return look("explorer.over_rollout.ratio", 0) != 0
+
+
+def _explores(look: Look) -> bool:
+    return samples(look) and look("mode") != "train"
+
+
 def _spare(value: Any, look: Look) -> Any:
-    if value in (0, 0.0):
+    if not _explores(look):
+        return Unused("nothing is sampled")
+    if not _goes_on_without_slow_tasks(look):
         return Unused()
-    return Impossible("tasks that take long are not given up", "group_size_redundancy with straggler_timeout")
+    note = "a step begins batch_size / (1 - ratio) tasks, and learns from batch_size of them"
+    return Sets({_LATE: value}, note=note)
+
+
+def _wait_for_slow_tasks(value: Any, look: Look) -> Any:
+    if not _explores(look):
+        return Unused("nothing is sampled")
+    return value if _goes_on_without_slow_tasks(look) else Unused()
+
+
+def _whole_tasks(value: Any, look: Look) -> Any:
+    if value is False or not _explores(look) or not _goes_on_without_slow_tasks(look):
+        return Unused()
+    return Impossible("a group that is late is given up whole, for its members are compared", "set it to false")
 
 
 def _auxiliary(value: Any, look: Look) -> Any:
@@ -160,6 +183,8 @@ def _style(value: Any, look: Look) -> Any:
         return Unused()
     if look("buffer.trainer_input.experience_buffer.replay_buffer.enable") is True:
         return Unused("a run that replays samples in step with training")
+    if _goes_on_without_slow_tasks(look):
+        return Unused("a run that goes on without slow tasks samples in step with training")
     note = "who samples runs ahead of who trains, by a step at most; other limits are other values of the key"
     return Sets(fills={"async_generation_ratio": 1.0}, note=note)
 
@@ -181,6 +206,7 @@ def _method(value: Any, look: Look) -> Any:
 
 
 _METHOD: Final = "weight_sync.method"
+_LATE: Final = "over_rollout.ratio"
 
 EXPLORER_ROWS: Final = (
     Row("explorer.eval_interval", "eval_steps"),
@@ -279,8 +305,6 @@ EXPLORER_ROWS: Final = (
                 "concurrent_mode",
                 "max_inflight_batches",
                 "dynamic_timeout",
-                "over_rollout.wait_after_min",
-                "over_rollout.return_partial_tasks",
             )
         ),
     ),
@@ -298,7 +322,9 @@ EXPLORER_ROWS: Final = (
         ),
     ),
     *no_effect("mode: bench evaluates every checkpoint", "explorer.bench_on_latest_checkpoint"),
-    Row("explorer.over_rollout.ratio", note="0 only", convert=_spare, agrees="group_size_redundancy"),
+    Row("explorer.over_rollout.ratio", _LATE, "more tasks are begun, and as many learned from", _spare),
+    Row("explorer.over_rollout.wait_after_min", "over_rollout.wait_after_min", "", _wait_for_slow_tasks),
+    Row("explorer.over_rollout.return_partial_tasks", note="`false` only", convert=_whole_tasks, agrees=_LATE),
     Row("explorer.auxiliary_models", note="a teacher, or a judge", convert=_auxiliary),
     Row(
         "synchronizer.sync_interval",
