@@ -23,7 +23,10 @@ class ProfileConfig(ConfigModel):
     )
     ranks: list[NonNegative] | None = Field(None, description="Their ranks. null: all.")
     memory: bool = Field(
-        False, description="Record allocations too; on GPUs a snapshot is written, for https://pytorch.org/memory_viz."
+        False,
+        description="Record allocations too: on GPUs in a snapshot beside the trace, for "
+        "https://pytorch.org/memory_viz; without one in the trace, which then has only the thread that workers are "
+        "called in.",
     )
 
 

@@ -37,9 +37,11 @@ class _Profiler:
                 return False
             has_devices = torch.cuda.is_available()
             activities = [ProfilerActivity.CPU, *([ProfilerActivity.CUDA] if has_devices else [])]
-            # What computes may be another thread than the one that is called.
-            threads = _ExperimentalConfig(profile_all_threads=True)
-            self._running = profile(activities=activities, profile_memory=memory, experimental_config=threads)
+            # What computes may be another thread than the one that is called. Allocations, though, PyTorch records of
+            # the thread that began alone; on devices the snapshot has them all.
+            in_trace = memory and not has_devices
+            threads = _ExperimentalConfig(profile_all_threads=not in_trace)
+            self._running = profile(activities=activities, profile_memory=in_trace, experimental_config=threads)
             self._path = path
             if memory and has_devices:
                 torch.cuda.memory._record_memory_history(max_entries=_MEMORY_ENTRIES)

@@ -178,7 +178,7 @@ class SampledRun(Run[Config]):
         alarms = self.alarms.step(metrics)
         self.log.step(step, {**metrics, **self.alarms.metrics()})
         for words in alarms:
-            self.log.warning(words, step)
+            self.log.alarm(words, step)
         self.core.weight_check.require()
 
     async def before_batch(self, groups: Sequence[TrajectoryGroup]) -> None:

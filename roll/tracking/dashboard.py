@@ -12,6 +12,7 @@ from typing import Any, Literal, TextIO
 
 from rich.console import Console
 from rich.live import Live
+from rich.text import Text
 
 from roll.config.plain_text import plain_text
 from roll.tracking.captured_output import CapturedOutput
@@ -59,7 +60,8 @@ class LiveDashboard(Progress):
 
     A thread redraws it twice a second (about 10 ms each); the run only stores numbers. What the run writes to
     standard output and error meanwhile is kept (the last 200 lines): the latest error line is shown at the bottom, all
-    of it is printed when the terminal is given back. ``breakpoint()`` gives the terminal back first.
+    of it is printed when the terminal is given back, and every alarm after it. ``breakpoint()`` gives the terminal back
+    first.
     """
 
     def __init__(self, console: Console | None = None, clock: Callable[[], float] = time.monotonic) -> None:
@@ -72,6 +74,7 @@ class LiveDashboard(Progress):
         self._captured = CapturedOutput(self.warning)
         self._breakpoint_hook: Callable[..., Any] | None = None
         self._sampled = False
+        self._alarms: list[str] = []
 
     def start(
         self, total_steps: int, title: str, config_summary: str = "", *, first_step: int = 0, review: str = ""
@@ -128,6 +131,11 @@ class LiveDashboard(Progress):
         """Show it on the last line."""
         self.state.message = plain_text(message)
 
+    def alarm(self, message: str) -> None:
+        """Show it above the last line until others come, and print it when the terminal is given back."""
+        self._alarms.append(plain_text(message))
+        self.state.alarms = tuple(self._alarms[-2:])
+
     def finish(self, summary: RunSummary) -> None:
         """Give the terminal back, leave the last picture on it and print the summary."""
         shown = self._live is not None
@@ -150,6 +158,8 @@ class LiveDashboard(Progress):
             if self._breakpoint_hook is not None:
                 sys.breakpointhook, self._breakpoint_hook = self._breakpoint_hook, None
             self._captured.end()
+            while self._alarms:
+                self._console.print(Text(f"warning: {self._alarms.pop(0)}"), soft_wrap=True)
 
     def _view(self) -> DashboardView | str:
         """Return the picture; called by the drawing thread."""

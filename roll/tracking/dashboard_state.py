@@ -69,6 +69,7 @@ class RunState:
         heard: When the last trajectory was complete.
         sample: What was asked and answered, with the step it is of.
         message: The latest warning.
+        alarms: The latest two alarms, oldest first; a new tuple each time, since another thread draws them.
     """
 
     title: str = ""
@@ -89,6 +90,7 @@ class RunState:
     heard: float = 0.0
     sample: tuple[str, Sample] | None = None
     message: str = ""
+    alarms: tuple[str, ...] = ()
 
     def add_step(self, step: int, metrics: Mapping[str, float], seconds: Mapping[str, float]) -> None:
         """Take in a training step and its seconds per stage."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import textwrap
 from collections.abc import Callable, Iterable
 
 from rich.cells import cell_len
@@ -28,6 +29,7 @@ _SPINNER = "●○"
 _SILENT_SECONDS = 15.0
 _ROOMY = 20
 """Lines from which on parts stand apart."""
+_ALARM_LINES = 4
 
 
 class DashboardView:
@@ -58,7 +60,8 @@ def _training(state: RunState, width: int, height: int, now: float) -> list[Text
     roomy = height >= _ROOMY
     gap = [Text()] if roomy else []
     review = _review(state, width) if roomy else []
-    tail = [_validation(state), *gap, *bars, *gap, _now(state, now), *review, _message(state)]
+    said = [*_alarms(state, width), _message(state.message)] if roomy else [_most_important(state)]
+    tail = [_validation(state), *gap, *bars, *gap, _now(state, now), *review, *said]
     room = height - len(head) - len(gap) - len(tail)
     shown = charts(state, width, room) if room >= FRAME + 2 else [latest(state)]
     room -= len(shown)
@@ -73,7 +76,7 @@ def _evaluation(state: RunState, width: int, now: float) -> list[Text]:
     share = done / total if total else 0.0
     after = f" {share:4.0%}"
     bar = _bar([(share, "cyan"), (1 - share, "bright_black")], width - len(after) - 2, "━")
-    return [_title(state, width, now), Text(" ") + bar.append(after), Text(), _now(state, now), _message(state)]
+    return [_title(state, width, now), Text(" ") + bar.append(after), Text(), _now(state, now), _most_important(state)]
 
 
 def _title(state: RunState, width: int, now: float) -> Text:
@@ -191,11 +194,27 @@ def _now(state: RunState, now: float) -> Text:
     return line
 
 
-def _message(state: RunState) -> Text:
-    """Return the latest warning on one line."""
-    if not state.message:
+def _message(message: str) -> Text:
+    """Return a warning on one line."""
+    if not message:
         return Text()
-    return styled(" ▲ ", "bold yellow").append(" ".join(state.message.split()), style="yellow")
+    return styled(" ▲ ", "bold yellow").append(" ".join(message.split()), style="yellow")
+
+
+def _most_important(state: RunState) -> Text:
+    """Return the latest alarm or warning on one line."""
+    return _message(state.alarms[-1] if state.alarms else state.message)
+
+
+def _alarms(state: RunState, width: int) -> list[Text]:
+    """Return the latest alarms on as many lines as there are for them: their words say what to do."""
+    lines = []
+    for alarm in state.alarms:
+        most = _ALARM_LINES // len(state.alarms)
+        first, *rest = textwrap.wrap(alarm, max(20, width - 4), max_lines=most, placeholder=" …") or [""]
+        lines.append(styled(" ▲ ", "bold red").append(first, style="red"))
+        lines += [styled(f"   {line}", "red") for line in rest]
+    return lines
 
 
 def _review(state: RunState, width: int) -> list[Text]:

@@ -10,6 +10,8 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, TextIO
 
+from roll.tracking.note_names import NoteNames
+
 METRICS_FILE = "metrics.jsonl"
 
 
@@ -71,6 +73,7 @@ class TensorboardTracker:
         # TensorBoard hides what files of the same directory hold for later steps: the part of a killed run that is
         # done again, or all of an earlier run.
         purge = self._first_step = 0 if resume_step is None else resume_step + 1
+        self._note_names = NoteNames()
         self._writer = SummaryWriter(str(self.path), purge_step=purge, flush_secs=flush_secs)
 
     def log(self, metrics: Mapping[str, float], step: int) -> None:
@@ -84,8 +87,8 @@ class TensorboardTracker:
         self._writer.flush()
 
     def log_note(self, text: str, step: int) -> None:
-        """Write it under the tag ``notes``."""
-        self._writer.add_text("notes", text, step)
+        """Write it under the tag ``notes``; of several with the same tag and step TensorBoard shows the last."""
+        self._writer.add_text(self._note_names.next(step), text, step)
         self._writer.flush()
 
     def close(self) -> None:

@@ -38,6 +38,7 @@ class NotebookProgress(Progress):
         self._step = self._total = self._first = 0
         self._rewards: list[float] = []
         self._evaluations: dict[str, list[float]] = {"val/success": [], "val/reward": []}
+        self._alarms: list[str] = []
         self._warnings: list[str] = []
 
     def start(
@@ -74,6 +75,11 @@ class NotebookProgress(Progress):
         self._warnings.append(plain_text(message))
         self._draw(now=True)
 
+    def alarm(self, message: str) -> None:
+        """Show it for good."""
+        self._alarms.append(plain_text(message))
+        self._draw(now=True)
+
     def finish(self, summary: RunSummary) -> None:
         """Show that it is over, and where everything is."""
         self._end = f"{count_steps(summary.steps)} in {format_duration(summary.seconds)}"
@@ -108,7 +114,7 @@ class NotebookProgress(Progress):
         for name, form in (("val/success", "{:.1%}"), ("val/reward", "{:.3f}")):
             if self._evaluations[name]:
                 lines.append(_row(name, self._evaluations[name], form))
-        return lines + [f"warning: {text}" for text in self._warnings[-_WARNINGS:]]
+        return lines + [f"warning: {text}" for text in (*self._alarms, *self._warnings[-_WARNINGS:])]
 
     def _left(self) -> str:
         done = self._step - self._first

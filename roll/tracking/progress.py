@@ -56,7 +56,8 @@ class Sample:
 class Progress:
     """Shows nothing; the base of those that do. Times the stages, so a pipeline need not.
 
-    All methods are to be called from one thread, :meth:`rollout_progress`, :meth:`sample` and :meth:`warning` from any.
+    All methods are to be called from one thread, :meth:`rollout_progress`, :meth:`sample`, :meth:`warning` and
+    :meth:`alarm` from any.
     """
 
     def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
@@ -113,6 +114,10 @@ class Progress:
 
     def warning(self, message: str) -> None:
         """Show something a person should know; the run goes on."""
+
+    def alarm(self, message: str) -> None:
+        """Show something that goes wrong and is said once: warnings, which may come at each step, do not cover it."""
+        self.warning(message)
 
     def finish(self, summary: RunSummary) -> None:
         """End the display and show what came of the run. Nothing is shown after it."""

@@ -11,10 +11,12 @@ from types import ModuleType
 from typing import Any
 
 from roll.config.written import flat
+from roll.tracking.note_names import NoteNames
 
 _MLFLOW_PARAMETERS = 100  # of one request
 _MLFLOW_TAG = 5000  # characters
 _MLFLOW_LENGTH = 500  # of a value; the oldest stores cut no later
+_WANDB_WAIT = 0.001  # seconds; 0 stands for a minute
 
 
 def optional_package(package: str, name: str, requirement: str | None = None) -> ModuleType:
@@ -66,7 +68,8 @@ class WandbTracker:
 
     def log_note(self, text: str, step: int) -> None:
         """Raise an alert, which W&B shows and can send."""
-        self._run.alert(title=f"step {step}", text=text)
+        # Of two with the same title within a minute W&B drops the second, unless it is told to wait for less.
+        self._run.alert(title=f"step {step}", text=text, level="WARN", wait_duration=_WANDB_WAIT)
 
     def close(self) -> None:
         """Finish the run."""
@@ -134,6 +137,7 @@ class SwanlabTracker:
         self._swanlab = optional_package("swanlab", "swanlab")
         if api_key:
             self._swanlab.login(api_key=api_key)
+        self._note_names = NoteNames()
         self._swanlab.init(**({"project": "roll", "logdir": str(Path(log_dir) / "swanlab")} | init))
 
     def log(self, metrics: Mapping[str, float], step: int) -> None:
@@ -145,8 +149,8 @@ class SwanlabTracker:
         self._swanlab.config.update(dict(config))
 
     def log_note(self, text: str, step: int) -> None:
-        """Log it as text."""
-        self._swanlab.log({"notes": self._swanlab.Text(text)}, step=step)
+        """Log it as text; of several with the same name and step SwanLab keeps the first."""
+        self._swanlab.log({self._note_names.next(step): self._swanlab.Text(text)}, step=step)
 
     def close(self) -> None:
         """Finish the run."""

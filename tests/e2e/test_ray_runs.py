@@ -7,6 +7,7 @@ import logging
 import os
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -34,15 +35,42 @@ def session() -> Iterator[None]:
         ray.shutdown()
 
 
+@pytest.fixture(scope="module")
+def on_ray(session: None, tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, list[dict[str, Any]]]:
+    """The folder of a run that lost nothing, and its metrics by step. Its second step is profiled."""
+    folder = tmp_path_factory.mktemp("on_ray") / "out"
+    profile = "{steps: [2], roles: [actor_train, actor_infer, train_env_manager]}"
+    return folder, run_on_ray(folder, enable_ray_timeline="true", profile=profile)
+
+
 def test_two_ranks_two_engines_and_two_env_workers_give_the_run_of_one_process(
-    in_one_process: Path, tmp_path: Path
+    in_one_process: Path, on_ray: tuple[Path, list[dict[str, Any]]]
 ) -> None:
-    metrics = run_on_ray(tmp_path / "out", enable_ray_timeline="true")
-    assert_equal_runs(in_one_process, tmp_path / "out")
+    folder, metrics = on_ray
+    assert_equal_runs(in_one_process, folder)
     assert [row["step"] for row in metrics] == [1, 2, 3]
     assert all(row["weight_sync/bytes"] > 1e5 and row["weight_sync/seconds"] > 0 for row in metrics)
-    events = json.loads((tmp_path / "out" / "timeline.json").read_text())
+    events = json.loads((folder / "timeline.json").read_text())
     assert any("actor_train" in json.dumps(event) for event in events)
+
+
+def test_each_rank_of_each_role_writes_a_trace_of_what_it_computed(
+    on_ray: tuple[Path, list[dict[str, Any]]],
+) -> None:
+    folder, _ = on_ray
+    roles = ("actor_infer", "actor_train", "train_env_manager")
+    found = sorted(path.relative_to(folder / "profile") for path in (folder / "profile").rglob("*.*"))
+    assert found == [Path("step=000002") / f"{role}-{rank}.json" for role in roles for rank in (0, 1)]
+    computed, processes = dict[Path, set[str]](), list[set[int]]()
+    for path in found:
+        events = json.loads((folder / "profile" / path).read_text())["traceEvents"]
+        computed[path] = {event["name"] for event in events if event.get("cat") == "cpu_op"}
+        processes.append({event["pid"] for event in events if event.get("cat") == "cpu_op"})
+    for path, names in computed.items():
+        role = path.stem.rpartition("-")[0]
+        assert ("aten::mm" in names or "aten::addmm" in names) is (role != "train_env_manager"), path
+        assert any("Backward" in name for name in names) is (role == "actor_train"), path
+    assert len(set().union(*processes)) == sum(map(len, processes)), "each is of a process of its own"
 
 
 @pytest.mark.exhaustive

@@ -173,3 +173,20 @@ def test_what_an_environment_raises_is_shown_and_not_obeyed(kind: str, tmp_path:
     seen = run_to_its_end("agentic", tmp_path, *environments, rows=24, columns=80, TERM=kind)
     assert seen.status == 3 and "\\x1b[2J\\x1b]0;mine\\x07" in seen.left.replace("\n", "")
     assert b"\x1b[2J" not in seen.written and b"mine\x07" not in seen.written
+
+
+BREAKING = HOSTILE.replace('"hostile"', '"breaking"').replace(
+    '"\\x1b[2J\\x1b]0;mine\\x07\\x1b[?1049h\\x1b[?25l"', '"down"'
+)
+
+
+def test_alarms_stay_in_the_picture_and_are_left_on_the_terminal(tmp_path: Path) -> None:
+    (tmp_path / "breaking.py").write_text(BREAKING)
+    tags = ("env_modules=breaking", "train_env_manager.tags=[SimpleSokoban,breaking]")
+    longer = ("max_steps=13", "eval_steps=0", "save_steps=0")
+    seen = run_to_its_end("agentic", tmp_path, *tags, *longer, rows=30, columns=100)
+    assert_ended_well(seen)
+    alarm = "step 10: 50% of the episodes of the last 5 steps broke (error_env 50%) and teach nothing."
+    assert f"warning: {alarm} Their errors are in the log and in the review." in seen.left.replace("\n", "")
+    *alarms, warning = re.findall(r"^ ▲ (.*)", seen.left, re.MULTILINE)
+    assert any(shown.startswith(alarm) for shown in alarms) and alarm not in warning, "the last picture has both"

@@ -249,3 +249,41 @@ def test_control_codes_in_a_warning_are_shown_and_not_obeyed() -> None:
         progress.warning("the game said \x1b[2J\x1b]0;mine\x07")
     assert out.getvalue() == "warning: the game said \\x1b[2J\\x1b]0;mine\\x07\n"
     assert "said \\x1b[2J" in plain(live.state, 80, 24)[-1] and "\x1b" not in "".join(plain(live.state, 80, 24))
+
+
+ALARM = (
+    "step 10: 50% of the episodes of the last 5 steps broke (error_env 50%) and teach nothing. Their errors are told."
+)
+
+
+def test_an_alarm_is_read_whole_and_no_warning_covers_it() -> None:
+    live = LiveDashboard(Console(file=Terminal(), force_terminal=True))
+    live.state = filled_state()
+    live.alarm(ALARM)
+    live.warning("step 11: 8 of 16 episodes failed")
+    *_, first, second, last = plain(live.state, 80, 24)
+    assert f"{first.strip()} {second.strip()}" == f"▲ {ALARM}" and last.strip() == "▲ step 11: 8 of 16 episodes failed"
+    assert plain(live.state, 80, 12)[-1].startswith(" ▲ step 10: 50% of the episodes")
+    live.alarm("step 11: " + "word " * 200)
+    *_, one, _, two, end, last = plain(live.state, 80, 24)
+    assert one.startswith(" ▲ step 10: 50%") and two.startswith(" ▲ step 11: word") and end.rstrip().endswith("…")
+    assert last.strip() == "▲ step 11: 8 of 16 episodes failed" and len(plain(live.state, 80, 24)) <= 24
+
+
+def test_every_alarm_is_left_on_the_terminal_when_it_is_given_back(capsys: pytest.CaptureFixture[str]) -> None:
+    live = LiveDashboard(Console(file=Terminal(), force_terminal=True, width=80))
+    live.start(20, "sokoban")
+    for step in (10, 12):
+        live.alarm(f"step {step}: \x1b[2J {'what goes wrong, ' * 20}")
+    live.close()
+    live.close()
+    _, _, left = live._console.file.getvalue().rpartition("\x1b[?1049l")  # type: ignore[attr-defined]
+    told = [line for line in left.splitlines() if line.startswith("warning: ")]
+    assert [line[:25] for line in told] == ["warning: step 10: \\x1b[2J", "warning: step 12: \\x1b[2J"]
+    assert all(line.count("what goes wrong") == 20 for line in told), "one line, to be copied"
+
+
+def test_without_a_dashboard_an_alarm_is_a_warning() -> None:
+    out = io.StringIO()
+    LineProgress(out).alarm("step 10: it drifts")
+    assert out.getvalue() == "warning: step 10: it drifts\n"

@@ -1,23 +1,29 @@
 """A run that tracks with the real services; each is then asked, by means of its own, what it received.
 
+Half of the run's episodes break and the others all earn the same, so that two alarms are given at the same step.
+
 ``python -m venv .venv/services && .venv/services/bin/python -m pip install -r tests/tracking/services.txt``
 """
 
 from __future__ import annotations
 
+import html
 import json
 import math
 import os
+import re
 import subprocess
 import sys
 import time
 import urllib.request
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 import pytest
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
+from tensorboard.util.tensor_util import make_ndarray
 
 from tests.ports import free_port
 
@@ -26,11 +32,14 @@ SERVICES = ROOT / ".venv" / "services"
 PACKAGES = SERVICES / "lib" / f"python{sys.version_info.major}.{sys.version_info.minor}" / "site-packages"
 # Behind the packages of this environment: those that both have are these.
 RUN = f"import sys; sys.path.append({str(PACKAGES)!r}); from roll.cli.app import main; main(sys.argv[1:])"
+STEPS = 11
 SMALL = [
     "train",
     "sokoban",
-    "max_steps=2",
-    "eval_steps=2",
+    "env_modules=still_or_breaking",
+    "train_env_manager.tags=[still,breaking]",
+    f"max_steps={STEPS}",
+    f"eval_steps={STEPS}",
     "rollout_batch_size=8",
     "train_env_manager.env_groups=2",
     "train_env_manager.group_size=4",
@@ -42,6 +51,27 @@ SMALL = [
     "tracker_kwargs={wandb: {mode: offline, project: sokobans}, swanlab: {mode: offline, project: sokobans}}",
 ]
 
+ENVIRONMENTS = """
+from roll.envs import Outcome, TextEnv, register_env
+
+@register_env("still", max_steps=2)
+class Still(TextEnv):
+    def start(self):
+        return "Nothing moves."
+
+    def step(self, response):
+        observation, _, terminated, truncated, info = super().step(response)
+        return observation, 0.0, terminated, truncated, {"metrics": info["metrics"]}
+
+    def act(self, action):
+        return Outcome("Nothing moves.", {})
+
+@register_env("breaking", max_steps=2)
+class Breaking(Still):
+    def start(self):
+        raise RuntimeError("down")
+"""
+
 pytestmark = [
     pytest.mark.processes,
     pytest.mark.exhaustive,
@@ -50,18 +80,15 @@ pytestmark = [
 ]
 
 
-@pytest.fixture(scope="module")
-def mlflow(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
-    """The address of MLflow's server."""
-    folder = tmp_path_factory.mktemp("mlflow")
+@contextmanager
+def serving(folder: Path, words: Sequence[Any], sign: str, **variables: str) -> Iterator[str]:
+    """Start a server, wait until it answers ``sign``, and give its address."""
     port = free_port()
-    words = ["-m", "mlflow", "server", "--host", "127.0.0.1", "--port", str(port), "--workers", "1"]
     with (folder / "log").open("w") as log:
         server = subprocess.Popen(
-            [SERVICES / "bin" / "python", *words, "--backend-store-uri", "sqlite:///runs.db"],
+            [*words, "--host", "127.0.0.1", "--port", str(port)],
             cwd=folder,
-            # Seven processes more, for what nobody asks of it here.
-            env={**os.environ, "MLFLOW_SERVER_ENABLE_JOB_EXECUTION": "false"},
+            env={**os.environ, **variables},
             stdout=log,
             stderr=subprocess.STDOUT,
             start_new_session=True,
@@ -70,7 +97,7 @@ def mlflow(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
     try:
         for _ in range(240):
             try:
-                urllib.request.urlopen(f"{address}/health", timeout=5).close()
+                urllib.request.urlopen(f"{address}/{sign}", timeout=5).close()
                 break
             except OSError:
                 assert server.poll() is None, (folder / "log").read_text()
@@ -82,9 +109,38 @@ def mlflow(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
 
 
 @pytest.fixture(scope="module")
+def mlflow(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
+    """The address of MLflow's server."""
+    words = [SERVICES / "bin" / "python", "-m", "mlflow", "server", "--workers", "1"]
+    store = ["--backend-store-uri", "sqlite:///runs.db"]
+    # Seven processes more, for what nobody asks of it here.
+    without = {"MLFLOW_SERVER_ENABLE_JOB_EXECUTION": "false"}
+    with serving(tmp_path_factory.mktemp("mlflow"), [*words, *store], "health", **without) as address:
+        yield address
+
+
+@pytest.fixture(scope="module")
+def tensorboard(out: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
+    """The address of TensorBoard's server, which has read what the run logged."""
+    words = [sys.executable, "-m", "tensorboard.main", "--logdir", out / "logs"]
+    with serving(tmp_path_factory.mktemp("tensorboard"), words, "data/plugins_listing") as address:
+        for _ in range(240):
+            if "notes/2/text_summary" in asked(f"{address}/data/plugin/text/tags").get(".", ()):
+                break
+            time.sleep(0.5)
+        yield address
+
+
+def asked(address: str) -> Any:
+    with urllib.request.urlopen(address, timeout=60) as answer:
+        return json.load(answer)
+
+
+@pytest.fixture(scope="module")
 def out(mlflow: str, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The folder of a run that tracks with all of them."""
     folder = tmp_path_factory.mktemp("tracked")
+    (folder / "still_or_breaking.py").write_text(ENVIRONMENTS)
     words = [*SMALL, f"tracker_kwargs.mlflow={{tracking_uri: '{mlflow}', experiment: sokobans, run_name: small}}"]
     words.append(f"tracing={{endpoint: '{mlflow}/v1/traces', headers: {{x-mlflow-experiment-id: '0'}}}}")
     done = subprocess.run(
@@ -105,9 +161,21 @@ def logged(out: Path) -> dict[int, dict[str, float]]:
     values: dict[int, dict[str, float]] = {}
     for line in (out / "logs" / "metrics.jsonl").read_text().splitlines():
         row = json.loads(line)
-        values.setdefault(row.pop("step"), {}).update(row)
-    assert set(values) == {0, 1, 2} and "val/success" in values[2] and "train/loss" in values[1]
+        if "note" not in row:
+            values.setdefault(row.pop("step"), {}).update(row)
+    assert set(values) == set(range(STEPS + 1)) and "val/success" in values[STEPS] and "train/grad_norm" in values[1]
     return values
+
+
+@pytest.fixture(scope="module")
+def notes(out: Path) -> list[tuple[int, str]]:
+    """The alarms that the run gave, with their steps."""
+    rows = [json.loads(line) for line in (out / "logs" / "metrics.jsonl").read_text().splitlines()]
+    found = [(row["step"], row["note"]) for row in rows if "note" in row]
+    assert [step for step, _ in found] == [10, 10]
+    assert found[0][1].startswith("50% of the episodes of the last 5 steps broke (error_env 50%)")
+    assert found[1][1].startswith("In 100% of the groups of the last 5 steps all members earned the same")
+    return found
 
 
 @pytest.fixture(scope="module")
@@ -132,7 +200,9 @@ def test_mlflow_takes_the_traces_of_all_episodes_as_a_collector_of_opentelemetry
     found = subprocess.run(words, capture_output=True, text=True, timeout=120)
     assert found.returncode == 0, found.stderr
     traces = [spans for spans in json.loads(found.stdout) if any(name == "trajectory" for _, _, name, _, _ in spans)]
-    assert len(traces) == 16
+    assert len(traces) == 8 * STEPS
+    traces = [spans for spans in traces if any(name == "turn 1" for _, _, name, _, _ in spans)]
+    assert len(traces) == 4 * STEPS, "half of them broke before it"
     for spans in traces:
         times = {name: (begun, ended) for _, _, name, begun, ended in spans}
         assert {"reset", "turn 1", "generate", "environment", "store", "train"} <= times.keys()
@@ -164,13 +234,35 @@ def test_mlflow_has_every_number_the_keys_and_the_file(
     assert parameters["seed"] == "42" and float(parameters["actor_train.training_args.learning_rate"]) == 5e-4
     names = {each["key"] for each in run["data"]["metrics"]}
     assert names == {name for row in logged.values() for name in row}
-    for name in ("val/success", "train/loss", "reward/mean"):
+    for name in ("val/success", "train/learning_rate", "throughput/tokens_per_second"):
         history = ask(mlflow, f"metrics/get-history?run_id={run['info']['run_id']}&metric_key={name}")["metrics"]
         expected = {step: row[name] for step, row in logged.items() if name in row}
         assert {int(each["step"]): each["value"] for each in history} == expected
     written = f"{mlflow}/get-artifact?run_id={run['info']['run_id']}&path=config.yaml"
     with urllib.request.urlopen(written, timeout=60) as answer:
         assert "pretrain: toy_sokoban" in answer.read().decode()
+
+
+def test_mlflow_has_each_alarm_as_a_file_and_the_newest_as_a_tag(mlflow: str, notes: list[tuple[int, str]]) -> None:
+    experiment = ask(mlflow, "experiments/get-by-name?experiment_name=sokobans")["experiment"]["experiment_id"]
+    (run,) = ask(mlflow, "runs/search", experiment_ids=[experiment])["runs"]
+    listed = ask(mlflow, f"artifacts/list?run_id={run['info']['run_id']}&path=notes")["files"]
+    found = []
+    for each in listed:
+        with urllib.request.urlopen(
+            f"{mlflow}/get-artifact?run_id={run['info']['run_id']}&path={each['path']}", timeout=60
+        ) as answer:
+            found.append((int(each["path"][len("notes/step=") :][:6]), answer.read().decode()))
+    assert sorted(found) == sorted(notes)
+    tags = {each["key"]: each["value"] for each in run["data"]["tags"]}
+    assert tags["note"] == f"step 10: {notes[-1][1]}"
+
+
+@pytest.mark.parametrize("service", ["wandb", "swanlab"])
+def test_a_service_that_is_offline_has_each_alarm(
+    service: str, received: dict[str, dict[str, Any]], notes: list[tuple[int, str]]
+) -> None:
+    assert [tuple(each) for each in received[service]["notes"]] == notes
 
 
 @pytest.mark.parametrize("service", ["wandb", "swanlab"])
@@ -193,3 +285,33 @@ def test_tensorboard_has_every_number_in_single_precision(out: Path, logged: dic
         found = {event.step: event.value for event in board.Scalars(name)}
         for step, row in logged.items():
             assert name not in row or math.isclose(found[step], row[name], rel_tol=1e-6, abs_tol=1e-12)
+
+
+def test_the_files_of_tensorboard_have_each_alarm_as_text(out: Path, notes: list[tuple[int, str]]) -> None:
+    board = EventAccumulator(str(out / "logs"))
+    board.Reload()
+    events = [event for tag in ("notes", "notes/2") for event in board.Tensors(f"{tag}/text_summary")]
+    assert [(event.step, make_ndarray(event.tensor_proto).item().decode()) for event in events] == notes
+
+
+def test_a_server_of_tensorboard_shows_every_number(tensorboard: str, logged: dict[int, dict[str, float]]) -> None:
+    (tags,) = asked(f"{tensorboard}/data/plugin/scalars/tags").values()
+    assert set(tags) == {name for row in logged.values() for name in row}
+    for name in ("val/success", "rollout/status/error_env", "alarm/errors", "time/rollout"):
+        found = asked(f"{tensorboard}/data/plugin/scalars/scalars?run=.&tag={name}")
+        expected = [(step, row[name]) for step, row in sorted(logged.items()) if name in row]
+        assert [(step, value) for _, step, value in found] == [
+            (step, pytest.approx(value, rel=1e-6)) for step, value in expected
+        ]
+
+
+def test_a_server_of_tensorboard_shows_the_alarms_and_the_configuration(
+    tensorboard: str, notes: list[tuple[int, str]]
+) -> None:
+    def texts(tag: str) -> list[tuple[int, str]]:
+        found = asked(f"{tensorboard}/data/plugin/text/text?run=.&tag={tag}/text_summary")
+        return [(each["step"], html.unescape(re.sub("<[^>]*>", "", each["text"])).strip()) for each in found]
+
+    assert texts("notes") + texts("notes/2") == notes
+    ((step, config),) = texts("config")
+    assert step == 0 and "pretrain: toy_sokoban" in config

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from abc import ABC, abstractmethod
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import asynccontextmanager, contextmanager
 from pathlib import Path
 from typing import Any, ClassVar, Generic, TypeVar
@@ -170,7 +170,7 @@ class Run(ABC, Generic[Config]):
             while True:
                 try:
                     async with open_cluster(self.config) as cluster:
-                        with cluster.watch.telling(self.progress.warning):
+                        with cluster.watch.telling(self._alarm_of_workers(asyncio.get_running_loop())):
                             return await self._sit(cluster)
                 except self.recovers_from as error:
                     if self.recoveries >= self.config.max_recoveries:
@@ -220,6 +220,23 @@ class Run(ABC, Generic[Config]):
             self.log.close()
             if config.enable_ray_timeline:
                 cluster.write_timeline(config.output_dir / TIMELINE)
+
+    def _alarm_of_workers(self, loop: asyncio.AbstractEventLoop) -> Callable[[str], None]:
+        """Return what says that a worker may hang, from any thread: on the display at once.
+
+        Trackers are told by the thread of the run, since they need not take calls of another: with ``cluster: local``
+        that is when the call is over.
+        """
+
+        def tell(words: str) -> None:
+            self.progress.alarm(words)
+            loop.call_soon_threadsafe(note, words)
+
+        def note(words: str) -> None:
+            if hasattr(self, "log"):  # else no step has begun
+                self.log.note(words)
+
+        return tell
 
     @contextmanager
     def changing(self, step: int) -> Iterator[None]:

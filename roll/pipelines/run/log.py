@@ -31,6 +31,8 @@ class RunLog:
         self.before: dict[str, float] = dict((resumed or {}).get("before", {}))
         self.after: dict[str, float] = dict((resumed or {}).get("after", {}))
         self.evaluated = int((resumed or {}).get("evaluated", -1))
+        self._step = int((resumed or {}).get("step", 0))
+        self._is_open = True
         self.trackers: CompositeTracker = make_trackers(
             config.track_with,
             log_dir=config.logs_path,
@@ -47,6 +49,7 @@ class RunLog:
 
     def step(self, step: int, metrics: Mapping[str, float]) -> None:
         """Log a training step."""
+        self._step = step
         record = {**metrics, **self._seconds()}
         self._progress.step_done(step, record)
         if step % self._every == 0:
@@ -60,13 +63,19 @@ class RunLog:
         self.after, self.evaluated = dict(metrics), step
         self.before = self.before or dict(metrics)
 
-    def warning(self, text: str, step: int) -> None:
-        """Show something a person should know of a step, and hand it to the trackers that keep words."""
-        self._progress.warning(f"step {step}: {text}")
+    def alarm(self, text: str, step: int) -> None:
+        """Show what goes wrong since a step, and hand it to the trackers that keep words."""
+        self._progress.alarm(f"step {step}: {text}")
         self.trackers.log_note(text, step)
+
+    def note(self, text: str) -> None:
+        """Hand words to the trackers that keep them, as those of the newest step; after :meth:`close` to none."""
+        if self._is_open:
+            self.trackers.log_note(text, self._step)
 
     def close(self) -> None:
         """Close the trackers and the traces."""
+        self._is_open = False
         self._progress.on_stage = None
         self.traces.close()
         self.trackers.close()

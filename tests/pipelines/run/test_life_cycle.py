@@ -5,13 +5,18 @@ import json
 import signal
 import subprocess
 import sys
+import threading
+from functools import partial
 from pathlib import Path
 
 import pytest
 import torch
 
 from roll.config import ConfigError, RunError
+from roll.distributed import Cluster, call_watch
+from roll.distributed import cluster as clusters
 from roll.runs.outcome import State, read_outcome
+from roll.tracking.local import JsonlTracker
 from tests.pipelines.run.fit import Fit, fit
 
 
@@ -89,3 +94,36 @@ def test_a_run_with_another_seed_is_not_resumed(tmp_path: Path) -> None:
     fit(tmp_path, max_steps=1)
     with pytest.raises(ConfigError, match="seed"):
         fit(tmp_path, resume_from_checkpoint=True, seed=7)
+
+
+def test_trackers_hear_of_a_worker_that_hangs_in_the_thread_of_the_run(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    async def assemble(self: Fit, cluster: Cluster) -> None:
+        self.cluster = cluster
+        await assembled(self, cluster)
+
+    async def step(self: Fit, step: int) -> None:
+        if step == 4:
+            with self.cluster.watch.call("actor_train", ["rank 1"], "train_step"):
+                await asyncio.wait_for(heard.wait(), 30)
+        await honest(self, step)
+
+    def log_note(self: JsonlTracker, text: str, step: int) -> None:
+        threads.append(threading.current_thread())
+        written(self, text, step)
+        heard.set()
+
+    heard, threads = asyncio.Event(), list[threading.Thread]()
+    assembled, honest, written = Fit.assemble, Fit.step, JsonlTracker.log_note
+    for name, method in (("assemble", assemble), ("step", step)):
+        monkeypatch.setattr(Fit, name, method)
+    monkeypatch.setattr(JsonlTracker, "log_note", log_note)
+    monkeypatch.setattr(call_watch, "_FIRST_SECONDS", 0.1)
+    monkeypatch.setattr(clusters, "CallWatch", partial(call_watch.CallWatch, look_every=0.01))
+    fit(tmp_path, progress="lines")
+    lines = [json.loads(line) for line in (tmp_path / "logs" / "metrics.jsonl").read_text().splitlines()]
+    (note,) = [line for line in lines if "note" in line]
+    assert note["step"] == 3 and note["note"].startswith("actor_train rank 1: train_step has been under way for 0 s")
+    assert f"warning: {note['note']}" in capsys.readouterr().out
+    assert threads == [threading.main_thread()]

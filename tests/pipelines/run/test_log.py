@@ -56,3 +56,14 @@ def test_the_first_and_the_last_evaluation_are_kept_over_a_resume(tmp_path: Path
     summary = summarize(small_config(tmp_path, track_with="[jsonl]"), second, 2, None)
     assert (summary.before, summary.after) == ({"val/success": 0.1}, {"val/success": 0.6})
     assert summary.seconds >= 1000.0 and summary.metrics == tmp_path / "logs" / "metrics.jsonl"
+
+
+def test_what_is_said_of_workers_is_of_the_newest_step_and_after_the_end_nobodys(tmp_path: Path) -> None:
+    log = log_of(tmp_path, resumed={"step": 7})
+    log.note("it may hang")
+    log.step(8, {})
+    log.note("it may hang again")
+    log.close()
+    log.note("it is over")
+    notes = [(row["step"], row["note"]) for row in recorded(tmp_path) if "note" in row]
+    assert notes == [(7, "it may hang"), (8, "it may hang again")]
