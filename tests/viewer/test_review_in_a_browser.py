@@ -6,11 +6,14 @@ import shutil
 import socket
 import threading
 from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
 
 import pytest
 import uvicorn
 from playwright.sync_api import Browser, Page, expect, sync_playwright
 
+from roll.experience.folder import FolderStore
 from roll.viewer.episodes import Episodes
 from roll.viewer.run_folder import RunFolder
 from roll.viewer.server import Review, make_app
@@ -18,6 +21,7 @@ from tests.rings import exhaustive_but
 
 from .pages import HOSTILE, answer, make_trajectory
 from .test_server import learn, members, store
+from .test_waiting import NAMES, group
 
 pytestmark = pytest.mark.processes
 
@@ -48,6 +52,13 @@ def page(browser: Browser, tmp_path_factory: pytest.TempPathFactory) -> Iterator
     hostile = make_trajectory(3, group_id=HOSTILE, tag=HOSTILE, error=HOSTILE)
     hostile.turns[0].response = f"{HOSTILE}\x1b]0;x\x07\u202e<think>{HOSTILE}</think>" + "x" * 1_000_000
     store(folder, 3, [hostile])
+    with let_in(browser, folder) as opened:
+        yield opened
+
+
+@contextmanager
+def let_in(browser: Browser, folder: Path) -> Iterator[Page]:
+    """A page of the review of a folder, opened with the address that the terminal shows."""
     listener = socket.create_server(("127.0.0.1", 0))
     port, addresses = listener.getsockname()[1], list[str]()
     episodes = Episodes(RunFolder.find(folder))
@@ -137,6 +148,33 @@ def test_a_hostile_episode_is_only_text(page: Page) -> None:
         assert "taken" not in page.title().replace(HOSTILE, "") and page.locator("main img").count() == 0
         assert page.locator("script").count() == 1
     assert not said
+
+
+def test_a_person_finds_a_group_that_waits_and_says_what_it_is_worth(browser: Browser, tmp_path: Path) -> None:
+    experience = FolderStore(tmp_path / "store")
+    experience.append([group(name) for name in NAMES], 4)
+    with let_in(browser, experience.path) as page:
+        page.get_by_role("link", name="Waiting").click()
+        expect(page.locator("tbody tr")).to_have_count(3)
+        assert not problems_of(page)
+        page.get_by_role("link", name=NAMES[1]).click()
+        expect(page.locator("main")).to_contain_text(HOSTILE)
+        assert not problems_of(page)
+        page.get_by_label("Scores").fill("0, 1, -")
+        page.get_by_role("button", name="Approve with these scores").click()
+        expect(page.locator("tbody tr")).to_have_count(2)
+        expect(page.locator("main")).not_to_contain_text(NAMES[1])
+        assert [each.group_id for each in experience.waiting()] == [NAMES[0], NAMES[2]]
+        page.get_by_role("link", name=NAMES[2]).click()
+        page.get_by_role("button", name="Reject").click()
+        page.get_by_role("link", name=NAMES[0]).click()
+        page.get_by_role("button", name="Approve", exact=True).click()
+        expect(page.locator("main")).to_contain_text("No group waits.")
+    lease = experience.lease(2, 1)
+    assert lease is not None
+    scores = {each.group_id: [member.score for member in each.trajectories] for each in lease.groups}
+    assert scores == {NAMES[0]: [0, 1 / 3, 2 / 3], NAMES[1]: [0, 1, 2 / 3]}
+    experience.close()
 
 
 @pytest.mark.parametrize(
