@@ -17,6 +17,7 @@ TRAIN, DATA = "actor_train.training_args", "actor_train.data_args"
 SAMPLING = "actor_infer.generating_args"
 ENGINE, TRAINER = "actor_infer.strategy_args.strategy_config", "actor_train.strategy_args.strategy_config"
 EXPERT: Final = {"policy_loss": "mix", f"{EXPERTS}.path": "expert.jsonl"}
+TRAINS: Final = {"mode": "train", "synchronizer.sync_method": "checkpoint"}
 REPLAY: Final = {f"{STORE}.replay_buffer.enable": True}
 MEGATRON: Final = {"trainer.trainer_strategy": "megatron"}
 OVERLONG: Final = {f"{TASKS}.reward_fn_args.enable_overlong_penalty": True, "model.max_response_tokens": 64}
@@ -98,6 +99,12 @@ MORE: Final[dict[str, Case]] = {
         {f"{TASKS}.path": "examples/data/arithmetic_val.jsonl", "buffer.batch_size": 8},
         {"max_steps": 64, f"{DATA}.file_name": ["examples/data/arithmetic_val.jsonl"]},
     ),
+    f"{STORE}.storage_type": (
+        "sql",
+        {**TRAINS, f"{STORE}.path": "exp.db"},
+        {"experience.type": "sql", "experience.path": "sqlite:///exp.db"},
+    ),
+    f"{STORE}.path": ("sqlite:///exp.db", TRAINS, {"experience.type": "sql", "experience.path": "sqlite:///exp.db"}),
     f"{STORE}.format.enable_thinking": (False, {}, {f"{DATA}.enable_thinking": False}),
     f"{STORE}.replay_buffer.enable": (True, {}, {"experience.fresh_share": 0.5, "experience.uses": 2}),
     f"{STORE}.replay_buffer.priority_fn": ("linear_decay", REPLAY, {"experience.priority": "linear_decay"}),

@@ -138,27 +138,87 @@ def test_two_programs_hand_weights_over_as_the_file_says() -> None:
     # The folder that the trainer of the same file writes to, and not the explorer's own.
     assert conversion.native["experience"]["follow"] == _converted(mode="train").native["output_dir"]
     assert conversion.native["output_dir"] != conversion.native["experience"]["follow"]
-    driven = _converted(mode="explore", synchronizer={"sync_style": "trainer_driven"})
+    driven = _converted(mode="explore", synchronizer={"sync_method": "checkpoint", "sync_style": "trainer_driven"})
     assert driven.native["experience"]["sync"] == {"style": "dynamic_by_trainer"}
     assert _state(conversion, "synchronizer.sync_method") == "translated"
 
 
-def test_two_programs_hand_weights_over_through_memory_where_their_store_is_in_the_cluster() -> None:
-    through = {"synchronizer": {"sync_method": "memory", "sync_interval": 2}}
-    explore, train = (_converted(mode=mode, **through) for mode in ("explore", "train"))
-    for conversion in (explore, train):
+def _buffer(**store: str) -> dict[str, Any]:
+    return {"trainer_input": {"experience_buffer": store}}
+
+
+@pytest.mark.parametrize("method", ["memory", "nccl"])
+def test_two_programs_hand_weights_over_in_their_cluster_where_their_store_is_there(method: str) -> None:
+    through = {"synchronizer": {"sync_method": method, "sync_interval": 2}}
+    in_ray = {"type": "ray", "sync": {"method": method, "style": "fixed", "interval": 2}}
+    for mode in ("explore", "train"):
+        conversion = _converted(mode=mode, **through)
         assert conversion.ok, conversion.problems
-        assert conversion.native["experience"] == {
-            "type": "ray",
-            "name": conversion.native["exp_name"],
-            "sync": {"method": "memory", "style": "fixed", "interval": 2},
-        }
-    filed = _converted(
-        mode="explore", **through, buffer={"trainer_input": {"experience_buffer": {"path": "output/store"}}}
+        assert conversion.native["experience"] == {**in_ray, "name": conversion.native["exp_name"]}
+    kept = _converted(mode="explore", **through, buffer=_buffer(path="sqlite:///store.db"))
+    assert kept.ok and kept.native["experience"] == {**in_ray, "name": "n", "path": "output/store"}
+    in_database = _converted(mode="explore", **through, buffer=_buffer(storage_type="sql", path="sqlite:///store.db"))
+    assert in_database.ok and in_database.native["experience"] == {
+        "type": "sql",
+        "path": "sqlite:///store.db",
+        "follow": "output/p/n",
+        "sync": {"style": "fixed", "interval": 2},
+    }
+    assert "weights are handed over by checkpoints" in _said(in_database, "synchronizer.sync_method")
+
+
+@pytest.mark.parametrize(
+    ("store", "native"),
+    [
+        ({"storage_type": "sql", "path": "postgresql://roll@host/exp"}, ("sql", "postgresql://roll@host/exp")),
+        ({"storage_type": "sql", "path": "data/exp.db"}, ("sql", "sqlite:///data/exp.db")),
+        ({"storage_type": "sql"}, ("sql", "sqlite:///output/experience.db")),
+        ({"storage_type": "queue", "path": "sqlite:///exp.db"}, ("sql", "sqlite:///exp.db")),
+        ({"storage_type": "file", "path": "data/exp.jsonl"}, ("folder", "data/exp")),
+        ({"storage_type": "queue"}, ("folder", "output/experience")),
+    ],
+)
+@pytest.mark.parametrize("mode", ["explore", "train"])
+def test_what_lies_between_two_programs_is_a_store_of_its_kind(
+    mode: str, store: dict[str, str], native: tuple[str, str]
+) -> None:
+    conversion = _converted(mode=mode, buffer=_buffer(**store), synchronizer={"sync_method": "checkpoint"})
+    assert conversion.ok, conversion.problems
+    experience = conversion.native["experience"]
+    assert (experience.get("type", "folder"), experience["path"]) == native
+    for key in store:
+        assert _state(conversion, f"buffer.trainer_input.experience_buffer.{key}") == "translated"
+
+
+def test_the_experiences_of_a_step_are_the_lease_of_who_learns_in_a_program_of_its_own() -> None:
+    buffer = {"train_batch_size": 128, "trainer_input": {"experience_buffer": {"storage_type": "queue"}}}
+    by_checkpoint = {"sync_method": "checkpoint"}
+    train, explore, both = (
+        _converted(mode=mode, buffer=buffer, synchronizer=by_checkpoint) for mode in ("train", "explore", "both")
     )
-    assert filed.native["experience"]["follow"] and "method" not in filed.native["experience"]["sync"]
-    assert "hand weights over by checkpoints" in _said(filed, "synchronizer.sync_method")
-    assert "hand weights over by checkpoints" in _said(_converted(mode="explore"), "synchronizer.sync_method")
+    assert train.ok and explore.ok and both.ok, (train.problems, explore.problems, both.problems)
+    assert train.native["experience"]["train_batch_size"] == 128 and train.native["mini_batches"] == 1
+    assert "train_batch_size" not in explore.native["experience"]
+    assert _said(explore, "buffer.train_batch_size") == "nothing is learned (mode: explore)"
+    assert both.native["mini_batches"] == 6
+
+
+def test_a_store_of_another_kind_of_database_is_refused_with_what_there_is() -> None:
+    store = _buffer(storage_type="sql", path="mysql://host/exp")
+    conversion = _converted(mode="train", buffer=store, synchronizer={"sync_method": "checkpoint"})
+    key = "buffer.trainer_input.experience_buffer.path"
+    assert (_state(conversion, key), _said(conversion, key)) == (
+        "impossible",
+        "a store is in PostgreSQL or SQLite; nearest: an address postgresql://user@host/database, or a folder",
+    )
+
+
+def test_one_program_keeps_its_groups_whatever_the_file_says() -> None:
+    conversion = _converted(buffer=_buffer(storage_type="sql", path="sqlite:///exp.db"))
+    assert conversion.ok and "experience" not in conversion.native
+    for key in ("storage_type", "path"):
+        said = _said(conversion, f"buffer.trainer_input.experience_buffer.{key}")
+        assert said == "a run without a second program keeps its groups to itself"
 
 
 def test_a_step_that_goes_on_without_slow_tasks_does_so_in_step_with_training() -> None:

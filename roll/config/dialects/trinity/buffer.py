@@ -29,6 +29,7 @@ from roll.config.dialects.trinity.sections import (
     TRAIN,
     distils,
     first_of,
+    mode,
     samples,
 )
 from roll.config.errors import FixableError
@@ -54,6 +55,10 @@ def _mini_batches(value: Any, look: Look) -> Any:
         return _rows_per_step(value, look)
     sampled = look.prompts("buffer.batch_size", f"{ALGO}.repeat_times") * _responses(look)
     size = whole(value, "the batch size")
+    if mode(look) == "explore":
+        return Unused("nothing is learned (mode: explore)")
+    if mode(look) == "train" and size != sampled:
+        return Sets({"experience.train_batch_size": size, "mini_batches": 1})
     plays_turns = look.agentic or str(look(f"{ALGO}.algorithm_type", "")).startswith("multi")
     if look.has("buffer.trainer_input.auxiliary_buffers") and size > sampled:
         # Rows of experts are beside what is sampled; the share of them is expert.expert_data_ratio.
@@ -260,7 +265,7 @@ BUFFER_ROWS: Final = (
     Row(
         "buffer.train_batch_size",
         "mini_batches",
-        "`batch_size` · `repeat_times` divided by it",
+        "`batch_size` · `repeat_times` divided by it; of two programs: `experience.train_batch_size`",
         _mini_batches,
     ),
     Row("buffer.total_steps", "max_steps"),

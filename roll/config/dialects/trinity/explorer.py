@@ -31,7 +31,8 @@ from roll.config.dialects.trinity.sections import (
     first_of,
     only_sampling,
     samples,
-    through_memory,
+    through_cluster,
+    two_programs,
 )
 from roll.config.errors import FixableError
 
@@ -149,24 +150,19 @@ def _only_one(value: Any, look: Look) -> Any:
     return Unused() if value == 1 else Impossible("an engine divides its matrices", "raise tensor_parallel_size")
 
 
-def _two_programs(look: Look) -> bool:
-    """Tell whether who samples and who trains are programs of their own."""
-    return look("mode") in ("explore", "train")
-
-
 def _between(native: str, alone: str) -> Any:
     """Convert a key of how weights are handed over: between two programs, or in one."""
 
     def convert(value: Any, look: Look) -> Any:
         if not samples(look):
             return Unused("nothing is sampled")
-        return Sets({f"{_SYNC}.{native}" if _two_programs(look) else alone: value})
+        return Sets({f"{_SYNC}.{native}" if two_programs(look) else alone: value})
 
     return convert
 
 
 def _offset(value: Any, look: Look) -> Any:
-    if _two_programs(look) and samples(look):
+    if two_programs(look) and samples(look):
         fixed = _STYLES.get(look("synchronizer.sync_style", "fixed")) == "fixed"
         return Sets({f"{_SYNC}.offset": value}) if fixed else Unused("only the style fixed has an offset")
     if value == 0:
@@ -177,7 +173,7 @@ def _offset(value: Any, look: Look) -> Any:
 def _style(value: Any, look: Look) -> Any:
     if not isinstance(value, str) or value not in _STYLES:
         raise FixableError("there is no such style.", f"use {', '.join(_STYLES)}.")
-    if _two_programs(look) and samples(look):
+    if two_programs(look) and samples(look):
         return Sets({f"{_SYNC}.style": _STYLES[value]})
     if value == "fixed" or not samples(look):
         return Unused()
@@ -194,12 +190,13 @@ def _method(value: Any, look: Look) -> Any:
         raise FixableError("there is no such method.", f"use {', '.join(_METHODS)}.")
     if not samples(look):
         return Unused("nothing is sampled")
-    if _two_programs(look):
-        if through_memory(look):
+    if two_programs(look):
+        if through_cluster(look):
             fills = {"experience.type": "ray", "experience.name": look("name") or "experience"}
-            return Sets({f"{_SYNC}.method": "memory"}, fills, "both programs join one Ray cluster (RAY_ADDRESS)")
-        agrees = value == "checkpoint"
-        return Unused("" if agrees else "these two programs hand weights over by checkpoints: experience.follow")
+            return Sets({f"{_SYNC}.method": value}, fills, "both programs join one Ray cluster (RAY_ADDRESS)")
+        if value == "checkpoint":
+            return Unused()
+        return Unused("with a store in a database, weights are handed over by checkpoints: experience.follow")
     if value == "checkpoint":
         return Unused("weights are handed over by the strategy")
     return Sets({"weight_sync.method": _METHODS[value]})
@@ -344,7 +341,7 @@ EXPLORER_ROWS: Final = (
     Row(
         "synchronizer.sync_method",
         _METHOD,
-        f"`nccl`, `memory`; of two programs: `checkpoint`, or `{_SYNC}.method: memory`",
+        f"`nccl`, `memory`; of two programs: `checkpoint`, or `{_SYNC}.method` with a store of `experience.type: ray`",
         _method,
         agrees="experience.follow",
     ),

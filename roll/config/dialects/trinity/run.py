@@ -26,8 +26,9 @@ from roll.config.dialects.trinity.sections import (
     STORE,
     distils,
     first_of,
+    in_database,
     samples,
-    through_memory,
+    through_cluster,
 )
 from roll.config.errors import FixableError
 
@@ -76,9 +77,10 @@ def _mode(value: Any, look: Look) -> Any:
         return Unused()
     if value not in ("explore", "train"):
         return value
-    if through_memory(look):
+    if through_cluster(look):
         return value
-    fills = {} if look(f"{STORE}.path") is not None else {"experience.path": "output/experience"}
+    named = look(f"{STORE}.path") is not None or in_database(look)
+    fills = {} if named else {"experience.path": "output/experience"}
     if value == "explore":
         fills["experience.follow"] = folder_of(
             look("checkpoint_root_dir"), look("project"), look("group"), look("name")

@@ -57,10 +57,25 @@ def samples(look: Look) -> bool:
     return look.kind_has("rollout_batch_size")
 
 
-def through_memory(look: Look) -> bool:
-    """Tell whether two programs hand weights over through memory, with a store in their cluster between them."""
-    in_cluster = look("mode") in ("explore", "train") and look(f"{STORE}.path") is None
-    return in_cluster and look("synchronizer.sync_method") == "memory"
+def mode(look: Look) -> Any:
+    """Return what the run does; beside native keys, the key is the native one."""
+    return look("mode", look.native("mode"))
+
+
+def two_programs(look: Look) -> bool:
+    """Tell whether who samples and who trains are programs of their own."""
+    return mode(look) in ("explore", "train")
+
+
+def in_database(look: Look) -> bool:
+    """Tell whether what lies between two programs is in a database, whatever its path looks like."""
+    return look(f"{STORE}.storage_type") == "sql"
+
+
+def through_cluster(look: Look) -> bool:
+    """Tell whether two programs hand weights over inside their Ray cluster, with a store there between them."""
+    method = look("synchronizer.sync_method")
+    return two_programs(look) and method in ("memory", "nccl") and not in_database(look)
 
 
 def only_sampling(value: Any, look: Look) -> Any:

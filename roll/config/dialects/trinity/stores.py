@@ -5,12 +5,24 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any, Final
 
-from roll.config.dialects.rows import Look, Row, Sets, Unused, agreeing, impossible, no_effect, under
-from roll.config.dialects.trinity.sections import DATA, EXPERTS, STORE, compares_pairs, samples
+from roll.config.dialects.rows import Impossible, Look, Row, Sets, Unused, agreeing, impossible, no_effect, under
+from roll.config.dialects.trinity.sections import (
+    DATA,
+    EXPERTS,
+    STORE,
+    compares_pairs,
+    in_database,
+    samples,
+    through_cluster,
+    two_programs,
+)
 from roll.config.errors import FixableError
 
 _STORAGES: Final = ("file", "queue", "sql")
-_STORED: Final = "trajectories are kept in memory and written as parquet"
+_STORED: Final = "groups are handed on whole, and all that is sampled is kept"
+_OWN: Final = "a run without a second program keeps its groups to itself"
+_ADDRESSES: Final = ("postgresql", "sqlite")
+"""How addresses of databases begin that a store may be in."""
 _READ: Final = "files are read once, by one process"
 
 
@@ -29,10 +41,25 @@ def _of_demonstrations(native: Mapping[str, str]) -> Any:
 def _store_path(value: Any, look: Look) -> Any:
     if not samples(look):
         return Sets({f"{DATA}.file_name": value})
-    if look("mode") in ("explore", "train"):
-        name = str(value).rpartition("/")[2].rpartition(".")[0] or "experience"
-        return Sets({"experience.path": f"output/{name}"}, note="a store is a folder, which both programs see")
-    return Unused("trajectories are kept in memory and written as parquet")
+    if not two_programs(look):
+        return Unused(_OWN)
+    if through_cluster(look):
+        return Sets({"experience.path": _folder(str(value))}, note="groups are in files of this folder, found by name")
+    if "://" not in str(value) and not in_database(look):
+        return Sets({"experience.path": _folder(str(value))}, note="a store is a folder, which both programs see")
+    address = str(value) if "://" in str(value) else f"sqlite:///{value}"
+    if address.partition("://")[0].partition("+")[0] not in _ADDRESSES:
+        nearest = "an address postgresql://user@host/database, or a folder"
+        return Impossible("a store is in PostgreSQL or SQLite", nearest, {"experience.path": "output/experience"})
+    return Sets({"experience.type": "sql", "experience.path": address}, note="a database of the store's own")
+
+
+def _folder(path: str) -> str:
+    """Return the folder for a store that stands for a file, or a database, of another system."""
+    if "://" not in path:
+        return path.removesuffix("/").removesuffix(".jsonl").removesuffix(".json").removesuffix(".db")
+    name = path.rpartition("/")[2].rpartition(".")[0] or "experience"
+    return f"output/{name}"
 
 
 def _store_kind(value: Any, look: Look) -> Any:
@@ -40,7 +67,11 @@ def _store_kind(value: Any, look: Look) -> Any:
         raise FixableError("there is no such storage.", f"use {', '.join(_STORAGES)}.")
     if not samples(look):
         return Unused("" if value == "file" else "rows come from files")
-    return Unused("" if value == "queue" else "trajectories are kept in memory and written as parquet")
+    if not two_programs(look):
+        return Unused("" if value == "queue" else _OWN)
+    if value != "sql":
+        return Unused()
+    return Sets({"experience.type": value}, {"experience.path": "sqlite:///output/experience.db"})
 
 
 def _replays(value: Any, look: Look) -> Any:
@@ -104,8 +135,19 @@ STORE_ROWS: Final = (
         _READ,
         *(f"{STORE}.{name}" for name in ("enable_progress_bar", "index", "max_retry_times", "max_retry_interval")),
     ),
-    Row(f"{STORE}.storage_type", note="queue, or file", convert=_store_kind, agrees=f"{DATA}.file_name"),
-    Row(f"{STORE}.path", note="rows of a file, or a store", convert=_store_path),
+    Row(
+        f"{STORE}.storage_type",
+        "experience.type",
+        "of two programs: `sql`, or a folder; else rows are in files",
+        _store_kind,
+        agrees=f"{DATA}.file_name",
+    ),
+    Row(
+        f"{STORE}.path",
+        "experience.path",
+        "of two programs: the address of a database (`experience.type: sql`), or a folder; else the file of rows",
+        _store_path,
+    ),
     Row(f"{STORE}.split", note="of a folder or a data set", convert=_of_rows("split")),
     Row(f"{STORE}.subset_name", note="of a data set of several", convert=_of_rows("subset")),
     *(
