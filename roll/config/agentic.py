@@ -51,7 +51,7 @@ class AgenticConfig(PlayingConfig, RLConfig):
         """Yield why the program itself needs the tokens of episodes: a key, and what it does."""
         if self.cluster != "ray":
             yield "cluster", "everything is in one process"
-        if self.experience is not None or self.mode != "both":
+        if self.replays or self.mode != "both":
             yield "experience" if self.experience is not None else "mode", "groups go through a store"
         if self.expert is not None:
             yield "expert", "what experts wrote joins what was sampled"

@@ -23,10 +23,11 @@ def _place(value: Any) -> Any:
 class ExperienceConfig(ConfigModel):
     """A store of groups, which one program fills and another one learns from."""
 
-    type: Literal["folder", "sql", "ray"] = Field(
+    type: Literal["memory", "folder", "sql", "ray"] = Field(
         "folder",
         description="Kind of store: `folder`, on a disk that both programs see; `sql`, in PostgreSQL or SQLite; `ray`, "
-        "in a Ray cluster that both programs join (`RAY_ADDRESS`).",
+        "in a Ray cluster that both programs join (`RAY_ADDRESS`); `memory`, of one program, as without a store "
+        "(`mode: both`): a step learns from all that was sampled for it, and nothing is kept for later ones.",
     )
     name: str | None = Field(
         None, min_length=1, description="`type: ray`: what the store is called; programs of one name share it."
@@ -58,8 +59,9 @@ class ExperienceConfig(ConfigModel):
     )
     train_batch_size: Positive | None = Field(
         None,
-        description="Trajectories that a step learns from: whole groups, however many a step samples. null: as many as "
-        "a step samples.",
+        description="Trajectories that a step learns from: whole groups, however many a step samples. With `mode: "
+        "both` the rest of a larger one is replayed, and what a smaller one leaves is learned from in the next steps, "
+        "before more is sampled. null: as many as a step samples.",
     )
     writer: str | None = Field(
         None,

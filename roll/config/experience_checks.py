@@ -6,6 +6,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Protocol
 
+from roll.config.batch_checks import either, multiples_around
 from roll.config.errors import Problem
 from roll.config.experience import ExperienceConfig, Mode
 from roll.config.over_rollout import OverRollout
@@ -82,10 +83,10 @@ def experience_problems(config: HasExperience) -> Iterator[Problem]:
     if config.experience is not None:
         yield from _store_problems(config, config.experience)
     if config.mode == "both":
-        if config.experience is not None:
+        if config.experience is not None and config.experience.type != "memory":
             yield from _replay_problems(config, config.experience)
         return
-    if config.experience is None or (config.experience.path is None and config.experience.type != "ray"):
+    if config.experience is None or (config.experience.path is None and config.experience.type in ("folder", "sql")):
         message = f"mode: {config.mode} needs a store between what samples and what learns."
         yield Problem("experience", message, "name a folder: experience: output/experience.")
     if config.mode == "train" and config.async_generation_ratio > 0:
@@ -97,21 +98,21 @@ def experience_problems(config: HasExperience) -> Iterator[Problem]:
 def _lease_problems(config: HasExperience, store: ExperienceConfig) -> Iterator[Problem]:
     """Yield what is in the way of learning from so many trajectories."""
     size, path = store.train_batch_size, "experience.train_batch_size"
-    if size is None or config.mode == "explore":
+    if size is None or config.mode == "explore" or store.type == "memory":
         return
     members, rest = divmod(config.sampled_per_step, config.groups_per_step)
     if rest:
-        yield Problem(path, "groups have different sizes here, so it is no number of groups.", "leave it out.", size)
+        message = "groups have different sizes here, and are whole, so it is no number of groups."
+        yield Problem(path, message, "leave it out.", size)
     elif size % members:
-        fits = (size // members * members, (size // members + 1) * members)
-        fix = f"use {' or '.join(str(each) for each in fits if each)}."
-        yield Problem(path, f"groups have {members} members, and are whole.", fix, size)
-    elif config.mode == "both" and store.fresh_share is not None:
+        message = f"groups have {members} members, and are whole: a store gives out groups, and no part of one."
+        yield Problem(path, message, f"use {either(multiples_around(members, size))}.", size)
+    elif config.mode == "both" and size > config.sampled_per_step and store.fresh_share is not None:
         message = "experience.train_batch_size says already which share of a step is sampled for it."
         yield Problem("experience.fresh_share", message, "leave it out.", store.fresh_share)
-    elif config.mode == "both" and size <= config.sampled_per_step:
-        message = f"a step samples {config.sampled_per_step} trajectories, so nothing is replayed."
-        yield Problem(path, message, "raise it, or leave it out.", size)
+    elif config.mode == "both" and size == config.sampled_per_step:
+        message = f"a step samples {config.sampled_per_step} trajectories, so nothing is replayed, and nothing is left."
+        yield Problem(path, message, "raise it, lower it, or leave it out.", size)
 
 
 def _store_problems(config: HasExperience, store: ExperienceConfig) -> Iterator[Problem]:
@@ -141,6 +142,8 @@ def _store_problems(config: HasExperience, store: ExperienceConfig) -> Iterator[
 
 def _place_problems(mode: Mode, store: ExperienceConfig) -> Iterator[Problem]:
     """Yield what contradicts itself in where a store is."""
+    if store.type == "memory":
+        yield from _memory_problems(mode, store)
     if store.type == "folder" and isinstance(store.path, str):
         message = "this is the address of a database."
         yield Problem("experience.type", message, "set it to sql, or leave it out.", store.type)
@@ -165,6 +168,23 @@ def _place_problems(mode: Mode, store: ExperienceConfig) -> Iterator[Problem]:
         yield Problem("experience.name", message, "name it in both programs: experience.name=my_store.")
 
 
+def _memory_problems(mode: Mode, store: ExperienceConfig) -> Iterator[Problem]:
+    """Yield what a store in the memory of one program cannot do."""
+    if mode != "both":
+        message = f"a store in memory is in one program, and mode: {mode} shares its store with another one."
+        fix = "name a folder: experience: output/experience."
+        yield Problem("experience.type", message, fix, store.type)
+        return
+    if store.path is not None:
+        message = "a store in memory is in no place."
+        yield Problem("experience.path", message, "leave it out.", str(store.path))
+    for key in ("uses", "fresh_share", "train_batch_size"):
+        if key in store.model_fields_set:
+            message = "with a store in memory a step learns once from all that was sampled for it, and nothing is kept."
+            fix = "leave it out, or leave out experience.type: groups are then kept in the folder of the run."
+            yield Problem(f"experience.{key}", message, fix, getattr(store, key))
+
+
 def _bench_problems(config: HasExperience) -> Iterator[Problem]:
     """Yield what is in the way of evaluating the checkpoints of another run."""
     listed = [] if config.experience is None else config.experience.checkpoints
@@ -185,10 +205,11 @@ def _replay_problems(config: HasExperience, store: ExperienceConfig) -> Iterator
         message = "a run that samples and learns keeps its groups to itself."
         yield Problem("experience.path", message, "leave it out, or set mode: explore or mode: train.", str(store.path))
         return
+    leaves_some = store.train_batch_size is not None and store.train_batch_size < config.sampled_per_step
     if store.train_batch_size is None and store.fresh_share in (None, 1):
         message = "nothing says which share of a step is sampled for it, and which is replayed."
         yield Problem("experience.fresh_share", message, "set it below 1: experience.fresh_share=0.5.")
-    if store.uses == 1:
+    if store.uses == 1 and not leaves_some:
         message = "each group is learned from once, so nothing can be replayed."
         yield Problem("experience.uses", message, "set it above 1: experience.uses=2.", store.uses)
     if config.async_generation_ratio > 0:
@@ -226,6 +247,9 @@ def experience_cautions(config: HasExperience) -> Iterator[str]:
             "experience.ahead": "ahead" in store.model_fields_set,
             "experience.sync": store.sync is not None,
         }
+        if store.type == "memory":
+            kept = ("reader", "max_age", "priority", "priority_options", "cooldown")
+            unread |= {f"experience.{key}": key in store.model_fields_set for key in kept}
         reason = "one program samples and learns (mode: both)"
     else:
         unread = {

@@ -52,8 +52,8 @@ class RLKeys(SamplingKeys, AlgorithmConfig):
 
     @property
     def replays(self) -> bool:
-        """Whether it learns again from what it sampled before."""
-        return self.mode == "both" and self.experience is not None
+        """Whether it learns from what it sampled before, through a store of its own."""
+        return self.mode == "both" and self.experience is not None and self.experience.type != "memory"
 
     @property
     def is_stale(self) -> bool:

@@ -132,7 +132,15 @@ class KeepsFiles(Protocol):
 
 
 class ExperienceStore(Protocol):
-    """Groups of trajectories between what samples and what learns."""
+    """Groups of trajectories between what samples and what learns.
+
+    It has no ``state_dict``: its state outlives the program, which only remembers where it was. Who learns remembers
+    its last step. Beginning again there, it asks for the next one, and is given the same groups as before, or
+    :meth:`rewind` makes other leases of them. Who alone fills the store remembers how many groups there were, and
+    :meth:`keep_first` forgets what it will sample again; where several fill it, the ids of groups tell what is there
+    already. So a checkpoint has two numbers, however much is in the store, and a store that is further than a
+    checkpoint is no error.
+    """
 
     def append(self, groups: Sequence[TrajectoryGroup], policy_version: int) -> int:
         """Keep groups; all of one call, or none.

@@ -221,6 +221,11 @@ def test_half_of_a_step_is_replayed_and_a_run_that_goes_on_ends_the_same(tmp_pat
             {"experience__uses": 2, "experience__train_batch_size": 16},
             "a step samples 16 trajectories, so nothing is replayed",
         ),
+        ({"experience__train_batch_size": 10}, "use 8 or 12"),
+        ({"experience__train_batch_size": 32}, "nothing can be replayed"),
+        ({"mode": "explore", "experience__type": "memory"}, "mode: explore shares its store with another one"),
+        ({"experience__type": "memory", "experience__path": "x"}, "a store in memory is in no place"),
+        ({"experience__type": "memory", "experience__uses": 2}, "learns once from all that was sampled for it"),
         ({"mode": "train", "experience__path": "x", "experience__type": "sql"}, "a store of type sql has an address"),
         (
             {"mode": "train", "experience__path": "x", "experience__sync": "{offset: 3}", "checkpoint_config__keep": 2},
@@ -238,6 +243,54 @@ def test_a_mode_that_contradicts_itself_is_refused(tmp_path: Path, changes: dict
     with pytest.raises(ConfigError) as refused:
         support.small_config(tmp_path, **changes)
     assert message in str(refused.value)
+
+
+@pytest.mark.exhaustive
+def test_a_store_in_memory_is_what_there_is_without_one(tmp_path: Path) -> None:
+    run("agentic", tmp_path / "without")
+    run("agentic", tmp_path / "memory", experience__type="memory")
+    assert same(train_state(tmp_path / "memory", 2), train_state(tmp_path / "without", 2))
+    assert not (tmp_path / "memory" / "replay").exists()
+
+
+def learned_groups(folder: Path, steps: int) -> list[list[str]]:
+    """Return the groups of which each step kept trajectories."""
+    return [list(dict.fromkeys(member.group_id for member in trained_on(folder, step + 1))) for step in range(steps)]
+
+
+def test_what_a_lease_leaves_is_learned_from_in_the_next_steps_and_a_run_that_goes_on_ends_the_same(
+    tmp_path: Path,
+) -> None:
+    """Four groups are sampled at once and three are learned from in a step: every group once, across checkpoints."""
+    lease = {"experience__train_batch_size": 12}
+    run("agentic", tmp_path / "whole", **lease, max_steps=4)
+    metrics = rows(tmp_path / "whole")
+    assert [row["rollout/groups_left"] for row in metrics] == [1, 2, 3, 0]
+    assert [row["rollout/staleness/max"] for row in metrics] == [0, 1, 1, 1]
+    assert not any(row["rollout/groups_replayed"] or row["rollout/groups_stale"] for row in metrics)
+    given = learned_groups(tmp_path / "whole", 4)
+    assert [len(step) for step in given] == [3] * 4 and len(set(sum(given, []))) == 12
+    run("agentic", tmp_path / "halves", **lease, max_steps=3)
+    second = folder_of(tmp_path / "halves" / CHECKPOINTS, 2)
+    run("agentic", tmp_path / "halves", **lease, max_steps=4, resume_from_checkpoint=second)
+    assert same(train_state(tmp_path / "halves", 4), train_state(tmp_path / "whole", 4))
+    assert learned_groups(tmp_path / "halves", 4) == given
+
+
+@pytest.mark.exhaustive
+def test_steps_sample_nothing_while_enough_is_left(tmp_path: Path) -> None:
+    run("rlvr", tmp_path, experience__train_batch_size=4, max_steps=5)
+    metrics = rows(tmp_path)
+    assert [row["rollout/groups_left"] for row in metrics] == [3, 2, 1, 0, 3]
+    assert [row["rollout/staleness/max"] for row in metrics] == [0, 1, 2, 3, 0]
+
+
+@pytest.mark.exhaustive
+def test_what_a_lease_leaves_is_dropped_and_counted_when_it_is_too_old(tmp_path: Path) -> None:
+    run("agentic", tmp_path, experience__train_batch_size=12, experience__max_age=0, max_steps=3)
+    metrics = rows(tmp_path)
+    assert [row["rollout/staleness/max"] for row in metrics] == [0, 0, 0]
+    assert [row["rollout/groups_stale"] for row in metrics] == [1, 1, 1], "the fourth of each four"
 
 
 @pytest.mark.exhaustive

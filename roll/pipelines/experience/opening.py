@@ -47,13 +47,13 @@ def reader_of(config: ExperienceConfig) -> Reader:
     )
 
 
-def open_replay(config: ExperienceConfig, output_dir: Path, fresh_share: float) -> FolderStore:
-    """Open the store of a run that learns again from what it sampled.
+def open_replay(config: ExperienceConfig, output_dir: Path, fresh_share: float | None) -> FolderStore:
+    """Open the store of a run that learns from what it sampled before.
 
     Args:
         config: Its keys.
         output_dir: The folder of the run.
-        fresh_share: The share of a step that is sampled for it, in whole groups.
+        fresh_share: The share of a step that was never learned from, in whole groups; ``None``: as it comes.
     """
     return FolderStore(output_dir / REPLAY, replace(reader_of(config), fresh_share=fresh_share))
 

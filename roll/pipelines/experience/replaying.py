@@ -1,4 +1,4 @@
-"""Replay in one program: a step has fresh groups that are sampled for it, and some that were learned from before."""
+"""A store inside one program: a step is given groups that are sampled for it, and some that were sampled before."""
 
 from __future__ import annotations
 
@@ -20,13 +20,14 @@ _STATE: Final = "replay"
 
 
 class ReplayedGroups:
-    """Samples as many groups for a step as its lease of a store lacks, and keeps them there for later steps.
+    """Samples groups for a step while its lease of a store lacks some, and keeps them there for later steps.
 
-    The first step is sampled whole. The store is the run's own: it is as it was at the checkpoint that the run goes on
-    from, so a run that was killed ends as if nothing had happened.
+    The first step is sampled whole. Where a lease is smaller than what is sampled at once, the next ones are given what
+    it left, and nothing is sampled for them. The store is the run's own: it is as it was at the checkpoint that the run
+    goes on from, so a run that was killed ends as if nothing had happened.
 
     Args:
-        stream: What samples; a step of it has the fresh groups of one of the run.
+        stream: What samples; a step of it has what is sampled at once.
         opened: Opens the store, when the run begins.
         per_step: Groups of a step.
     """
@@ -37,6 +38,7 @@ class ReplayedGroups:
         self._per_step = per_step
         self._store: ExperienceStore | None = None
         self._leased = 0
+        self._dropped = 0
 
     async def next(self, step: int, version: int, on_progress: OnProgress | None = None) -> StepGroups:
         """Sample what is missing, and return the groups of a step.
@@ -50,7 +52,9 @@ class ReplayedGroups:
             require_some(sampled[-1].groups)
             self._open.append(whole(sampled[-1].groups), version)
         self._leased = step
-        return _step_groups(lease, sampled, version)
+        counts = self._open.counts()
+        stale, self._dropped = counts.dropped - self._dropped, counts.dropped
+        return _step_groups(lease, sampled, version, counts.fresh, stale)
 
     def position(self, name: str) -> int:
         """Return the number of the first task of a source that has never begun."""
@@ -110,10 +114,19 @@ class ReplayedGroups:
         self._store.rewind(step)
         self._store.keep_first(groups)
         self._leased = step
+        self._dropped = self._store.counts().dropped
 
 
-def _step_groups(lease: Lease, sampled: Sequence[StepGroups], version: int) -> StepGroups:
-    """Return the groups of a step, with what its rollouts report together."""
+def _step_groups(lease: Lease, sampled: Sequence[StepGroups], version: int, left: int, too_old: int) -> StepGroups:
+    """Return the groups of a step, with what its rollouts report together.
+
+    Args:
+        lease: The groups.
+        sampled: What was sampled for it.
+        version: The weights that are trained.
+        left: Groups that no step was given yet.
+        too_old: Groups that have become too old since the step before, for this one or the next.
+    """
     groups = list(lease.groups)
     replayed = sum(uses > 0 for uses in lease.uses)
     summed, late = Counter[str](), Counter[str]()
@@ -125,7 +138,13 @@ def _step_groups(lease: Lease, sampled: Sequence[StepGroups], version: int) -> S
         groups,
         dropped=[each for rollout in sampled for each in rollout.dropped],
         is_fallback=any(rollout.is_fallback for rollout in sampled),
-        metrics={**summed, **stale, "rollout/groups_replayed": float(replayed)},
+        metrics={
+            **summed,
+            **stale,
+            "rollout/groups_replayed": float(replayed),
+            "rollout/groups_left": float(left),
+            "rollout/groups_stale": summed["rollout/groups_stale"] + float(too_old),
+        },
         aborted=sum(rollout.aborted for rollout in sampled),
         late=late,
         notes=[note for rollout in sampled for note in rollout.notes],

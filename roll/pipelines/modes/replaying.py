@@ -1,4 +1,4 @@
-"""``mode: both`` with ``experience``: it learns again from what it sampled before."""
+"""``mode: both`` with ``experience``: it learns from what it sampled before, again or later."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from roll.pipelines.sampling.stream import Groups, Source
 
 
 class Replaying(Mode):
-    """Samples a part of each step, and takes the others from what it sampled before."""
+    """Samples what the store lacks for a step, and takes the rest from what it sampled before."""
 
     _replayed: ReplayedGroups
 
@@ -21,7 +21,7 @@ class Replaying(Mode):
         """Return what is sampled: fewer groups, where some are replayed."""
         keys = self.config.experience
         assert keys is not None, "only what has a store replays"
-        # Where more is learned from than sampled, all of what is sampled is fresh.
+        # Where another number is learned from than sampled, a step samples as many as ever.
         share = 1.0 if self.config.leased_per_step else keys.fresh_share or 1.0
         return [replace(each, groups_per_step=max(1, round(share * each.groups_per_step))) for each in sources]
 
@@ -29,7 +29,9 @@ class Replaying(Mode):
         """Return what gives each step groups of now and of before."""
         keys, count = self.config.experience, self.config.groups_per_lease
         assert keys is not None, "only what has a store replays"
-        opened = partial(open_replay, keys, self.config.output_dir, per_step / count)
+        # A smaller lease leaves some for later; a larger one is what is sampled, and for the rest replayed.
+        share = keys.fresh_share if count < per_step else per_step / count
+        opened = partial(open_replay, keys, self.config.output_dir, share)
         self._replayed = ReplayedGroups(sampled(), opened, count)
         return self._replayed
 
