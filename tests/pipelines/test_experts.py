@@ -46,6 +46,23 @@ def test_a_run_with_an_expert_goes_on_exactly_where_it_was_stopped(tmp_path: Pat
     assert same(train_state(parts, 2), train_state(whole, 2))
 
 
+@pytest.mark.exhaustive
+def test_a_batch_has_what_is_sampled_what_is_replayed_and_what_an_expert_wrote_also_when_a_run_goes_on(
+    tmp_path: Path,
+) -> None:
+    whole, parts = tmp_path / "whole", tmp_path / "parts"
+    replay = {"experience__fresh_share": 0.5, "experience__uses": 2, "save_steps": 0}
+    run_rlvr(mixed(whole, max_steps=3, **replay))
+    run_rlvr(mixed(parts, max_steps=2, **replay))
+    run_rlvr(mixed(parts, max_steps=3, resume_from_checkpoint=True, **replay))
+    found = rows(whole)
+    assert [row["rollout/groups_replayed"] for row in found] == [0, 2, 2], "of four groups of four responses"
+    assert [row["expert/rows"] for row in found] == [8] * 3
+    assert [row["batch/samples"] for row in found] == [16] * 3, "and those of the expert beside them"
+    assert all(row["train/expert/nll"] > 0 for row in found)
+    assert same(train_state(parts, 3), train_state(whole, 3))
+
+
 def test_an_expert_is_imitated(tmp_path: Path) -> None:
     file = tmp_path / "words.jsonl"
     file.write_text('{"prompt": "1 + 1 = ?", "response": "I do not know"}\n')
