@@ -1,35 +1,77 @@
-"""Speed of the Sokoban environment beside gym-sokoban: ``python benchmarks/env_speed.py``.
+"""Speed of environments: of Sokoban beside gym-sokoban, and of every tag by itself.
 
-Measures resets of a 6x6 room with one box and steps with a text observation, against gym-sokoban's resets and its two
-observation modes (an RGB image from PNG tiles, the default, and ``tiny_rgb_array``). Both run in this process, one
-after the other in each round, and the best round of each counts. Every round makes the same levels. Times are CPU
+python benchmarks/env_speed.py                        # Sokoban beside gym-sokoban
+python benchmarks/env_speed.py --tags [--busy]        # every tag, for docs/env_catalogue.md: some two minutes
+python benchmarks/env_speed.py --only Taxi Countdown  # these tags alone; what is known of others stays
+
+The first measures resets of a 6x6 room with one box and steps with a text observation, against gym-sokoban's resets and
+its two observation modes (an RGB image from PNG tiles, the default, and ``tiny_rgb_array``). Both run in this process,
+one after the other in each round, and the best round of each counts. Every round makes the same levels. Times are CPU
 seconds of this process (both are single-threaded), so that other work on the machine counts as little as possible.
 
 gym-sokoban 0.0.6 needs ``gym`` and ``pkg_resources``, which current setuptools no longer ships: a stand-in with the
 one function it calls (the path of a data file) is put in its place; nothing that is timed changes, except that the
 stand-in finds a file with less work than the original, which favours gym-sokoban.
 
-Needs the extra ``bench``. Prints a table; always exits with 0.
+Figures of tags go to docs/experiments/env_speeds.json, a row each, as soon as they are there; then write the page with
+scripts/generate_env_catalogue.py. Each tag is measured in a process and a thread of its own. A random player's first
+episodes, where moves are free text those of a player who solves it if the environment knows how, are played again and
+again, so that neither choosing nor, in TextWorld, making games for the first time is timed. Seconds are those of the
+processor, the environment's own programs included, and a rate is the median of windows. Memory is of each further
+environment that has begun an episode and taken a step: by how much the resident size of the process grows, or what
+Python allocates (tracemalloc), whichever is more. What libraries allocate for themselves is seen by the first alone
+(two thirds in TextWorld), and what fits into memory that the process has already by the second alone.
+
+The peer and the tags need the extras ``bench``, ``envs`` and ``textworld``. Prints a table; always exits with 0.
 """
 
 from __future__ import annotations
 
 import argparse
 import contextlib
+import gc
 import io
+import json
+import multiprocessing
+import os
 import random
+import resource
+import statistics
 import sys
 import time
+import tracemalloc
 import types
 import warnings
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from concurrent.futures import ProcessPoolExecutor
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+from history import machine
 from ratios import leave
 
 import roll.envs
+from roll.certificates import Target
+from roll.certificates.episodes import settled
+from roll.certificates.policies import Speech
+from roll.cli.envs_text import shown
+from roll.config.errors import ConfigError
+from roll.envs.errors import MissingDependencyError
+
+FIGURES = Path(__file__).resolve().parents[1] / "docs" / "experiments" / "env_speeds.json"
+WINDOWS, WINDOW_SECONDS = 5, 0.15
+"""How often a rate is measured, and the least that a window takes; it ends with an episode."""
+EPISODES, PLAY_SECONDS = 8, 1.0
+"""Most episodes that are played again and again, and the seconds after which no other one is begun."""
+WARM, MOST_ENVIRONMENTS, MAKE_SECONDS = 4, 2048, 0.7
+"""Environments that are made first, with what all share; and the same of those that memory is shared out among."""
+WORDS = {
+    "ColossalCave": ("north", "south", "east", "west", "up", "down", "in", "out", "look", "take lamp", "light lamp"),
+    "Mastermind": ("[1 2 3 4]", "[2 5 1 6]", "[6 4 3 1]", "[5 3 2 6]"),
+}
+"""What a player says at random where neither actions nor a solution are known, so that it is more than refused."""
 
 TARGETS = {"reset": 20.0, "step": 20.0, "step tiny": 5.0}
 
@@ -104,11 +146,190 @@ def peer_work() -> dict[str, Callable[[int], None]]:
     return {"reset": reset, "step": step, "step tiny": tiny}
 
 
+@dataclass(frozen=True, slots=True)
+class Row:
+    """What was measured of a tag.
+
+    Attributes:
+        tag: Its name.
+        steps_per_second: Steps of random play, without resets.
+        resets_per_second: Beginnings of episodes.
+        kib: Memory of one more environment, in KiB.
+        environments: Among how many the memory was shared out.
+        characters: Of the prompt with seed 0: what is told once, and the first turn.
+        tokens: Of the same with SmolLM2's tokenizer, without a chat template; ``None`` where that is not installed.
+        idle: Whether the machine had no other work.
+        machine: Its processors.
+    """
+
+    tag: str
+    steps_per_second: float
+    resets_per_second: float
+    kib: float
+    environments: int
+    characters: int
+    tokens: int | None
+    idle: bool
+    machine: str
+
+
+def costs(tag: str) -> tuple[float, float, float, int]:
+    """Return steps and resets per second, KiB of an environment, and among how many that was shared out."""
+    kib, environments = _memory(tag)  # first: a process that has played reuses what it has freed
+    env = roll.envs.make(tag)
+    episodes: list[tuple[int, list[str]]] = []
+    began = time.perf_counter()
+    while len(episodes) < EPISODES and (not episodes or time.perf_counter() - began < PLAY_SECONDS):
+        episodes.append((len(episodes), _played(env, tag, len(episodes))))
+    steps, resets = zip(*(_rates(env, episodes) for _ in range(WINDOWS)), strict=True)
+    return statistics.median(steps), statistics.median(resets), kib, environments
+
+
+def _played(env: Any, tag: str, seed: int) -> list[str]:
+    """Play an episode; return the responses."""
+    draws, over = random.Random(seed), False
+    responses: list[str] = []
+    observation, _ = settled(env.reset(seed=seed))
+    solution = [] if env.actions else list(env.solution() or ())
+    speech = Speech(env, env.instruction)
+    while not over:
+        if len(responses) < len(solution):
+            response = speech.response_with(solution[len(responses)])
+        elif tag in WORDS:
+            response = speech.response_with(draws.choice(WORDS[tag]))
+        else:
+            response = speech.guess(draws, observation)
+        responses.append(response)
+        observation, _, terminated, truncated, _ = settled(env.step(response))
+        over = terminated or truncated
+    return responses
+
+
+def _rates(env: Any, episodes: Sequence[tuple[int, Sequence[str]]]) -> tuple[float, float]:
+    """Return steps and resets per second of one window."""
+    resets, steps, resetting, stepping = 0, 0, 0.0, 0.0
+    while resetting + stepping < WINDOW_SECONDS:
+        seed, responses = episodes[resets % len(episodes)]
+        began = _processor_seconds()
+        settled(env.reset(seed=seed))
+        begun = _processor_seconds()
+        for response in responses:
+            settled(env.step(response))
+        resetting, stepping = resetting + begun - began, stepping + _processor_seconds() - begun
+        resets, steps = resets + 1, steps + len(responses)
+    return steps / stepping, resets / resetting
+
+
+def _memory(tag: str) -> tuple[float, int]:
+    """Return the KiB of each further environment, and among how many they were shared out."""
+
+    def begin(most: int) -> list[Any]:
+        kept: list[Any] = []
+        began = time.perf_counter()
+        while len(kept) < most and (len(kept) < WARM or time.perf_counter() - began < MAKE_SECONDS):
+            env = roll.envs.make(tag)
+            observation, _ = settled(env.reset(seed=len(kept) % WARM))
+            settled(env.step(Speech(env, env.instruction).guess(random.Random(len(kept)), observation)))
+            kept.append(env)
+        gc.collect()
+        return kept
+
+    shared = begin(WARM)
+    before = _resident()
+    kept = begin(MOST_ENVIRONMENTS)
+    grown = (_resident() - before) / len(kept)
+    tracemalloc.start()
+    traced = begin(MOST_ENVIRONMENTS)
+    allocated = tracemalloc.get_traced_memory()[0] / len(traced)
+    tracemalloc.stop()
+    del shared
+    return max(grown, allocated) / 1024, len(kept)
+
+
+def _processor_seconds() -> float:
+    """Return what this process and the programs that it ran have used."""
+    used = [resource.getrusage(who) for who in (resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN)]
+    return sum(each.ru_utime + each.ru_stime for each in used)
+
+
+def _resident() -> int:
+    """Return the bytes of this process in memory."""
+    return int(Path("/proc/self/statm").read_text(encoding="ascii").split()[1]) * os.sysconf("SC_PAGE_SIZE")
+
+
+def tokenizer() -> Callable[[str], int] | None:
+    """Return what counts tokens of a text, or ``None`` where SmolLM2 is not installed."""
+    from transformers import AutoTokenizer
+
+    from roll.models.errors import ModelNotFoundError
+    from roll.models.smollm2 import smollm2_folder
+
+    try:
+        words = AutoTokenizer.from_pretrained(smollm2_folder())
+    except ModelNotFoundError:
+        return None
+    return lambda text: len(words.encode(text, add_special_tokens=False))
+
+
+def measure(tag: str, count: Callable[[str], int] | None, idle: bool) -> Row:
+    """Measure a tag in a process of its own."""
+    told = shown(Target(tag), 0)
+    prompt = told["system"] + told["user"]
+    os.environ["OMP_NUM_THREADS"] = "1"
+    with ProcessPoolExecutor(1, mp_context=multiprocessing.get_context("spawn")) as child:
+        steps, resets, kib, environments = child.submit(costs, tag).result()
+    return Row(
+        tag=tag,
+        steps_per_second=float(f"{steps:.3g}"),
+        resets_per_second=float(f"{resets:.3g}"),
+        kib=float(f"{kib:.2g}"),
+        environments=environments,
+        characters=len(prompt),
+        tokens=count(prompt) if count else None,
+        idle=idle,
+        machine=machine(),
+    )
+
+
+def keep(row: Row, figures: Path) -> None:
+    """Add a row, in place of the one of the same tag; those of tags that are gone are left out."""
+    rows = json.loads(figures.read_text(encoding="utf-8")) if figures.exists() else []
+    by_tag = {each["tag"]: each for each in rows} | {row.tag: asdict(row)}
+    text = ",\n".join(json.dumps(by_tag[tag], ensure_ascii=False) for tag in sorted(by_tag) if tag in roll.envs.TAGS)
+    figures.write_text(f"[\n{text}\n]\n", encoding="utf-8")
+
+
+def measure_tags(tags: Sequence[str], figures: Path, count: Callable[[str], int] | None, idle: bool) -> None:
+    """Measure tags, print what they cost and keep it; a tag whose package is missing keeps the row that it has."""
+    print(f"{'':28}{'steps/s':>12}{'resets/s':>12}{'KiB':>10}{'tokens':>8}")
+    for tag in tags:
+        try:
+            row = measure(tag, count, idle)
+        except (ConfigError, MissingDependencyError) as error:
+            print(f"{tag:28}not measured: {error}", flush=True)
+            continue
+        rates = f"{row.steps_per_second:>12,.0f}{row.resets_per_second:>12,.1f}"
+        print(f"{tag:28}{rates}{row.kib:>10,.1f}{row.tokens or '–':>8}", flush=True)
+        keep(row, figures)
+
+
 def main() -> None:
     """Measure and print."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--rounds", type=int, default=5)
-    rounds = parser.parse_args().rounds
+    parser.add_argument("--rounds", type=int, default=5, help="of Sokoban and gym-sokoban")
+    parser.add_argument("--tags", action="store_true", help="measure every tag instead")
+    parser.add_argument("--only", nargs="+", metavar="TAG", choices=roll.envs.list_tags(), help="measure these tags")
+    parser.add_argument("--busy", action="store_true", help="the machine has other work, and the page will say so")
+    parser.add_argument("--figures", type=Path, default=FIGURES, help="the file that rows of tags are kept in")
+    arguments = parser.parse_args()
+    if arguments.tags or arguments.only:
+        measure_tags(arguments.only or sorted(roll.envs.TAGS), arguments.figures, tokenizer(), not arguments.busy)
+    else:
+        compare(arguments.rounds)
+
+
+def compare(rounds: int) -> None:
+    """Measure Sokoban beside gym-sokoban, and print the ratios."""
     try:
         theirs = peer_work()
     except ImportError as error:
