@@ -69,6 +69,18 @@ def test_what_cannot_work_is_told() -> None:
 
 
 @pytest.mark.long
+def test_three_hundred_turns_are_those_of_one_game_of_the_program() -> None:
+    env = make("ColossalCave")
+    words = ("look", "inventory", "in", "take lamp", "out", "south", "north", "east", "west", "drop lamp")
+    steps = played(env, *(words[turn * 7 % len(words)] for turn in range(300)))
+    assert [step[3] for step in steps] == [False] * 299 + [True]
+    given = "\n".join(env.commands) + "\n"
+    theirs = subprocess.run([PROGRAM], input=given, capture_output=True, text=True, check=True).stdout
+    pieces = theirs.partition("\n\n\nYou scored")[0].split("\n> ")[3:]
+    assert [piece.partition("\n")[2].strip() for piece in pieces] == [step[0] for step in steps]
+
+
+@pytest.mark.long
 def test_whatever_is_said_the_game_goes_on() -> None:
     env = make("ColossalCave", max_steps=40)
     for seed in range(3):
