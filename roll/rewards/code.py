@@ -12,6 +12,7 @@ from roll.rewards.code_cases import (
     CheckCase,
     InputCase,
     case_passed,
+    given_code,
     harness_prelude,
     read_cases,
 )
@@ -116,7 +117,7 @@ class CodeVerifier:
         job = Job(
             runs=tuple(case.run(solution) for case in cases),
             files={"solution.py": solution} if harness else {},
-            prelude=self._prelude + (harness_prelude() if harness else ""),
+            prelude=self._prelude + given_code(request.row) + (harness_prelude() if harness else ""),
             site_packages=self._site_packages or uses_pytest,
             stop_after_failures=0 if self._partial else 1,
             total_seconds=self._total_timeout,

@@ -131,14 +131,28 @@ def case_passed(case: Case, outcome: Outcome) -> bool:
         return False
 
 
+def given_code(row: Mapping[str, Any]) -> str:
+    """Return what a row's prompt defines and solutions need not repeat: a row of HumanEval asks to complete code."""
+    return f"{row['prompt']}\n" if _is_completion(row) else ""
+
+
+def _is_completion(row: Mapping[str, Any]) -> bool:
+    return all(isinstance(row.get(column), str) for column in ("prompt", "test", "entry_point"))
+
+
 def read_cases(request: RewardRequest) -> list[Case]:
-    """Return the tests of a row.
+    """Return the tests of a row: of ``test_cases``, of the columns of HumanEval or MBPP, or of its right answer.
 
     Raises:
         CaseError: There are none, or they are in no known form.
     """
     row = request.row
-    tests = row.get("test_cases")
+    tests, setup = row.get("test_cases"), ""
+    if tests is None and _is_completion(row):
+        return [CheckCase(f"{row['test']}\ncheck({row['entry_point']})", "plain", secrets.token_hex(16))]
+    if tests is None and row.get("test_list") is not None:
+        tests = row["test_list"]
+        setup = "\n".join([str(row.get("test_setup_code") or ""), *(row.get("test_imports") or ())])
     if tests is None:
         tests = request.ground_truth
     if isinstance(tests, str):
@@ -146,7 +160,7 @@ def read_cases(request: RewardRequest) -> list[Case]:
             tests = json.loads(tests)
         except json.JSONDecodeError as error:
             raise CaseError(f"its tests are no JSON: {error}") from None
-    function = str(row.get("test_case_function") or "").strip()
+    function = str(row.get("test_case_function") or "").strip() or setup
     if isinstance(tests, Mapping) and "inputs" in tests:
         tests = list(_from_columns(tests, function))
     elif isinstance(tests, Mapping):

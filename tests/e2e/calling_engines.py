@@ -1,4 +1,4 @@
-"""An engine worker (``actor_infer.worker_cls``) whose policy calls a calculator and answers with what it says."""
+"""Engine workers (``actor_infer.worker_cls``) whose policy calls a tool and answers with what it says."""
 
 from __future__ import annotations
 
@@ -30,9 +30,21 @@ class CallsACalculator(EngineWorker):
             if results:
                 text = f"<answer>{'0' if int(turn[1]) % 2 else results[-1]}</answer>"
             else:
-                arguments = json.dumps({"expression": re.findall(r"\d+(?: ?[-+*] ?\d+)+", prompt)[-1]})
-                text = f'<tool_call>{{"name": "calculator", "arguments": {arguments}}}</tool_call>'
+                call = self.call(re.findall(r"\d+(?: ?[-+*] ?\d+)+", prompt)[-1])
+                text = f"<tool_call>{json.dumps(call)}</tool_call>"
             ids = [*tokenizer.encode(text, add_special_tokens=False), tokenizer.eos_token_id]
             return replace(said, token_ids=ids, logprobs=[-1.0] * len(ids), finish_reason="stop")
 
         engine.generate = generate
+
+    def call(self, expression: str) -> dict[str, Any]:
+        """Return the call that finds what an expression is."""
+        return {"name": "calculator", "arguments": {"expression": expression}}
+
+
+class CallsPython(CallsACalculator):
+    """Writes a program instead, which fails where it sees the files of this process."""
+
+    def call(self, expression: str) -> dict[str, Any]:
+        program = f"import os\nassert not os.path.exists({__file__!r})\n{expression}"
+        return {"name": "python", "arguments": {"code": program}}

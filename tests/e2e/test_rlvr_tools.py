@@ -41,14 +41,16 @@ def config(folder: Path, **changes: Any) -> Any:
     )
 
 
-def test_a_prompt_is_answered_with_a_calculator(tmp_path: Path) -> None:
-    run_rlvr(config(tmp_path))
+@pytest.mark.parametrize(("tool", "worker"), [("calculator", "CallsACalculator"), ("python", "CallsPython")])
+def test_a_prompt_is_answered_with_a_tool(tool: str, worker: str, tmp_path: Path) -> None:
+    """A calculator, and a program in the sandbox; the policy that calls them is scripted."""
+    run_rlvr(config(tmp_path, tools=[tool], actor_infer={"worker_cls": f"tests.e2e.calling_engines.{worker}"}))
     played = read_trajectories(tmp_path / "out" / "trajectories" / "step=000001.parquet")
     assert len(played) == 8
     for answer in played:
         first, second = answer.turns
         assert answer.status is Status.COMPLETED and answer.messages[-1]["content"].endswith(PROBLEM["prompt"])
-        assert "calculator" in answer.messages[0]["content"] or "calculator" in str(first.prompt_ids)
+        assert tool in answer.messages[0]["content"] or tool in str(first.prompt_ids)
         assert second.messages == [{"role": "tool", "content": "42"}] and second.observation == "42"
         right = answer.episode % 2 == 0
         assert answer.success == right and answer.score == float(right)
