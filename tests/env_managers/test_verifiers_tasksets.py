@@ -1,8 +1,13 @@
-"""Tasksets of the real package verifiers, which is installed apart, played through the gateway by a scripted policy."""
+"""Tasksets of the real package verifiers, which is installed apart, played through the gateway by a scripted policy.
+
+Those of the project itself are in no wheel: its published source has them, and they are played as they are.
+"""
 
 from __future__ import annotations
 
 import json
+import os
+import random
 import re
 import sys
 from collections.abc import Callable, Sequence
@@ -24,6 +29,7 @@ ROOT = Path(__file__).resolve().parents[2]
 THEIRS = ROOT / ".venv" / "verifiers" / "bin" / "python"
 TASKSETS = ROOT / "tests" / "envs" / "verifiers_tasksets"
 EXAMPLES = ROOT / "examples" / "agents" / "tasksets"
+FIXTURES = ROOT / ".venv" / "verifiers" / "source" / "tests" / "v1" / "fixtures"
 pytestmark = [
     pytest.mark.processes,
     pytest.mark.skipif(not THEIRS.exists(), reason="verifiers is not installed: tests/envs/verifiers.txt"),
@@ -82,6 +88,14 @@ def test_one_turn_is_scored_by_the_taskset_and_recorded_token_by_token() -> None
         assert trained == one.turns[0].completion_ids
     again = play(lambda told: "tide", "echo_v1", seeds)
     assert [one.messages for one in again] == [one.messages for one in played]
+
+
+@pytest.mark.exhaustive
+def test_a_random_agent_plays_two_hundred_episodes() -> None:
+    words = random.Random(0)
+    played = play(lambda told: words.choice(["tide", "ember", "", "<answer>"]), "echo_v1", range(200))
+    assert {one.status for one in played} == {Status.COMPLETED}
+    assert {0.0, 1.0} <= {one.score for one in played}
 
 
 def alike(said: str, word: str) -> float:
@@ -150,6 +164,62 @@ def test_a_conversation_that_grows_too_long_or_takes_too_many_turns_is_scored() 
     assert (played.score, played.metrics["truncated"], len(played.turns)) == (1.0, 1.0, 6), played.error
     (played,) = play(lambda told: "oak " * 300, "echo_turns_v1", select={"limit": 1}, sequence_length=1500)
     assert (played.status, played.score) == (Status.TRUNCATED_LENGTH, 2.0 / 3), played.error
+
+
+def calling(name: str, arguments: dict[str, str], result: str, then: str) -> Say:
+    """Return a policy that calls a tool until it has been told ``result``, and then says something."""
+    call = f"<tool_call>\n{json.dumps({'name': name, 'arguments': arguments})}\n</tool_call>"
+    return lambda told: then if result in told else call
+
+
+CODEWORD, STAMP = "violet-cascade-731", "resume-ok-9d2"
+resume = calling("resume_recall", {"codeword": CODEWORD}, STAMP, f"{CODEWORD} [{STAMP}]")
+BASH = {"env": {"agent": {"harness": {"id": "bash"}}}}
+FIXED: dict[str, tuple[Say, dict[str, Any], dict[str, float]]] = {
+    "echo_v1": (lambda told: "HELLO, world! PING verifiers", {}, {"reward": 1.0, "echoed": 1.0}),
+    "echo_tool_v1": (
+        calling("echo_back", {"message": "hello world"}, "ok-7f3", "hello world"),
+        {},
+        {"reward": 1.0, "echoed": 1.0, "turns": 2.0},
+    ),
+    "echo_user_sim_v1": (
+        lambda told: "goodbye world" if "goodbye" in told else "hello",
+        {},
+        {"reward": 0.5, "echoed": 0.5, "turns": 2.0},
+    ),
+    "echo_agentic_v1": (
+        calling("bash", {"command": "echo 'hello world' > answer.txt; echo it is written"}, "it is written\n", "Done."),
+        BASH,
+        {"reward": 1.0, "wrote_phrase": 1.0, "turns": 2.0},
+    ),
+    "echo_acp_resume_v1": (
+        lambda told: resume(told) if "Use your tools" in told else "READY",
+        {},
+        {"reward": 1.0, "resumed": 1.0, "turns": 3.0},
+    ),
+    "duet_v1": (
+        lambda told: "hello world, ping, verifiers",
+        {},
+        {"reward": 1.0, "echoed": 1.0, "duet": 1.0, "turns": 1.0},
+    ),
+}
+"""By the name of a fixture: a policy, further options of the tag, and what the taskset says of its play."""
+
+
+@pytest.mark.skipif("CI" not in os.environ, reason="CI fetches the source: tests/envs/verifiers_source.txt")
+def test_the_fixtures_of_verifiers_are_there() -> None:
+    assert {path.stem for path in FIXTURES.glob("*.py")} >= set(FIXED)
+
+
+@pytest.mark.exhaustive
+@pytest.mark.skipif(not FIXTURES.is_dir(), reason="its source is not here: tests/envs/verifiers_source.txt")
+@pytest.mark.parametrize("taskset", FIXED)
+def test_the_fixtures_of_verifiers_are_played_as_they_are(taskset: str) -> None:
+    say, options, metrics = FIXED[taskset]
+    (played,) = play(say, taskset, paths=[str(FIXTURES)], **options)
+    assert played.status is Status.COMPLETED, played.error
+    assert {"reward": played.score, **played.metrics}.items() >= metrics.items()
+    assert len(played.turns) == played.metrics["turns"]
 
 
 FAILED = {
