@@ -14,6 +14,7 @@ import gymnasium
 import numpy as np
 
 from roll.envs import Outcome, TextEnv
+from roll.envs.agent import AgentEnv
 from roll.envs.spaces import any_text
 
 ROOMS = 7
@@ -381,6 +382,13 @@ class EndsTheProcess(Corridor):
 class Segfaults(Corridor):
     def act(self, action: str) -> Outcome:
         os.abort()
+
+
+class PlaysByItself(AgentEnv):
+    """No step of it is to be tried: it is refused, and no check of its own fails."""
+
+    def __init__(self) -> None:
+        super().__init__(command=["true"])
 
 
 BROKEN: dict[str, str] = {

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import replace
+from importlib.util import find_spec
 from pathlib import Path
 
 import pytest
 from broken_envs import BROKEN
-from sound_envs import SOUND
+from sound_envs import SOUND, missing
 
 from roll.certificates import Certificate, Children, Effort, Status, Target, TargetError, certify
 from roll.certificates.report import CERTIFICATE_HTML, CERTIFICATE_JSON, write
@@ -66,8 +67,23 @@ def test_a_broken_environment_is_not_fit_and_the_check_that_names_it_fails(name:
 
 @pytest.mark.parametrize("name", [ringed(name) for name in SOUND])
 def test_a_sound_environment_is_fit(name: str, children: Children) -> None:
+    if lacking := missing(name):
+        pytest.skip(lacking)
     certificate = certificate_of(name, children)
     assert [each for each in certificate.findings if each.status is Status.FAILED] == []
+
+
+@pytest.mark.exhaustive
+@pytest.mark.skipif(find_spec("tau2") is None, reason="tau2 is not installed: tests/envs/tau2.txt")
+def test_an_airline_whose_tasks_want_nothing_done_pays_for_rubbish(children: Children) -> None:
+    certificate = certificate_of("sound_envs:airline", children)
+    assert certificate.failed == ["policies.rubbish"]
+
+
+def test_an_environment_that_plays_by_itself_is_none_to_be_stepped(children: Children) -> None:
+    told = "its episodes are played by a program, and nothing here can play them in its place"
+    with pytest.raises(TargetError, match=told):
+        certificate_of("broken_envs:PlaysByItself", children)
 
 
 def test_there_are_enough_of_both() -> None:

@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any
 
 import httpx
+import numpy as np
 import pytest
 
 from roll.env_managers import EnvManagerLimits, EpisodeSpec, Retries, Templates, TrajectoryEnvManager, play_again
@@ -84,6 +85,27 @@ def played(env: NemoGymEnv, *responses: str, seed: int = 3) -> list[Any]:
 def task_of(env: NemoGymEnv, seed: int) -> Any:
     played(env, seed=seed)
     return env.task.row
+
+
+@pytest.mark.exhaustive
+@needs_theirs
+def test_a_random_agent_plays_two_hundred_episodes(urls: Mapping[str, str]) -> None:
+    env = NemoGymEnv(urls[COUNTER], examples(COUNTER), max_steps=3)
+    said = (call("increment_counter", count=1), call("get_counter_value"), call("nothing"), "The count is 5.")
+    moves = np.random.default_rng(0)
+
+    async def play() -> None:
+        for seed in range(200):
+            await env.reset(seed=seed)
+            over = False
+            while not over:
+                _, reward, terminated, truncated, info = await env.step(said[moves.integers(len(said))])
+                assert np.isfinite(reward) and reward == pytest.approx(sum(info["reward_parts"].values()))
+                over = terminated or truncated
+            assert terminated != truncated
+        await env.close()
+
+    asyncio.run(play())
 
 
 @needs_theirs

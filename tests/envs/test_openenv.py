@@ -1,4 +1,9 @@
-"""OpenEnv both ways: its servers as environments, and ours for its clients (whose package is installed apart)."""
+"""OpenEnv both ways: its servers as environments, and ours for its clients (whose package is installed apart).
+
+The environments of OpenEnv's repository (its folder ``envs``) are in no package of the index: neither ``openenv-core``
+nor ``openenv`` has them, wheel or source. What is played here is the one that ``openenv init`` makes of a template in
+the package, on the server of the package.
+"""
 
 from __future__ import annotations
 
@@ -7,12 +12,13 @@ import json
 import subprocess
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 import httpx
+import numpy as np
 import pytest
 
 from roll.env_managers import EnvManagerLimits, EpisodeSpec, Retries, Templates, TrajectoryEnvManager, play_again
@@ -88,6 +94,35 @@ def played(env: OpenEnvEnv, *responses: str, seed: int = 3) -> list[Any]:
     return asyncio.run(play())
 
 
+def random_episodes(env: OpenEnvEnv, responses: Sequence[str]) -> list[float]:
+    """Play two hundred episodes with random responses; return what each one earned."""
+    moves = np.random.default_rng(0)
+
+    async def play() -> list[float]:
+        earned = []
+        for seed in range(200):
+            await env.reset(seed=seed)
+            rewards, over = [], False
+            while not over:
+                _, reward, terminated, truncated, info = await env.step(str(moves.choice(responses)))
+                assert reward == pytest.approx(sum(info["reward_parts"].values())) and np.isfinite(reward)
+                rewards.append(reward)
+                over = terminated or truncated
+                assert len(rewards) <= (env.max_steps or 0) and not (terminated and truncated)
+            earned.append(sum(rewards))
+        await env.close()
+        return earned
+
+    return asyncio.run(play())
+
+
+@pytest.mark.exhaustive
+def test_a_random_agent_plays_two_hundred_episodes_of_ours() -> None:
+    with ours("FrozenLake") as (url, _):
+        env = OpenEnvEnv(url, max_steps=8, action_pattern="")
+        assert {0.0, 1.0} <= set(random_episodes(env, [f"<answer>{move}</answer>" for move in ("Right", "Down")]))
+
+
 @pytest.mark.exhaustive  # their package takes half a minute to import
 @needs_theirs
 def test_an_environment_of_their_own_is_played(echo: Path) -> None:
@@ -99,6 +134,7 @@ def test_an_environment_of_their_own_is_played(echo: Path) -> None:
             ("hello", -0.1, False, True),
         ]
         assert "Echo" in env.instruction
+        assert len(set(random_episodes(env, ["<answer>a</answer>", "<answer>abc</answer>"]))) == 3
         with pytest.raises(EnvConfigError, match="action_field='text': .* has message"):
             OpenEnvEnv(url, action_field="text")
         as_json = OpenEnvEnv(url, observation_field="echoed_message", action_pattern=None)

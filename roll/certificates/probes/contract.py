@@ -13,15 +13,25 @@ from typing import Any
 from roll.certificates.conditions import set_shared_generators
 from roll.certificates.episodes import Note, Player, excerpt, settled
 from roll.certificates.policies import ODD_TEXTS, Speech
-from roll.certificates.target import Source
+from roll.certificates.target import Source, TargetError
 from roll.env_managers.session import EnvSession
+from roll.envs.agent import MANAGER as AGENT_MANAGER
 
 
 def describe(note: Note, source: Source) -> dict[str, Any]:
-    """Say what the environment is, and which modules were imported to make and reset it."""
+    """Say what the environment is, and which modules were imported to make and reset it.
+
+    Raises:
+        TargetError: Its episodes are no steps.
+    """
     before = set(sys.modules)
     note("making it")
     env = source.make()
+    if getattr(env, "env_manager_cls", None) == AGENT_MANAGER:
+        raise TargetError(
+            "its episodes are played by a program, and nothing here can play them in its place. `roll eval` plays "
+            "some of them with a policy, as training does."
+        )
     note("reset(seed=0)")
     if hasattr(env, "reset"):
         settled(env.reset(seed=0))

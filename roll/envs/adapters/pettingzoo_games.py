@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import logging
 from collections.abc import Mapping, Sequence
 from functools import lru_cache
 from pkgutil import iter_modules, resolve_name
@@ -139,7 +140,14 @@ class PettingZooEnv(SeatedEnv):
 def _made(name: str, options: str) -> Any:
     if ":" in name:
         return resolve_name(name)(**json.loads(options))
-    return library(f"{_PACKAGE}.{name}", "pettingzoo").env(**json.loads(options))
+    game = library(f"{_PACKAGE}.{name}", "pettingzoo")
+    # A policy that learns makes illegal moves by the thousand, and the rewards tell of each.
+    logging.getLogger("pettingzoo.utils.env_logger").addFilter(_tells_news)
+    return game.env(**json.loads(options))
+
+
+def _tells_news(record: logging.LogRecord) -> bool:
+    return "Illegal move made" not in record.getMessage()
 
 
 @lru_cache(maxsize=64)
