@@ -31,6 +31,7 @@ BEGIN, END = "<!-- learned: written by benchmarks/learned.py -->", "<!-- learned
 JOBS = {
     "sokoban": "Sokoban, 6×6",
     "larger_sokoban": "Sokoban, 8×8, two boxes",
+    "frozen_lake": "a frozen lake",
     "frozen_lake_slippery": "a lake where moves slip",
     "frozen_lake_two_stages": "the same lake, in two stages",
     "rlvr_math": "arithmetic and word problems",
@@ -38,11 +39,15 @@ JOBS = {
     "math_tools": "large problems with a calculator",
     "search_qa": "questions with a search",
     "countdown_tools": "Countdown with a calculator",
+    "countdown_no_tools": "the same without one",
     "taxi": "Taxi, in Gymnasium's words",
+    "textarena_duel": "Nim, against the policy before training",
     "rlvr_smollm2": "small sums and stories, a real model",
     "guess_smollm2": "a game of guessing in words, a real model",
 }
 """Configurations that ship, and what they learn in words; each is measured on what it validates with."""
+VARIANTS = {"countdown_no_tools": ("countdown_tools", ["variables.tools=[]"])}
+"""Jobs that are another configuration with other keys."""
 VALIDATED_AS = {"frozen_lake_two_stages": "frozen_lake_slippery"}
 """The configuration whose validation a job is measured on, where that is another one: stages have one each."""
 
@@ -82,14 +87,18 @@ def measure(name: str, seed: int, folder: Path, changes: Sequence[str] = (), is_
         changes: Keys as on the command line.
         is_busy: Whether the machine has other work, so that minutes say nothing.
     """
+    config, keys = VARIANTS.get(name, (name, []))
+    changes = [*keys, *changes]
     began = time.monotonic()
-    run = roll.train(name, seed=seed, output_dir=str(folder / f"{name}-{seed}"), overrides=list(changes))
+    run = roll.train(config, seed=seed, output_dir=str(folder / f"{name}-{seed}"), overrides=list(changes))
     minutes = (time.monotonic() - began) / 60
     if run.checkpoint is None:
         raise SystemExit(f"{run.folder} has no checkpoint: set save_steps.")
     alone = name not in VALIDATED_AS
     before, after = (
-        roll.evaluate(policy, config=VALIDATED_AS.get(name, name), overrides=list(changes) if alone else [], seed=seed)
+        roll.evaluate(
+            policy, config=VALIDATED_AS.get(name, config), overrides=list(changes) if alone else [], seed=seed
+        )
         for policy in (run.config["pretrain"], run.checkpoint)
     )
     assert before.greedy is not None and after.greedy is not None
