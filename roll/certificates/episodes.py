@@ -8,6 +8,7 @@ import math
 import re
 import threading
 from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from inspect import isawaitable
 from random import Random
@@ -112,6 +113,22 @@ def settled(value: Any) -> Any:
     return loop.run_until_complete(wait())
 
 
+def let_go(env: Any) -> None:
+    """Close an environment; what goes wrong there, the probe that plays as training does tells."""
+    with suppress(Exception):
+        settled(env.close())
+
+
+@contextmanager
+def made(make: Callable[[], Any]) -> Iterator[Any]:
+    """Yield a new environment, and close it afterwards: a server, say, has room for so many at a time."""
+    env = make()
+    try:
+        yield env
+    finally:
+        let_go(env)
+
+
 class Player:
     """An episode that is played step by step."""
 
@@ -125,6 +142,7 @@ class Player:
         longest: int,
         note: Note,
         env: Any = None,
+        stays: bool = False,
     ) -> None:
         """Play nothing yet.
 
@@ -136,11 +154,13 @@ class Player:
             longest: Steps after which the episode is given up.
             note: Told before each call.
             env: An environment that is used again, instead of a new one.
+            stays: Whether a new one stays open after the episode; whoever says so closes it.
         """
         self.episode = Episode(seed)
         self._make, self._policy_name, self._longest, self._note = make, policy, longest, note
         self._random = Random(f"{seed} {member}")
         self._env = env
+        self._stays = stays or env is not None
         self._observation = ""
         self._policy: Policy
 
@@ -175,6 +195,9 @@ class Player:
         except (Exception, SystemExit) as error:
             self.episode.ended = "failed"
             self.episode.error = f"{doing} raised {type(error).__name__}: {excerpt(str(error))}"
+        finally:
+            if self._env is not None and not self._stays:
+                let_go(self._env)
 
     def _begun(self, observation: Any) -> None:
         text = as_text(observation)

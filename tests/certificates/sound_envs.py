@@ -7,7 +7,7 @@ import re
 from functools import cache
 from importlib.util import find_spec
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 from roll.envs import AsyncTextEnv, Outcome, Tag, TextEnv, make
 from roll.envs.adapters.gymnasium_text import GymnasiumTextEnv
@@ -132,6 +132,25 @@ class Waits(AsyncTextEnv):
         return Outcome("Go on.", {"way": float(action == self.way)}, action == self.way, action == self.way)
 
 
+class RoomForTen(GymnasiumTextEnv):
+    """Cross the frozen lake, on a server that has room for ten: who does not close finds none."""
+
+    _open: ClassVar[set[int]] = set()
+
+    def __init__(self) -> None:
+        super().__init__("FrozenLake-v1", {"is_slippery": False}, max_steps=30)
+
+    def start(self) -> str:
+        self._open.add(id(self))
+        if len(self._open) > 10:
+            raise RuntimeError("the server is full")
+        return super().start()
+
+    def close(self) -> None:
+        self._open.discard(id(self))
+        super().close()
+
+
 SOUND = (
     # The cave starts its program for each command, and a house takes seconds to make: fewer of them are below.
     *(tag for tag in BUILTIN_TAGS if tag not in ("ColossalCave", "TextWorldHouse")),
@@ -157,6 +176,7 @@ SOUND = (
             airline_without_refusals,
             guess_number,
             Waits,
+            RoomForTen,
         )
     ),
 )

@@ -10,7 +10,7 @@ from dataclasses import asdict
 from typing import Any
 
 from roll.certificates.conditions import move_clock, set_shared_generators
-from roll.certificates.episodes import Note, Player, as_text, digest, excerpt, settled
+from roll.certificates.episodes import Note, Player, as_text, digest, excerpt, let_go, made, settled
 from roll.certificates.target import Source
 
 
@@ -45,15 +45,15 @@ def play(
 
 def reuse(note: Note, source: Source, seeds: int, longest: int, seconds: float) -> dict[str, Any]:
     """Play each seed twice in one environment: what came before must not be seen."""
-    env = source.make()
     episodes = []
     began = time.monotonic()
-    for seed in range(seeds):
-        for _ in range(2):
-            set_shared_generators(1)
-            episodes.append(asdict(Player(source.make, seed, longest=longest, note=note, env=env).play()))
-        if time.monotonic() - began > seconds:
-            break
+    with made(source.make) as env:
+        for seed in range(seeds):
+            for _ in range(2):
+                set_shared_generators(1)
+                episodes.append(asdict(Player(source.make, seed, longest=longest, note=note, env=env).play()))
+            if time.monotonic() - began > seconds:
+                break
     return {"first": episodes[::2], "second": episodes[1::2]}
 
 
@@ -100,6 +100,8 @@ def starts(note: Note, source: Source, seeds: int, members: int) -> dict[str, An
             instruction = str(getattr(env, "instruction", ""))
             firsts[-1] += [digest(instruction), excerpt(instruction)]
         groups.append(firsts)
+        for env in envs:
+            let_go(env)
     return {"groups": groups}
 
 

@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from roll.certificates.conditions import set_shared_generators
-from roll.certificates.episodes import Note, Player, as_text, settled
+from roll.certificates.episodes import Note, Player, as_text, made, settled
 from roll.certificates.policies import Speech
 from roll.certificates.target import Source
 
@@ -17,10 +17,10 @@ def policies(
     note: Note, source: Source, seeds: int, groups: int, members: int, longest: int, seconds: float
 ) -> dict[str, Any]:
     """Let every scripted policy play, the random one in groups."""
-    env = source.make()
-    note("reset(seed=0)")
-    settled(env.reset(seed=0))
-    names = [name for name, _ in Speech(env).policies()]
+    with made(source.make) as env:
+        note("reset(seed=0)")
+        settled(env.reset(seed=0))
+        names = [name for name, _ in Speech(env).policies()]
     results: dict[str, list[dict[str, Any]]] = {name: [] for name in names}
     grouped: list[list[float]] = []
     deadline = time.monotonic() + seconds / 2
@@ -44,16 +44,16 @@ def solutions(note: Note, source: Source, seeds: int, longest: int) -> dict[str,
     found = []
     for seed in range(seeds):
         note(f"solution() of seed {seed}")
-        env = source.make()
-        settled(env.reset(seed=seed))
-        actions = settled(env.solution())
         score, success = 0.0, 0.0
-        for action in (actions or ())[:longest]:
-            note(f"step({action!r}) of the solution of seed {seed}")
-            _, reward, terminated, truncated, info = settled(env.step(Speech(env).response_with(action)))
-            score, success = score + float(reward), float((info.get("metrics") or {}).get("success", 0.0))
-            if terminated or truncated:
-                break
+        with made(source.make) as env:
+            settled(env.reset(seed=seed))
+            actions = settled(env.solution())
+            for action in (actions or ())[:longest]:
+                note(f"step({action!r}) of the solution of seed {seed}")
+                _, reward, terminated, truncated, info = settled(env.step(Speech(env).response_with(action)))
+                score, success = score + float(reward), float((info.get("metrics") or {}).get("success", 0.0))
+                if terminated or truncated:
+                    break
         found.append({"seed": seed, "known": actions is not None, "score": score, "success": success})
     return {"solutions": found}
 
@@ -87,23 +87,23 @@ def _is_scored(episode: Mapping[str, Any]) -> bool:
 
 def _explored(source: Source, seed: int, longest: int, budget: int, note: Note) -> dict[str, Any]:
     """Search breadth-first: a state is reached by playing its actions from the start."""
-    env = source.make()
-    note(f"exploring seed {seed}")
-    observation, _ = settled(env.reset(seed=seed))
-    responses = Speech(env).actions
+    with made(source.make) as env:
+        note(f"exploring seed {seed}")
+        observation, _ = settled(env.reset(seed=seed))
+        responses = Speech(env).actions
     reached = {as_text(observation)}
     frontier: list[tuple[tuple[str, ...], str]] = [((), response) for response in responses]
     taken = 0
     while frontier:
         path, response = frontier.pop(0)
-        env = source.make()
-        note(f"exploring seed {seed}")
-        settled(env.reset(seed=seed))
-        try:
-            for each in (*path, response):
-                observation, _, terminated, truncated, info = settled(env.step(each))
-        except Exception:  # other probes tell of it; here it ends the search
-            break
+        with made(source.make) as env:
+            note(f"exploring seed {seed}")
+            settled(env.reset(seed=seed))
+            try:
+                for each in (*path, response):
+                    observation, _, terminated, truncated, info = settled(env.step(each))
+            except Exception:  # other probes tell of it; here it ends the search
+                break
         taken += len(path) + 1
         if (info.get("metrics") or {}).get("success", 0.0) > 0:
             return {"seed": seed, "reached": len(reached), "complete": False, "solved": len(path) + 1}
