@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 import math
 import re
 from collections.abc import Mapping, Sequence
@@ -332,10 +333,13 @@ class TextEnv(gymnasium.Env[str, str]):
         """Refuse a reward below the charge of silence, unless the environment sets that charge itself."""
         tolerance = 1e-9 * max(1.0, abs(reward))  # -0.1 - 0.2 is a little less than -0.3
         if reward < self.worst_reward - tolerance and type(self).idle is TextEnv.idle:
+            least = f"super().__init__(worst_reward={reward:g}, …)"
+            if "worst" in inspect.signature(type(self).__init__).parameters:  # adapters let the user say it
+                least = f"worst: {reward / getattr(self, 'reward_scale', 1.0):g} in env_config"
             raise EnvConfigError(
                 f"{type(self).__name__}: action {action!r} earned {reward:g}, less than a response without a valid "
                 f"action ({self.worst_reward:g}), so that the policy would learn to be silent. Give the least that a "
-                f"valid action may earn: super().__init__(worst_reward={reward:g}, …)."
+                f"valid action may earn: {least}."
             )
 
     def _start(self, options: dict[str, Any] | None) -> str:

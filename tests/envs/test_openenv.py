@@ -153,6 +153,25 @@ def test_an_environment_of_their_own_is_played(echo: Path) -> None:
 
 @pytest.mark.exhaustive
 @needs_theirs
+def test_a_server_with_room_for_forty_is_fit_to_train_on(echo: Path, tmp_path: Path) -> None:
+    app = echo / "server" / "app.py"
+    alone = app.read_text(encoding="utf-8")
+    assert "max_concurrent_envs=1," in alone
+    app.write_text(alone.replace("max_concurrent_envs=1,", "max_concurrent_envs=40,"), encoding="utf-8")
+    with echoing(echo) as (url, _):
+        config = {"url": url, "action_field": "message"}
+        module = (
+            f"import roll\n\nroll.envs.register_tag('Echo', env_type='openenv', max_steps=3, env_config={config})\n"
+        )
+        (tmp_path / "echo_tags.py").write_text(module, encoding="utf-8")
+        words = [sys.executable, "-m", "roll", "envs", "check", "Echo", "--module", "echo_tags"]
+        done = subprocess.run(words, cwd=tmp_path, capture_output=True, text=True, timeout=300)
+    app.write_text(alone, encoding="utf-8")
+    assert done.returncode == 0, done.stdout + done.stderr
+
+
+@pytest.mark.exhaustive
+@needs_theirs
 def test_their_client_plays_ours_as_it_is_played_here() -> None:
     responses = ["nothing", "<answer>Up</answer>", "<answer>Right</answer>"]
     with ours("FrozenLake") as (url, _):

@@ -7,6 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from roll.envs import TAGS, Outcome, TextEnv, make
+from roll.envs.adapters.gymnasium_text import GymnasiumTextEnv
 from roll.envs.errors import EnvConfigError
 
 
@@ -95,3 +96,10 @@ def _episode(env: TextEnv, seed: int, limit: int, actions: list[str]) -> float:
         if terminated or truncated:
             break
     return earned
+
+
+def test_what_an_adapter_lets_one_say_is_named_by_its_option_before_scaling() -> None:
+    env = GymnasiumTextEnv("CliffWalking-v1", {}, worst=-0.5, reward_scale=0.1)
+    env.reset(seed=1)
+    with pytest.raises(EnvConfigError, match=r"earned -0\.1, less than .* \(-0\.05\).*worst: -1 in env_config"):
+        env.step(env.response_with("Up") or "")
