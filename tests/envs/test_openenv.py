@@ -161,7 +161,7 @@ def test_a_server_with_room_for_forty_is_fit_to_train_on(echo: Path, tmp_path: P
     with echoing(echo) as (url, _):
         config = {"url": url, "action_field": "message"}
         module = (
-            f"import roll\n\nroll.envs.register_tag('Echo', env_type='openenv', max_steps=3, env_config={config})\n"
+            f"import roll\n\nroll.envs.register_tag('Echo', env_type='openenv', max_steps=3, env_config={config})"
         )
         (tmp_path / "echo_tags.py").write_text(module, encoding="utf-8")
         words = [sys.executable, "-m", "roll", "envs", "check", "Echo", "--module", "echo_tags"]
