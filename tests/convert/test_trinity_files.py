@@ -231,7 +231,7 @@ def test_a_step_that_goes_on_without_slow_tasks_does_so_in_step_with_training() 
     assert "learns from batch_size of them" in _said(conversion, "explorer.over_rollout.ratio")
     explorer = _converted(mode="explore", explorer={"over_rollout": over}, **driven)
     assert explorer.native["over_rollout"] == {"ratio": 0.25, "wait_after_min": 5.0}
-    assert explorer.native["experience"]["sync"] == {"style": "dynamic_by_explorer"}
+    assert explorer.native["experience"]["sync"] == {"method": "nccl", "style": "dynamic_by_explorer"}
     assert "over_rollout" not in _converted(mode="train", explorer={"over_rollout": over}, **driven).native
 
 

@@ -93,7 +93,13 @@ class StoreCalls:
         packed = pack((entries, policy_version))
 
         def keep(host: Any) -> int:
-            return int(self._answer(host.append.remote(packed, self._put(host, sealed)), "append"))
+            if self._folder is not None or not sealed:
+                # Nobody needs them in an object store when they are written.
+                return int(self._answer(host.append.remote(packed, [ray.put(each) for each in sealed]), "append"))
+            keeper = self._keeper_of(host)
+            while (answer := self._answer(keeper.keep.remote(packed, sealed), "append")) is None:
+                self._ask_standing(host)  # which raises what has become of it
+            return int(answer)
 
         return self._again(keep)
 
@@ -119,14 +125,12 @@ class StoreCalls:
 
         return self._again(read)
 
-    def _put(self, host: Any, sealed: Sequence[Sealed]) -> list[ray.ObjectRef[Sealed]]:
-        """Put groups into the object store of this machine."""
-        if self._folder is not None:
-            return [ray.put(each) for each in sealed]  # nobody needs them there when they are written
+    def _keeper_of(self, host: Any) -> Any:
+        """Return the actor that keeps what this machine appends."""
         if self._keeper is None:
             node = ray.get_runtime_context().get_node_id()
             self._keeper = ray.get(host.keeper.remote(node), timeout=self._patience)
-        return list(ray.get(self._keeper.keep.remote(sealed), timeout=self._patience)) if sealed else []
+        return self._keeper
 
     def _is_lost(self, place: ray.ObjectRef[Sealed]) -> bool:
         try:

@@ -54,7 +54,7 @@ class StoreHost:
             kept = ray.remote(Keeper).options(
                 num_cpus=0, max_restarts=-1, max_task_retries=-1, scheduling_strategy=there
             )
-            self._keepers[node] = kept.remote()
+            self._keepers[node] = kept.remote(ray.get_runtime_context().current_actor)
         return self._keepers[node]
 
     def append(self, args: Packed, places: Sequence[ray.ObjectRef[Sealed]]) -> int | Failure:

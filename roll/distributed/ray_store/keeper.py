@@ -8,7 +8,10 @@ from typing import Any
 
 import numpy as np
 import ray
+from ray.exceptions import RayActorError
 
+from roll.distributed.ray_host import Failure
+from roll.distributed.transport import Packed
 from roll.trajectories.model import TrajectoryGroup
 
 Sealed = np.ndarray[Any, np.dtype[np.uint8]]
@@ -29,9 +32,29 @@ def unseal(sealed: Sealed) -> TrajectoryGroup:
 class Keeper:
     """Owns groups: they are there while it lives, and somebody refers to them.
 
-    The program that appends cannot own them. It ends before they are learned from.
+    The program that appends cannot own them. It ends before they are learned from, and may be killed while it appends:
+    so references to them do not pass through it either. Ray learns from who passes a reference on that somebody else
+    has it, and of who is killed meanwhile it does not; it would then throw away what the store has taken.
+
+    Args:
+        host: The actor with the index.
     """
 
-    def keep(self, sealed: Sequence[Sealed]) -> list[ray.ObjectRef[Sealed]]:
-        """Put groups into the object store of this machine."""
-        return [ray.put(each) for each in sealed]
+    def __init__(self, host: Any) -> None:
+        self._host = host
+
+    def keep(self, args: Packed, sealed: Sequence[Sealed]) -> int | Failure | None:
+        """Put groups into the object store of this machine, and append them.
+
+        Args:
+            args: Of ``StoreHost.append``.
+            sealed: The groups.
+
+        Returns:
+            What that returned; ``None`` if the host is not there.
+        """
+        try:
+            answer: int | Failure = ray.get(self._host.append.remote(args, [ray.put(each) for each in sealed]))
+        except RayActorError:
+            return None
+        return answer
