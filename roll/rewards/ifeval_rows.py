@@ -21,7 +21,13 @@ _CONSTRAINED_RESPONSES: Final = ("My answer is yes.", "My answer is no.", "My an
 _RELATIONS: Final = ("less than", "at least")
 _FENCES: Final = ("```json", "```Json", "```JSON", "```")
 _FIRST_WORD_ENDS = re.compile(r"[.,?!'\"]")
-_TOKEN = re.compile(r"\w+(?:[-'./&]\w+)*")
+# Where NLTK's word tokenizer, which the data set's own program uses, ends words that may be in capitals.
+_BETWEEN_WORDS = re.compile(
+    r"[;@#$%&?!*\[\](){}<>\"“”«»‘’„`\u2012-\u2015]|--|''|\.{2,}|[:,](?!\d)"
+    r"|(?i:(?<!\w)'(?!(?:re|ve|ll|m|t|s|d|n)\b)(?=\w))"
+)
+_CLITIC = re.compile(r"(?<=[^'\s])(?='(?:[sSmMdD]|ll|LL|re|RE|ve|VE)?(?:\s|$)|(?:n't|N'T)(?:\s|$))")
+_TWO_IN_ONE = re.compile(r"(?i)\b(can|gim|gon|got|lem|wan)(not|me|na|ta)\b")
 
 
 def followed(instruction: str, arguments: Mapping[str, Any] | None, text: str) -> bool:
@@ -168,7 +174,8 @@ def _quotation(text: str) -> bool:
 
 
 def _capital_words(text: str, capital_frequency: float, capital_relation: str) -> bool:
-    return _compared(sum(token.isupper() for token in _TOKEN.findall(text)), capital_relation, capital_frequency)
+    apart = _TWO_IN_ONE.sub(r" \1 \2 ", _CLITIC.sub(" ", _BETWEEN_WORDS.sub(" ", text)))
+    return _compared(sum(word.isupper() for word in apart.split()), capital_relation, capital_frequency)
 
 
 def _all_capitals(text: str) -> bool:

@@ -160,9 +160,7 @@ def test_a_server_with_room_for_forty_is_fit_to_train_on(echo: Path, tmp_path: P
     app.write_text(alone.replace("max_concurrent_envs=1,", "max_concurrent_envs=40,"), encoding="utf-8")
     with echoing(echo) as (url, _):
         config = {"url": url, "action_field": "message"}
-        module = (
-            f"import roll\n\nroll.envs.register_tag('Echo', env_type='openenv', max_steps=3, env_config={config})"
-        )
+        module = f"import roll\n\nroll.envs.register_tag('Echo', env_type='openenv', max_steps=3, env_config={config})"
         (tmp_path / "echo_tags.py").write_text(module, encoding="utf-8")
         words = [sys.executable, "-m", "roll", "envs", "check", "Echo", "--module", "echo_tags"]
         done = subprocess.run(words, cwd=tmp_path, capture_output=True, text=True, timeout=300)
