@@ -142,7 +142,6 @@ class Player:
         longest: int,
         note: Note,
         env: Any = None,
-        stays: bool = False,
     ) -> None:
         """Play nothing yet.
 
@@ -153,21 +152,15 @@ class Player:
             member: Tells the members of a group apart: each draws other actions.
             longest: Steps after which the episode is given up.
             note: Told before each call.
-            env: An environment that is used again, instead of a new one.
-            stays: Whether a new one stays open after the episode; whoever says so closes it.
+            env: An environment that is used again, instead of a new one, and stays open.
         """
         self.episode = Episode(seed)
         self._make, self._policy_name, self._longest, self._note = make, policy, longest, note
         self._random = Random(f"{seed} {member}")
         self._env = env
-        self._stays = stays or env is not None
+        self._stays = env is not None
         self._observation = ""
         self._policy: Policy
-
-    @property
-    def env(self) -> Any:
-        """The environment that is played."""
-        return self._env
 
     def play(self) -> Episode:
         """Play to the end."""

@@ -238,7 +238,7 @@ def make(tag: str | Tag, seed: int | None = None, **overrides: Any) -> TextEnv:
         raise EnvConfigError(f"tag {spec.name!r}: {env_class.__name__} is not a roll.envs.TextEnv")
     if spec.tools:
         if hasattr(env_class, "toolbox"):
-            message = "brings tools of its own, and would hide these. Leave out tools."
+            message = "brings tools of its own, which these would hide. Leave out tools."
             raise EnvConfigError(f"tag {spec.name!r}: {env_class.__name__} {message}")
         try:
             env = ToolUsingEnv(env, spec.tools, tool_use(spec))

@@ -11,7 +11,7 @@ from random import Random
 from typing import Any
 
 from roll.certificates.conditions import set_shared_generators
-from roll.certificates.episodes import Note, Player, excerpt, let_go, made, settled
+from roll.certificates.episodes import Note, Player, excerpt, made, settled
 from roll.certificates.policies import ODD_TEXTS, Speech
 from roll.certificates.target import Source, TargetError
 from roll.env_managers.session import EnvSession
@@ -89,17 +89,17 @@ def endings(note: Note, source: Source, seeds: int, longest: int) -> dict[str, A
     after = []
     for seed in range(seeds):
         set_shared_generators(1)
-        player = Player(source.make, seed, longest=longest, note=note, stays=True)
-        episode = player.play()
-        if episode.ended in ("terminated", "truncated"):
-            response = Speech(player.env).guess(Random(seed), "")
+        with made(source.make) as env:
+            episode = Player(source.make, seed, longest=longest, note=note, env=env).play()
+            if episode.ended not in ("terminated", "truncated"):
+                continue
+            response = Speech(env).guess(Random(seed), "")
             note(f"step() after the end of seed {seed}")
             try:
-                returned = settled(player.env.step(response))
+                returned = settled(env.step(response))
                 after.append({"seed": seed, "raised": "", "reward": float(returned[1])})
             except Exception as error:
                 after.append({"seed": seed, "raised": type(error).__name__, "reward": 0.0})
-        let_go(player.env)
     return {"after": after}
 
 
