@@ -113,6 +113,8 @@ class Admission:
         self._trained = 0
         self._next = 0
         self._again: deque[int] = deque()
+        self._order: deque[_Admitted] | None = None
+        self._ahead = 0
 
     @property
     def live(self) -> int:
@@ -156,7 +158,9 @@ class Admission:
         while len(self._live) < room:
             number = self._again.popleft() if self._again else self._next
             self._next = max(self._next, number + 1)
-            self._live[number] = _Admitted(number, self._trained)
+            self._live[number] = admitted = _Admitted(number, self._trained)
+            if self._order is not None:
+                self._order.append(admitted)
             begun.append(number)
         self.counts["admitted"] += len(begun)
         return begun
@@ -180,6 +184,8 @@ class Admission:
         """
         if self._ready < self.groups_per_step and (self.running or not self.is_exhausted):
             return None
+        if self._must_wait(without_late):
+            return None
         size, everything = self.groups_per_step, list(self._live.values())
         chosen = [each.number for each in everything[: size + self._window] if each.group is not None][:size]
         if len(chosen) < size:
@@ -188,7 +194,8 @@ class Admission:
             return chosen
         if self.spare:
             return chosen if without_late or chosen == [each.number for each in everything[:size]] else None
-        rest = [each for number, each in self._live.items() if number not in set(chosen)]
+        taken = set(chosen)
+        rest = [each for each in everything if each.number not in taken]
         first = self._trained + 1
         in_time = all(first + i // size <= each.trained + self.max_staleness for i, each in enumerate(rest))
         return chosen if in_time else None
@@ -256,7 +263,8 @@ class Admission:
 
         Call it before :meth:`take`.
         """
-        late = [number for number in self._live if number not in set(chosen)]
+        kept = set(chosen)
+        late = [number for number in self._live if number not in kept]
         running = [number for number in late if self._live[number].group is None]
         for number in late:
             self._remove(number)
@@ -273,7 +281,7 @@ class Admission:
         """Give up everything that is not trained."""
         self.counts[DropReason.CANCELLED] += self.live
         self._live.clear()
-        self._ready, self._taken = 0, []
+        self._ready, self._taken, self._order = 0, [], None
 
     def unfinished(self) -> tuple[int, list[int]]:
         """Return the number of the next new group, and the numbers below it that are neither trained nor dropped."""
@@ -283,8 +291,36 @@ class Admission:
         """Go on where another run stopped: first the groups that it did not finish, then those that follow."""
         self._next, self._again = following, deque(sorted(again))
 
+    def _must_wait(self, without_late: bool) -> bool:
+        """Return whether the oldest group under way is one that the step cannot pass over, without a look at others.
+
+        Whoever waits for a step asks with every group that ends: a look at all of them each time would cost a job of
+        many groups their square.
+        """
+        oldest = self._oldest_running()
+        if oldest is None or self._ahead >= self.groups_per_step:
+            return False
+        if self.spare:
+            return not without_late
+        return self._window == 0 or self._trained + 1 > oldest.trained + self.max_staleness
+
+    def _oldest_running(self) -> _Admitted | None:
+        """Return the oldest group that is not finished; ``_ahead`` is then how many finished ones are before it."""
+        if self._order is None:
+            self._order, self._ahead = deque(self._live.values()), 0
+        while self._order:
+            first = self._order[0]
+            if self._live.get(first.number) is first:
+                if first.group is None:
+                    return first
+                self._ahead += 1
+            self._order.popleft()
+        return None
+
     def _remove(self, number: int) -> None:
-        self._ready -= self._live.pop(number).group is not None
+        if self._live.pop(number).group is not None:
+            self._ready -= 1
+            self._order = None  # it may be one of those that are counted as ahead
 
 
 def _number(dropped: Dropped) -> int:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import heapq
 from collections.abc import Awaitable
 from contextlib import suppress
 from typing import Any, Final
@@ -32,6 +33,7 @@ class WorkerPool:
         self.restarts = 0
         self._patience = patience
         self._running = [0] * group.size
+        self._by_work = [(0, rank) for rank in range(group.size)]
         self._generation = [0] * group.size
         self._reviving = [asyncio.Lock() for _ in range(group.size)]
 
@@ -56,14 +58,14 @@ class WorkerPool:
         while True:
             rank = self._least_busy()
             generation = self._generation[rank]
-            self._running[rank] += 1
+            self._count(rank, 1)
             try:
                 return await self.group.one(rank, method, *args)
             except (WorkerDiedError, WorkerTimeoutError):
                 if attempt == MOST_ATTEMPTS:
                     raise
             finally:
-                self._running[rank] -= 1
+                self._count(rank, -1)
             attempt += 1
             await self._revive(rank, generation)
 
@@ -86,7 +88,17 @@ class WorkerPool:
             self.restarts += 1
 
     def _least_busy(self) -> int:
-        return min(range(self.group.size), key=lambda rank: (self._running[rank], rank))
+        """Return the worker with the least to do, of several the first; a call costs the logarithm of their number."""
+        while self._by_work[0][0] != self._running[self._by_work[0][1]]:
+            heapq.heappop(self._by_work)  # what was noted before it got more or less to do
+        return self._by_work[0][1]
+
+    def _count(self, rank: int, change: int) -> None:
+        self._running[rank] += change
+        heapq.heappush(self._by_work, (self._running[rank], rank))
+        if len(self._by_work) > 4 * self.group.size + 64:
+            self._by_work = [(running, each) for each, running in enumerate(self._running)]
+            heapq.heapify(self._by_work)
 
 
 async def restart(group: WorkerGroup, rank: int, patience: float) -> None:

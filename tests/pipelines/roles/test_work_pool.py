@@ -1,0 +1,80 @@
+"""Which worker gets a piece of work, against a plain look at all of them; what that costs with very many."""
+
+from __future__ import annotations
+
+import asyncio
+import random
+import sys
+from typing import Any
+
+from roll.pipelines.roles.pool import WorkerPool
+
+
+class WaitingGroup:
+    """**Not workers**: a piece of work ends when it is told to."""
+
+    role = "train_env_manager"
+
+    def __init__(self, size: int) -> None:
+        self.size = size
+        self.given: list[tuple[int, asyncio.Future[None]]] = []
+
+    async def one(self, rank: int, method: str, *args: Any, timeout: float | None = None) -> None:
+        over: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        self.given.append((rank, over))
+        await over
+
+
+async def begin(pool: WorkerPool) -> asyncio.Task[Any]:
+    task = asyncio.ensure_future(pool.call("play"))
+    await asyncio.sleep(0)
+    return task
+
+
+def test_work_goes_to_the_first_of_the_workers_that_have_least_to_do() -> None:
+    async def play(size: int, draws: random.Random) -> None:
+        group = WaitingGroup(size)
+        pool = WorkerPool(group)  # type: ignore[arg-type]
+        tasks = []
+        for _ in range(400):
+            if group.given and draws.random() < 0.45:
+                group.given.pop(draws.randrange(len(group.given)))[1].set_result(None)
+                await asyncio.sleep(0)
+                await asyncio.sleep(0)
+                continue
+            held = [rank for rank, _ in group.given]
+            expected = min(range(size), key=lambda rank: (held.count(rank), rank))
+            tasks.append(await begin(pool))
+            assert group.given[-1][0] == expected
+        for _, over in group.given:
+            over.set_result(None)
+        await asyncio.gather(*tasks)
+
+    for seed in range(6):
+        asyncio.run(play(1 + seed, random.Random(seed)))
+
+
+def test_what_giving_work_costs_does_not_grow_with_the_number_of_workers() -> None:
+    """Counted in lines of Python that run, which are the same on every machine."""
+
+    async def lines(size: int) -> int:
+        pool = WorkerPool(WaitingGroup(size))  # type: ignore[arg-type]
+        tasks = [await begin(pool) for _ in range(2 * size)]
+        counted = 0
+
+        def count(frame: Any, event: str, arg: object) -> Any:
+            nonlocal counted
+            counted += event == "line" and "pool.py" in frame.f_code.co_filename
+            return count
+
+        sys.settrace(count)
+        try:
+            tasks += [await begin(pool) for _ in range(200)]
+        finally:
+            sys.settrace(None)
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+        return counted
+
+    assert asyncio.run(lines(1024)) < 3 * asyncio.run(lines(8))
