@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from bisect import bisect_left, insort
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import cached_property
+from itertools import groupby
 from typing import Protocol
 
 from roll.config import ConfigError, Problem, RunConfig
@@ -62,7 +66,7 @@ class RolePlan:
         return frozenset(device for worker in self.workers for device in worker.devices)
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class ClusterPlan:
     """Where everything of a run lives.
 
@@ -85,12 +89,20 @@ class ClusterPlan:
 
     def cpus(self, node: int) -> int:
         """Return how many logical processors the workers of machine ``node`` reserve."""
-        return CPUS_PER_WORKER * sum(worker.node == node for plan in self.roles.values() for worker in plan.workers)
+        return CPUS_PER_WORKER * self._workers[node]
 
     def devices(self, node: int) -> tuple[int, ...]:
         """Return the global ids of the devices in use on machine ``node``, ascending."""
-        ids = {device for plan in self.roles.values() for device in plan.devices}
-        return tuple(sorted(device for device in ids if device // self.devices_per_node == node))
+        return self._devices.get(node, ())
+
+    @cached_property
+    def _workers(self) -> Counter[int]:
+        return Counter(worker.node for plan in self.roles.values() for worker in plan.workers)
+
+    @cached_property
+    def _devices(self) -> Mapping[int, tuple[int, ...]]:
+        ids = sorted({device for plan in self.roles.values() for device in plan.devices})
+        return {node: tuple(own) for node, own in groupby(ids, lambda device: device // self.devices_per_node)}
 
 
 @dataclass(frozen=True, slots=True)
@@ -198,8 +210,7 @@ def check_fits(plan: ClusterPlan, resources: ClusterResources) -> None:
         ConfigError: It says what is needed, what is there, and which role to make smaller.
     """
     needs = [(len(plan.devices(node)), plan.cpus(node)) for node in range(plan.nodes)]
-    rooms = [[i for i, node in enumerate(resources.nodes) if _has(node, *need)] for need in needs]
-    if not _match(rooms):
+    if not _fit(needs, resources):
         raise ConfigError([_misfit(plan, needs, resources)])
 
 
@@ -232,11 +243,13 @@ def _cpu_places(workers: int, nodes: int) -> tuple[WorkerPlace, ...]:
 
 def _places(homes: list[tuple[int, tuple[int, ...]]]) -> tuple[WorkerPlace, ...]:
     """Number workers, given machine and devices of each, within the role and within their machines."""
-    nodes = [node for node, _ in homes]
-    return tuple(
-        WorkerPlace(rank, node, devices, nodes[:rank].count(node), nodes.count(node))
-        for rank, (node, devices) in enumerate(homes)
-    )
+    sizes = Counter(node for node, _ in homes)
+    before: Counter[int] = Counter()
+    places = []
+    for rank, (node, devices) in enumerate(homes):
+        places.append(WorkerPlace(rank, node, devices, before[node], sizes[node]))
+        before[node] += 1
+    return tuple(places)
 
 
 def _chunks(devices: list[int], size: int) -> Iterator[list[int]]:
@@ -244,29 +257,31 @@ def _chunks(devices: list[int], size: int) -> Iterator[list[int]]:
         yield devices[start : start + size]
 
 
-def _has(node: NodeResources, devices: int, cpus: int) -> bool:
-    return node.devices >= devices and node.cpus >= cpus
+def _fit(needs: Sequence[tuple[int, int]], resources: ClusterResources) -> bool:
+    """Tell whether every machine of a plan can have a machine of the cluster to itself.
 
+    The needs with most devices go first, so that a machine with enough devices for one has enough for all that follow:
+    for those only its processors count, and the best it can do is to spare the machines with many.
 
-def _match(rooms: list[list[int]]) -> bool:
-    """Tell whether every machine of a plan can have a machine of the cluster to itself (augmenting paths)."""
-    tenant: dict[int, int] = {}
-
-    def settle(need: int, seen: set[int]) -> bool:
-        for room in rooms[need]:
-            if room not in seen:
-                seen.add(room)
-                if room not in tenant or settle(tenant[room], seen):
-                    tenant[room] = need
-                    return True
-        return False
-
-    return all(settle(need, set()) for need in range(len(rooms)))
+    Args:
+        needs: Devices and processors of each machine of the plan.
+        resources: What there is.
+    """
+    rooms = sorted(resources.nodes, key=lambda node: node.devices)
+    cpus: list[float] = []
+    for devices, processors in sorted(needs, reverse=True):
+        while rooms and rooms[-1].devices >= devices:
+            insort(cpus, rooms.pop().cpus)
+        place = bisect_left(cpus, processors)
+        if place == len(cpus):
+            return False
+        del cpus[place]
+    return True
 
 
 def _misfit(plan: ClusterPlan, needs: list[tuple[int, int]], resources: ClusterResources) -> Problem:
     """Return what is too big: devices before processors, since they are what a cluster is short of."""
-    devices_fit = _match([[i for i, node in enumerate(resources.nodes) if _has(node, n, 0)] for n, _ in needs])
+    devices_fit = _fit([(devices, 0) for devices, _ in needs], resources)
     needed = ", ".join(
         f"machine {i} with {_count(devices, 'device')} and {_count(cpus, 'CPU')}"
         for i, (devices, cpus) in enumerate(needs)

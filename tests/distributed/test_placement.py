@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
+from itertools import permutations
+
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from roll.config import AgenticConfig, ConfigError, RLConfig
 from roll.config.rlvr import RLVRConfig
@@ -10,6 +14,8 @@ from roll.distributed.placement import (
     ClusterPlan,
     ClusterResources,
     NodeResources,
+    RolePlan,
+    WorkerPlace,
     check_fits,
     plan_placement,
 )
@@ -127,6 +133,42 @@ def test_the_one_machine_that_fits_two_needs_is_given_to_the_larger() -> None:
     made = plan(num_gpus_per_node=4, actor_train={"device_mapping": "0,4,5,6,7"}, actor_infer={"world_size": 1})
     check_fits(made, machines((64, 4), (64, 1)))
     assert "There is: " in problem(made, machines((64, 3), (64, 3)))
+
+
+SIZES = st.tuples(st.integers(0, 3), st.integers(1, 4))
+
+
+@pytest.mark.long
+@given(needs=st.lists(SIZES, min_size=1, max_size=4), there=st.lists(SIZES, max_size=5))
+def test_a_plan_fits_where_some_order_of_the_machines_has_room_for_it(
+    needs: list[tuple[int, int]], there: list[tuple[int, int]]
+) -> None:
+    workers = [
+        WorkerPlace(0, node, tuple(range(4 * node, 4 * node + devices)) if first else (), 0, 1)
+        for node, (devices, cpus) in enumerate(needs)
+        for first in (True, *[False] * (cpus - 1))
+    ]
+    made = ClusterPlan({"actor_infer": RolePlan("actor_infer", tuple(workers))}, len(needs), 4)
+    fits = any(
+        all(
+            devices <= has and cpus <= processors
+            for (devices, cpus), (has, processors) in zip(needs, some, strict=True)
+        )
+        for some in permutations(there, len(needs))
+    )
+    resources = machines(*((cpus, devices) for devices, cpus in there))
+    if fits:
+        check_fits(made, resources)
+    else:
+        problem(made, resources)
+
+
+def test_thousands_of_machines_are_placed() -> None:
+    devices = {"device_mapping": "list(range(0,8192))"}
+    made = plan(num_gpus_per_node=4, actor_train=devices, actor_infer=devices)
+    check_fits(made, machines(*[(8, 4)] * 2048))
+    last = made.roles["actor_infer"].workers[-1]
+    assert (last.node, last.local_rank, last.local_size, made.cpus(2047)) == (2047, 3, 4, 8)
 
 
 def test_too_few_machines_names_the_role_that_reaches_furthest() -> None:
