@@ -31,6 +31,11 @@ class WorkerContext:
     own_process: bool = False
 
     @property
+    def part(self) -> tuple[int, int]:
+        """Its number, and how many workers of the role there are."""
+        return self.rank, self.size
+
+    @property
     def name(self) -> str:
         """Name in logs: role and rank."""
         return f"{self.role}-{self.rank}"

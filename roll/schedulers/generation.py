@@ -32,6 +32,8 @@ class GenerationScheduler:
         timeout: Seconds that a request may take at a replica; ``None`` for any time.
         retries: How often a request is tried again.
         prefix: Put before request ids and sessions, so that several schedulers can share engines.
+        part: Which of how many schedulers that share the engines this is. Each knows only its own requests, so among
+            engines that are equal to it each begins with another one.
         clock: Seconds, for metrics.
 
     Raises:
@@ -46,12 +48,13 @@ class GenerationScheduler:
         timeout: float | None = None,
         retries: int = 3,
         prefix: str = "",
+        part: tuple[int, int] = (0, 1),
         clock: Callable[[], float] = time.perf_counter,
     ) -> None:
         _check(max_running_requests, retries, timeout)
         clients = list(replicas) if isinstance(replicas, Sequence) else [replicas]
         self.sampled_tokens = 0
-        self._pool = ReplicaPool(clients, max_running_requests)
+        self._pool = ReplicaPool(clients, max_running_requests, part[0] * len(clients) // part[1])
         self._timeout = timeout
         self._retries = retries
         self._prefix = prefix
@@ -64,6 +67,7 @@ class GenerationScheduler:
         replicas: GenerationClient | Sequence[GenerationClient],
         *,
         prefix: str = "",
+        part: tuple[int, int] = (0, 1),
         clock: Callable[[], float] = time.perf_counter,
     ) -> GenerationScheduler:
         """Return the scheduler that ``config`` asks for.
@@ -73,7 +77,7 @@ class GenerationScheduler:
         """
         most = None if waits_for_quiet(config) else config.max_running_requests
         timeout = config.generation_timeout
-        return cls(replicas, max_running_requests=most, timeout=timeout, prefix=prefix, clock=clock)
+        return cls(replicas, max_running_requests=most, timeout=timeout, prefix=prefix, part=part, clock=clock)
 
     async def generate(self, request: GenerationRequest) -> Completion:
         """Return the completion of ``request``.

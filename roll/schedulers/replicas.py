@@ -50,6 +50,7 @@ class Replica:
         timeouts: Requests in a row that took too long; such a replica is chosen last.
         served: Requests it completed.
         attempts: Limits of the requests it has, by which they are called back when it goes down.
+        order: Among equals, the one with the smallest goes first.
     """
 
     rank: int
@@ -61,6 +62,7 @@ class Replica:
     timeouts: int = 0
     served: int = 0
     attempts: set[asyncio.Timeout] = field(default_factory=set)
+    order: int = 0
 
     @property
     def has_room(self) -> bool:
@@ -70,7 +72,7 @@ class Replica:
     @property
     def load(self) -> tuple[int, int, int, int]:
         """What the least loaded replica has the least of."""
-        return self.timeouts, self.running, self.sessions, self.rank
+        return self.timeouts, self.running, self.sessions, self.order
 
 
 @dataclass(slots=True, eq=False)
@@ -130,12 +132,15 @@ class ReplicaPool:
     Args:
         clients: The replicas, by rank.
         limit: Most requests at a time per replica.
+        first: Rank of the replica that goes first among equals; then those with higher ranks, then rank 0.
     """
 
-    def __init__(self, clients: Sequence[GenerationClient], limit: int | None) -> None:
+    def __init__(self, clients: Sequence[GenerationClient], limit: int | None, first: int = 0) -> None:
         if not clients:
             raise ValueError("GenerationScheduler: no replicas; give at least one engine")
-        self.replicas = [Replica(rank, client, limit) for rank, client in enumerate(clients)]
+        self.replicas = [
+            Replica(rank, client, limit, order=(rank - first) % len(clients)) for rank, client in enumerate(clients)
+        ]
         self._by_load = _LeastLoaded(self.replicas)
         self._up = len(self.replicas)
         self._running = 0
@@ -212,7 +217,7 @@ class ReplicaPool:
         """Put another engine in the place of a replica; requests of the old one move."""
         old = self.replicas[rank]
         self.mark_down(old)
-        self.replicas[rank] = new = Replica(rank, client, self._limit, served=old.served)
+        self.replicas[rank] = new = Replica(rank, client, self._limit, served=old.served, order=old.order)
         self._up += 1
         self._by_load.changed(new)
         self._fill_all()
@@ -256,8 +261,10 @@ class ReplicaPool:
 
     def _fill_all(self) -> None:
         """Give all free places to those who wait, evenly."""
-        while any(self._fill(replica) for replica in sorted(self.replicas, key=_load)):
-            pass
+        while self._line and (replica := self._by_load.first(None)) is not None:
+            # Where it failed all who wait, another one may have a place for them.
+            if not self._fill(replica) and not any(map(self._fill, sorted(self.replicas, key=_load))):
+                return
 
     def _fill(self, replica: Replica) -> bool:
         """Give one place of a replica to the first in its line; return whether that was possible."""

@@ -75,8 +75,9 @@ class EnvironmentWorker:
         generating = config.actor_infer.generating_args if training else config.val_generating
         self._engines = engines
         # Several workers share the engines: their requests must not have the same names.
-        prefix = f"{uuid.uuid4().hex[:8]}/" if worker_context().own_process else ""
-        self._generation = GenerationScheduler.for_run(config, engines.clients(), prefix=prefix)
+        context = worker_context()
+        prefix = f"{uuid.uuid4().hex[:8]}/" if context.own_process else ""
+        self._generation = GenerationScheduler.for_run(config, engines.clients(), prefix=prefix, part=context.part)
         self._threads: list[CallThreads | EnvEventLoop] = [CallThreads()]
         # Sampled and greedy episodes share them: what a tag bears at a time counts for both together.
         threads = {name: threads_of(config, name, self._threads) for name in manager.tags}
@@ -88,7 +89,7 @@ class EnvironmentWorker:
         self._endpoint = AgentEndpoint(config.pretrain)
         self._seats = {
             name: OpponentSeats(
-                config, name, given, sampling_params(config.opponents[name].sampling(generating)), prefix
+                config, name, given, sampling_params(config.opponents[name].sampling(generating)), prefix, context.part
             )
             for name, given in (opponents or {}).items()
         }

@@ -37,17 +37,24 @@ class OpponentSeats:
         given: Its engines.
         sampling: How it samples.
         prefix: Put before the names of requests, so that several workers can ask.
+        part: Which of how many workers that ask this is.
     """
 
     def __init__(
-        self, config: PlayingConfig, name: str, given: OpponentEngines, sampling: SamplingParams, prefix: str
+        self,
+        config: PlayingConfig,
+        name: str,
+        given: OpponentEngines,
+        sampling: SamplingParams,
+        prefix: str,
+        part: tuple[int, int] = (0, 1),
     ) -> None:
         self._name, self._engines = name, given.engines
         clients = given.engines.clients()
         # The members of a league differ; other engines of an opponent have the same weights, and any may answer.
         is_league = config.opponents[name].league is not None
         shares = [[client] for client in clients] if is_league else [clients]
-        self._schedulers = [GenerationScheduler.for_run(config, share, prefix=prefix) for share in shares]
+        self._schedulers = [GenerationScheduler.for_run(config, share, prefix=prefix, part=part) for share in shares]
         activities = given.activities or [NoActivity()] * len(shares)
         self._members = [
             Opponent(partial(self._generate, scheduler), scheduler.release, sampling, activity)

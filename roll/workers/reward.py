@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import uuid
 from collections.abc import Mapping
+from functools import partial
 from types import MappingProxyType
 
 from roll.config.grading_keys import GradedKeys
@@ -46,12 +47,13 @@ class RewardWorker:
         judges: Mapping[str, Engines] = MappingProxyType({}),
     ) -> None:
         set_up(config, registered)
-        own = uuid.uuid4().hex[:8] if worker_context().own_process else ""
+        context = worker_context()
+        own = uuid.uuid4().hex[:8] if context.own_process else ""
         self._engines, self._judges = engines, judges
-        self._generation = GenerationScheduler.for_run(config, engines.clients(), prefix=f"{own}{domain}/")
+        share = partial(GenerationScheduler.for_run, prefix=f"{own}{domain}/", part=context.part)
+        self._generation = share(config, engines.clients())
         self._judging = {
-            name: GenerationScheduler.for_run(judging(config, name), judges[name].clients(), prefix=f"{own}{domain}/")
-            for name in judges_of(config, domain)
+            name: share(judging(config, name), judges[name].clients()) for name in judges_of(config, domain)
         }
         resources = reward_resources(config, domain, text or load_text(config), self._generation, self._judging)
         alone = {domain: config.rewards[domain]} if domain in config.rewards else {}

@@ -9,11 +9,15 @@ from typing import Any
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from scheduler_fakes import FakeReplica
 
+from roll.generation import GenerationRequest, SamplingParams
+from roll.schedulers.generation import GenerationScheduler
 from roll.schedulers.replicas import Replica, ReplicaPool
 from roll.schedulers.waiting_line import Waiter, WaitingLine
 
 LIMIT = 3
+SAMPLING = SamplingParams(max_new_tokens=1)
 
 
 def least_loaded(pool: ReplicaPool, avoid: Replica | None) -> Replica | None:
@@ -93,6 +97,44 @@ def test_what_placing_costs_does_not_grow_with_the_number_of_engines() -> None:
         return counted
 
     assert lines(2048) < 3 * lines(8)
+
+
+@pytest.mark.parametrize(("replicas", "parts", "each"), [(64, 16, 4), (64, 64, 5), (12, 5, 7), (8, 2, 3), (3, 9, 2)])
+def test_schedulers_that_share_engines_begin_with_different_ones(replicas: int, parts: int, each: int) -> None:
+    engines = [FakeReplica() for _ in range(replicas)]
+    schedulers = [GenerationScheduler(engines, part=(number, parts)) for number in range(parts)]
+
+    async def play() -> None:
+        requests = (GenerationRequest(f"{n}", [0], SAMPLING, n, f"{n}") for n in range(parts * each))
+        await asyncio.gather(*(schedulers[n % parts].generate(request) for n, request in enumerate(requests)))
+
+    asyncio.run(play())
+    counts = [len(engine.seen) for engine in engines]
+    assert max(counts) - min(counts) <= 1 + (parts * each) // replicas // 2
+
+
+def test_an_engine_that_is_made_again_keeps_its_turn_among_equals() -> None:
+    pool = ReplicaPool([object()] * 4, LIMIT, first=2)  # type: ignore[list-item]
+    asyncio.run(replaced(pool, 2))
+    taken = [pool.take(f"s{number}") for number in range(4)]
+    assert [replica.rank for replica in taken if replica] == [2, 3, 0, 1]
+
+
+def test_an_engine_that_is_made_again_gets_who_waits_also_where_a_freer_one_failed_it() -> None:
+    async def play() -> None:
+        pool = ReplicaPool([object()] * 3, 1)  # type: ignore[list-item]
+        taken = [pool.take(None) for _ in range(3)]
+        pool.mark_down(pool.replicas[2])
+        waiting = asyncio.ensure_future(pool.wait(None, 0, pool.replicas[0]))
+        await asyncio.sleep(0)
+        assert taken[0] is pool.replicas[0]
+        pool.give_back(pool.replicas[0])
+        await asyncio.sleep(0)
+        assert not waiting.done(), "the one that is free failed it"
+        pool.replace(2, object())  # type: ignore[arg-type]
+        assert (await waiting).rank == 2
+
+    asyncio.run(play())
 
 
 @pytest.mark.exhaustive
