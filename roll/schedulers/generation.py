@@ -113,7 +113,7 @@ class GenerationScheduler:
             ``queue`` and ``running`` now and ``…_max``; ``replicas_up``; ``requests``; ``tokens_per_second`` sampled;
             ``prefix_cache_hit_rate`` (prompt tokens that were cached); ``latency_mean``, ``_p50``, ``_p95``, ``_max``
             of a turn in seconds, waiting included, and ``wait_mean``; ``retries``, ``timeouts``, ``given_up``; with
-            several replicas ``replica_<rank>/running`` and ``/served`` (since the start).
+            several replicas ``replica_<rank>/running`` and ``/served`` (since the start) of those that had any.
         """
         return self._meter.report(self._pool.replicas, self._pool.waiting)
 

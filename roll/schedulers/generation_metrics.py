@@ -77,7 +77,8 @@ class GenerationMeter:
                 "wait_mean": self._waited / count,
             }
         if len(replicas) > 1:
-            for replica in replicas:
+            # One of very many workers uses few of very many engines: the rest would be the square of a job's size.
+            for replica in (each for each in replicas if each.running or each.served):
                 metrics[f"replica_{replica.rank}/running"] = float(replica.running)
                 metrics[f"replica_{replica.rank}/served"] = float(replica.served)
         self._begin()

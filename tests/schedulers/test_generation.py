@@ -336,6 +336,17 @@ def test_with_a_place_free_the_engine_is_called_in_the_same_turn_of_the_event_lo
     run(main(max_running_requests=1, timeout=10))
 
 
+def test_metrics_name_the_engines_that_had_requests() -> None:
+    async def main() -> None:
+        requests = scheduler(*(FakeReplica() for _ in range(5)))
+        assert not any(name.startswith("replica_") for name in requests.metrics())
+        await asyncio.gather(*(requests.generate(call(f"r{i}")) for i in range(2)))
+        served = {name: value for name, value in requests.metrics().items() if name.endswith("/served")}
+        assert served == {"replica_0/served": 1, "replica_1/served": 1}
+
+    run(main())
+
+
 def test_metrics_describe_what_happened_since_the_last_report() -> None:
     replicas = [FakeReplica(slow_when_long), FakeReplica(slow_when_long)]
 

@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 from collections import Counter, defaultdict
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from operator import mul
 from statistics import fmean, pstdev
 
 import torch
@@ -144,17 +143,19 @@ def generation_metrics(reports: Sequence[Mapping[str, float]]) -> dict[str, floa
         The same names under ``generation/``.
     """
     merged: dict[str, float] = {}
-    total = sum(report["requests"] for report in reports)
-    for name in dict.fromkeys(name for report in reports for name in report):
-        values = [report[name] for report in reports if name in report]
-        if name in _AVERAGES:
-            weights = [report["requests"] for report in reports if name in report]
-            merged[name] = sum(map(mul, values, weights)) / max(total, 1.0)
-        elif name == "replicas_up":
-            merged[name] = min(values)
-        else:
-            merged[name] = max(values) if name == "latency_max" else sum(values)
+    for report in reports:
+        for name, value in report.items():
+            if name not in merged:
+                merged[name] = value * report["requests"] if name in _AVERAGES else value
+            elif name in _EXTREMES:
+                merged[name] = _EXTREMES[name](merged[name], value)
+            else:
+                merged[name] += value * report["requests"] if name in _AVERAGES else value
+    total = max(merged.get("requests", 0.0), 1.0)
+    for name in _AVERAGES & merged.keys():
+        merged[name] /= total
     return prefixed(merged, "generation")
 
 
+_EXTREMES: Mapping[str, Callable[[float, float], float]] = {"replicas_up": min, "latency_max": max}
 _AVERAGES = frozenset({"prefix_cache_hit_rate", "latency_mean", "latency_p50", "latency_p95", "wait_mean"})

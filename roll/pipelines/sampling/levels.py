@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from contextlib import suppress
 from functools import partial
 
@@ -68,11 +69,13 @@ async def start_environments(
 
 async def generation_reports(environments: WorkerPool) -> list[dict[str, float]]:
     """Return what the workers' schedulers of requests report; one that is being made again reports nothing."""
-    reports = []
-    for rank in range(environments.group.size):
+
+    async def report(rank: int) -> list[dict[str, float]]:
         with suppress(WorkerDiedError):
-            reports.append(await environments.group.one(rank, "generation_metrics"))
-    return reports
+            return [await environments.group.one(rank, "generation_metrics")]
+        return []
+
+    return [one for some in await asyncio.gather(*map(report, range(environments.group.size))) for one in some]
 
 
 CURRICULUM = "curriculum"

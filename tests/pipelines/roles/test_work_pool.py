@@ -7,7 +7,9 @@ import random
 import sys
 from typing import Any
 
+from roll.distributed import WorkerDiedError
 from roll.pipelines.roles.pool import WorkerPool
+from roll.pipelines.sampling.levels import generation_reports
 
 
 class WaitingGroup:
@@ -78,3 +80,29 @@ def test_what_giving_work_costs_does_not_grow_with_the_number_of_workers() -> No
         return counted
 
     assert asyncio.run(lines(1024)) < 3 * asyncio.run(lines(8))
+
+
+class ReportingGroup:
+    """**Not workers**: each reports once all were asked, and one has died."""
+
+    role = "train_env_manager"
+
+    def __init__(self, size: int, dead: int) -> None:
+        self.size = size
+        self._dead = dead
+        self._all_asked = asyncio.Barrier(size)
+
+    async def one(self, rank: int, method: str, *args: Any, timeout: float | None = None) -> dict[str, float]:
+        assert method == "generation_metrics"
+        await self._all_asked.wait()
+        if rank == self._dead:
+            raise WorkerDiedError(self.role, rank, f"rank {rank}", "it was killed")
+        return {"requests": float(rank)}
+
+
+def test_workers_are_asked_for_their_reports_at_the_same_time() -> None:
+    async def ask() -> list[dict[str, float]]:
+        async with asyncio.timeout(10):
+            return await generation_reports(WorkerPool(ReportingGroup(5, dead=2)))  # type: ignore[arg-type]
+
+    assert asyncio.run(ask()) == [{"requests": rank} for rank in (0.0, 1.0, 3.0, 4.0)]
