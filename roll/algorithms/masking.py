@@ -8,7 +8,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-_SLAB_ELEMENTS = 1 << 17  # 512 KiB of float32
+_SLAB_ELEMENTS = 1 << 18  # 1 MiB of float32
 
 
 def as_bool(mask: Tensor) -> Tensor:
@@ -48,12 +48,40 @@ class _Blank(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, values: Tensor, inside: Tensor) -> Tensor:
         ctx.save_for_backward(inside)
-        bits = inside.view(torch.int8).to(_BITS[values.dtype]).neg_()  # all ones, or none
+        bits = _bits(inside, values.dtype)
         return bits.bitwise_and_(values.view(bits.dtype)).view(values.dtype)
 
     @staticmethod
     def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor, None]:
         return blank(gradients[0], *ctx.saved_tensors), None
+
+
+def _bits(inside: Tensor, dtype: torch.dtype) -> Tensor:
+    """Return all ones where ``inside`` is true, none elsewhere, in integers as wide as ``dtype``."""
+    return inside.view(torch.int8).neg().to(_BITS[dtype])
+
+
+class Blanking:
+    """:func:`blank` of many tensors by one mask, without gradients, into tensors that there are already.
+
+    Attributes:
+        inside: The mask, bool.
+    """
+
+    def __init__(self, mask: Tensor) -> None:
+        """Prepare for tensors of the shape of ``mask``, which is nonzero where they are kept."""
+        self.inside = as_bool(mask)
+        self._bits: dict[torch.dtype, Tensor] = {}
+
+    def into(self, out: Tensor, values: Tensor) -> Tensor:
+        """Write ``values``, 0 outside the mask, to ``out``, which may be the same tensor, and return it."""
+        if self.inside.device.type != "cpu" or values.dtype not in _BITS:
+            return out.copy_(blank(values, self.inside))
+        if values.dtype not in self._bits:
+            self._bits[values.dtype] = _bits(self.inside, values.dtype)
+        bits = self._bits[values.dtype]
+        torch.bitwise_and(values.view(bits.dtype), bits, out=out.view(bits.dtype))
+        return out
 
 
 def broadcast(per_sample: Tensor, mask: Tensor) -> Tensor:

@@ -1,9 +1,10 @@
-"""Discounted sums along the sequence: a blocked linear recurrence, with gaps in the mask closed first.
+"""Discounted sums along the sequence, over the tokens of a mask: a blocked linear recurrence, one product per block.
 
-The recurrence ``y[t] = x[t] + decay * y[t + 1]`` over a block of ``K`` tokens is a product with one ``K x K`` matrix of
-powers of the decay; the first values of the blocks follow the same recurrence with ``decay ** K``, which is solved the
-same way. That is two or three passes for any length met in practice, it never divides by a power, and it is exact for
-decay 0 and 1.
+Within a block of ``K`` tokens, what follows each of them is a product with one ``K x K`` matrix of powers of the decay.
+The sums at the first tokens of the blocks follow the same recurrence, with the decay to the power of the block's
+tokens, and are few. Nothing divides by a power, so that decay 0 and 1 are exact. Tokens outside the mask are no steps:
+a block that is all mask or all gap needs no more than that, and in the others, where a gap begins or ends, the tokens
+of the mask are moved side by side first.
 """
 
 from __future__ import annotations
@@ -12,8 +13,9 @@ from dataclasses import dataclass
 
 import torch
 from torch import Tensor
+from torch.nn.functional import pad
 
-from roll.algorithms.masking import as_bool, blank
+from roll.algorithms.masking import Blanking
 
 _BLOCK = 32
 _TINY = 1e-30  # smaller powers change nothing in float32 and would only make the product run on denormal numbers
@@ -32,9 +34,29 @@ def reverse_scan(x: Tensor, decay: float) -> Tensor:
     Raises:
         ValueError: ``decay`` lies outside [0, 1].
     """
+    return torch.add(x, sums_after(x, None, decay), alpha=decay)
+
+
+def sums_after(x: Tensor, within: Blanking | None, decay: float) -> Tensor:
+    """Return the discounted sum of what follows each token: ``y[:, t] = x[:, n] + decay * y[:, n]``.
+
+    ``n`` is the next token of the mask after ``t``; ``y`` is 0 where none follows.
+
+    Args:
+        x: ``[batch, sequence]`` float; only tokens of the mask are read.
+        within: Of the mask ``[batch, sequence]`` of the tokens that count; without it all do.
+        decay: In [0, 1].
+
+    Returns:
+        ``[batch, sequence]`` in the dtype of ``x``, finite but without a meaning outside the mask; half precision is
+        computed in float32.
+
+    Raises:
+        ValueError: ``decay`` lies outside [0, 1].
+    """
     if not 0.0 <= decay <= 1.0:
         raise ValueError(f"a discount must lie in [0, 1], got {decay}: check gamma and lambd.")
-    if decay == 0.0 or x.numel() == 0:
+    if x.numel() == 0:
         return x.clone()
     dtype = x.dtype
     if dtype in (torch.float16, torch.bfloat16):
@@ -43,74 +65,112 @@ def reverse_scan(x: Tensor, decay: float) -> Tensor:
     if x.dtype == torch.float32 and torch.get_float32_matmul_precision() != "highest":
         x = x.double()
     with torch.autocast(device_type=x.device.type, enabled=False):
-        return _blocked(x, decay).to(dtype)
+        return _blocked(x, within, decay).to(dtype)
 
 
-def _blocked(x: Tensor, decay: float) -> Tensor:
-    """Solve the recurrence block by block; calls itself once per level, ``log(sequence) / log(block)`` levels."""
-    batch, length = x.shape
-    block = min(_BLOCK, length)
-    padding = -length % block
-    if padding:
-        x = torch.nn.functional.pad(x, (0, padding))
-    blocks = x.shape[1] // block
-    steps = torch.arange(block, dtype=torch.float64, device=x.device)
-    distance = steps.unsqueeze(1) - steps.unsqueeze(0)
-    matrix = torch.where(distance >= 0, decay ** distance.clamp_min(0), 0.0)
-    matrix = torch.where(matrix < _TINY, 0.0, matrix).to(x.dtype)
-    solved = (x.reshape(batch * blocks, block) @ matrix).view(batch, blocks, block)
-    if blocks > 1:
-        heads = _blocked(solved[:, :, 0], decay**block)
-        reach = decay ** (block - steps)
-        reach = torch.where(reach < _TINY, 0.0, reach).to(x.dtype)
-        solved[:, :-1].addcmul_(heads[:, 1:].unsqueeze(-1), reach)
-    return solved.view(batch, -1)[:, :length]
+def _blocked(x: Tensor, within: Blanking | None, decay: float) -> Tensor:
+    rows, length = x.shape
+    # A block of zeros ends every row: then rows may follow each other as one sequence.
+    blocks = -(-length // _BLOCK) + 1
+    sequence = x.new_empty(rows * blocks * _BLOCK + 1)
+    sequence[-1] = 0.0
+    cells = sequence[:-1].view(rows * blocks, _BLOCK)
+    table = cells.view(rows, blocks * _BLOCK)
+    table[:, length:] = 0.0
+    powers = _powers(decay, x)
+    gaps = None
+    if within is None:
+        table[:, :length] = x
+        heads = torch.mv(cells, powers[:-1])
+        spans = powers[-1].expand(rows, blocks)
+    else:
+        within.into(table[:, :length], x)
+        padded = pad(within.inside, (0, blocks * _BLOCK - length)).view(cells.shape)
+        counts = _counts(padded)
+        heads = torch.mv(cells, powers[:-1])
+        spans = powers[counts].view(rows, blocks)
+        gaps = _Gaps.of(padded, counts)
+        if gaps is not None:
+            gaps.close(cells, heads, powers)
+    cells.view(rows, blocks, _BLOCK)[:, :, 0] = _carried(heads.view(rows, blocks), spans)
+    # Everything one token earlier: each block ends with what the next one begins with, which is already whole.
+    steps = torch.arange(_BLOCK, device=x.device)
+    distance = steps.unsqueeze(1) - steps
+    matrix = torch.where(distance >= 0, powers[distance.clamp_min(0)], 0.0)
+    result = torch.mm(sequence[1:].view(cells.shape), matrix)
+    if gaps is not None:
+        gaps.open(result)
+    return result.view(rows, -1)[:, :length]
+
+
+def _powers(decay: float, like: Tensor) -> Tensor:
+    """Return ``decay`` to the powers 0 to ``K``, ``[K + 1]``."""
+    powers = decay ** torch.arange(_BLOCK + 1, dtype=torch.float64, device=like.device)
+    return torch.where(powers < _TINY, 0.0, powers).to(like.dtype)
+
+
+def _carried(heads: Tensor, spans: Tensor) -> Tensor:
+    """Solve ``y[:, b] = heads[:, b] + spans[:, b] * y[:, b + 1]`` over ``[batch, blocks]`` by doubling.
+
+    The last block of every row must be 0.
+    """
+    blocks, reach = heads.shape[1], 1
+    # Past the last block there is nothing. Time first: then what is moved is one stretch of memory.
+    sums, spans = pad(heads.t(), (0, 0, 0, blocks)), pad(spans.t(), (0, 0, 0, blocks))
+    farther, wider = torch.zeros_like(sums), torch.zeros_like(spans)
+    while reach < blocks:
+        shifted = slice(reach, reach + blocks)
+        torch.addcmul(sums[:blocks], spans[:blocks], sums[shifted], out=farther[:blocks])
+        torch.mul(spans[:blocks], spans[shifted], out=wider[:blocks])
+        sums, spans, farther, wider, reach = farther, wider, sums, spans, 2 * reach
+    return sums[:blocks].t()
+
+
+def _counts(cells: Tensor) -> Tensor:
+    """Return how many are true in each row of ``[blocks, K]`` bool, ``[blocks]`` int64: eight bytes at a time."""
+    words = cells.contiguous().view(torch.int64)
+    sums = words[:, 0] + words[:, 1]
+    for column in range(2, words.shape[1]):
+        sums += words[:, column]
+    for shift in (32, 16, 8):  # no byte ever exceeds K
+        sums += sums >> shift
+    return sums & 0xFF
 
 
 @dataclass(frozen=True, slots=True)
-class Packing:
-    """Where the tokens of a mask go when the gaps between them are closed.
+class _Gaps:
+    """The blocks that are neither all mask nor all gap.
 
     Attributes:
-        mask: ``[batch, sequence]`` bool.
-        source: Flat positions of the tokens of the mask, int64; ``None`` where every row is one span already, so that
-            nothing has to move.
-        target: Flat positions of the same tokens with each row's tokens side by side at its left, int64.
+        blocks: ``[gaps]`` int64, which they are.
+        target: ``[gaps, K]`` int64, where each token goes so that those of the mask end the block side by side;
+            ``K`` for tokens outside the mask.
+        rank: ``[gaps, K]`` int64, how many tokens of the mask come before each in its block.
     """
 
-    mask: Tensor
-    source: Tensor | None = None
-    target: Tensor | None = None
+    blocks: Tensor
+    target: Tensor
+    rank: Tensor
 
-    def pack(self, values: Tensor) -> Tensor:
-        """Return ``values`` ``[batch, sequence]`` with the tokens of each row side by side in order, 0 elsewhere."""
-        if self.source is None or self.target is None:
-            return blank(values, self.mask)
-        chosen = values.reshape(-1).index_select(0, self.source)
-        return torch.zeros_like(values).view(-1).scatter_(0, self.target, chosen).view(values.shape)
+    @classmethod
+    def of(cls, cells: Tensor, counts: Tensor) -> _Gaps | None:
+        """Find them in ``cells`` ``[blocks, K]`` with these ``counts`` ``[blocks]``; ``None`` if there are none."""
+        blocks = ((counts > 0) & (counts < _BLOCK)).nonzero().squeeze(1)
+        if blocks.numel() == 0:
+            return None
+        inside = cells.index_select(0, blocks)
+        upto = inside.cumsum(1)
+        target = torch.where(inside, upto + (_BLOCK - 1 - counts[blocks]).unsqueeze(1), _BLOCK)
+        return cls(blocks, target, upto.sub_(inside.to(upto.dtype)))
 
-    def unpack(self, values: Tensor, out: Tensor) -> None:
-        """Put packed tokens back where they came from, into ``out``, which must be contiguous and 0.
+    def close(self, cells: Tensor, heads: Tensor, powers: Tensor) -> None:
+        """Move tokens of ``cells`` ``[blocks, K]``, 0 outside the mask, and set ``heads`` ``[blocks]``, in place."""
+        chosen = cells.index_select(0, self.blocks)
+        heads[self.blocks] = (chosen * powers[self.rank]).sum(1)
+        closed = chosen.new_zeros(chosen.shape[0], _BLOCK + 1).scatter_(1, self.target, chosen)
+        cells.index_copy_(0, self.blocks, closed[:, :_BLOCK])
 
-        Both are ``[batch, sequence]``.
-        """
-        if self.source is None or self.target is None:
-            out.copy_(blank(values, self.mask))
-        else:
-            out.view(-1).scatter_(0, self.source, values.reshape(-1).index_select(0, self.target))
-
-
-def packing(mask: Tensor) -> Packing:
-    """Plan how to close the gaps of ``mask`` ``[batch, sequence]`` (prompts, observations, padding)."""
-    inside = as_bool(mask)
-    rows, columns = inside.shape
-    if columns < 3:
-        return Packing(inside)
-    starts = (inside[:, 1:] & ~inside[:, :-1]).sum(1) + inside[:, 0]
-    if not bool((starts > 1).any()):
-        return Packing(inside)
-    source = inside.reshape(-1).nonzero().squeeze(1)
-    counts = inside.sum(1)
-    shift = torch.arange(rows, device=inside.device) * columns - (counts.cumsum(0) - counts)
-    target = torch.repeat_interleave(shift, counts, output_size=source.numel())
-    return Packing(inside, source, target.add_(torch.arange(source.numel(), device=inside.device)))
+    def open(self, cells: Tensor) -> None:
+        """Move tokens of ``cells`` ``[blocks, K]`` back, in place."""
+        chosen = cells.index_select(0, self.blocks)
+        cells.index_copy_(0, self.blocks, chosen.gather(1, self.target.clamp_max(_BLOCK - 1)))

@@ -10,8 +10,8 @@ import torch
 from torch import Tensor
 
 from roll.algorithms.groups import GroupIds, encode, representatives
-from roll.algorithms.masking import blank, broadcast, masked_whiten, slabs
-from roll.algorithms.scan import packing, reverse_scan
+from roll.algorithms.masking import Blanking, broadcast, masked_whiten, slabs
+from roll.algorithms.scan import sums_after
 
 
 @torch.no_grad()
@@ -33,16 +33,14 @@ def gae(rewards: Tensor, values: Tensor, mask: Tensor, gamma: float, lam: float)
 
     Source: Schulman et al. 2016, High-Dimensional Continuous Control Using GAE.
     """
-    advantages, returns = torch.zeros(values.shape, dtype=values.dtype, device=values.device), torch.empty_like(values)
+    advantages, returns = torch.empty_like(values), torch.empty_like(values)
     for rows in slabs(mask):
-        plan = packing(mask[rows])
-        packed_values = plan.pack(values[rows])
-        delta = plan.pack(rewards[rows].to(values.dtype)).sub_(packed_values)
-        # Packed values are 0 after the last token of a row. A token just before the first one of a row gets a wrong
-        # delta here, but only tokens before it could see that, and none of those is in the mask.
-        delta[:, :-1].add_(packed_values[:, 1:], alpha=gamma)
-        plan.unpack(reverse_scan(delta, gamma * lam), advantages[rows])
-        returns[rows] = blank(advantages[rows] + values[rows], plan.mask)
+        value, reward, within = values[rows], rewards[rows].to(values.dtype), Blanking(mask[rows])
+        # A + v = r + gamma * (v' + lam * (r' - v') + lam * gamma * (...'')), where ' is the next token of the mask.
+        later = sums_after(torch.lerp(value, reward, lam), within, gamma * lam)
+        following = torch.add(reward, later, alpha=gamma)
+        within.into(advantages[rows], following - value)
+        within.into(returns[rows], following)
     return advantages, returns
 
 
@@ -60,10 +58,11 @@ def reinforce(rewards: Tensor, mask: Tensor, gamma: float) -> Tensor:
 
     Source: Williams 1992, REINFORCE.
     """
-    returns = torch.zeros(rewards.shape, dtype=rewards.dtype, device=rewards.device)
+    returns = torch.empty_like(rewards)
     for rows in slabs(mask):
-        plan = packing(mask[rows])
-        plan.unpack(reverse_scan(plan.pack(rewards[rows]), gamma), returns[rows])
+        within = Blanking(mask[rows])
+        later = sums_after(rewards[rows], within, gamma)
+        within.into(returns[rows], torch.add(rewards[rows], later, alpha=gamma))
     return returns
 
 
