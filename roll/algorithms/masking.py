@@ -94,8 +94,11 @@ def masked_sum(values: Tensor, mask: Tensor, dim: int | None = None) -> Tensor:
 
     Both are ``[batch, sequence]``, the sum a scalar, or ``[batch]`` for ``dim`` 1.
     """
-    kept = blank(values, mask)
-    return kept.sum() if dim is None else kept.sum(dim)
+    if values.dim() != 2 or values.shape != mask.shape or values.shape[0] <= (height := slab_height(values)):
+        kept = blank(values, mask)
+        return kept.sum() if dim is None else kept.sum(dim)
+    sums = [blank(*block).sum(dim) for block in zip(values.split(height), mask.split(height), strict=True)]
+    return torch.stack(sums).sum() if dim is None else torch.cat(sums)
 
 
 def masked_mean(values: Tensor, mask: Tensor, dim: int | None = None) -> Tensor:
@@ -157,9 +160,11 @@ def masked_whiten(x: Tensor, mask: Tensor, shift_mean: bool = True) -> Tensor:
     remainder = remainder / count
     variance = (squares - count * remainder.square()).clamp_min(0.0) / (count - 1)
     scale = torch.rsqrt(variance + 1e-8).to(x.dtype)
-    shift = torch.zeros_like(mean) if shift_mean else (total / count).to(x.dtype)
+    remainder = remainder.to(x.dtype)
     result = torch.empty_like(x)
     for rows in slabs(x):
-        centred = (x[rows] - mean).sub_(remainder.to(x.dtype)).mul_(scale).add_(shift)
-        result[rows] = blank(centred, inside[rows])
+        centred = (x[rows] - mean).sub_(remainder).mul_(scale)
+        if not shift_mean:
+            centred.add_(mean)
+        Blanking(inside[rows]).into(result[rows], centred)
     return result

@@ -9,6 +9,7 @@ of the mask are moved side by side first.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 
 import torch
@@ -34,7 +35,15 @@ def reverse_scan(x: Tensor, decay: float) -> Tensor:
     Raises:
         ValueError: ``decay`` lies outside [0, 1].
     """
-    return torch.add(x, sums_after(x, None, decay), alpha=decay)
+    if decay == 0.0:
+        return x.clone()
+
+    def scan(wide: Tensor) -> Tensor:
+        if wide.shape[1] <= _BLOCK:
+            return torch.mm(wide, _matrix(_powers(decay, wide), wide.shape[1]))
+        return wide.add(_blocked(wide, None, decay), alpha=decay)
+
+    return _in_full_precision(scan, x, decay)
 
 
 def sums_after(x: Tensor, within: Blanking | None, decay: float) -> Tensor:
@@ -54,6 +63,10 @@ def sums_after(x: Tensor, within: Blanking | None, decay: float) -> Tensor:
     Raises:
         ValueError: ``decay`` lies outside [0, 1].
     """
+    return _in_full_precision(lambda wide: _blocked(wide, within, decay), x, decay)
+
+
+def _in_full_precision(function: Callable[[Tensor], Tensor], x: Tensor, decay: float) -> Tensor:
     if not 0.0 <= decay <= 1.0:
         raise ValueError(f"a discount must lie in [0, 1], got {decay}: check gamma and lambd.")
     if x.numel() == 0:
@@ -65,7 +78,7 @@ def sums_after(x: Tensor, within: Blanking | None, decay: float) -> Tensor:
     if x.dtype == torch.float32 and torch.get_float32_matmul_precision() != "highest":
         x = x.double()
     with torch.autocast(device_type=x.device.type, enabled=False):
-        return _blocked(x, within, decay).to(dtype)
+        return function(x).to(dtype)
 
 
 def _blocked(x: Tensor, within: Blanking | None, decay: float) -> Tensor:
@@ -94,10 +107,7 @@ def _blocked(x: Tensor, within: Blanking | None, decay: float) -> Tensor:
             gaps.close(cells, heads, powers)
     cells.view(rows, blocks, _BLOCK)[:, :, 0] = _carried(heads.view(rows, blocks), spans)
     # Everything one token earlier: each block ends with what the next one begins with, which is already whole.
-    steps = torch.arange(_BLOCK, device=x.device)
-    distance = steps.unsqueeze(1) - steps
-    matrix = torch.where(distance >= 0, powers[distance.clamp_min(0)], 0.0)
-    result = torch.mm(sequence[1:].view(cells.shape), matrix)
+    result = torch.mm(sequence[1:].view(cells.shape), _matrix(powers, _BLOCK))
     if gaps is not None:
         gaps.open(result)
     return result.view(rows, -1)[:, :length]
@@ -107,6 +117,13 @@ def _powers(decay: float, like: Tensor) -> Tensor:
     """Return ``decay`` to the powers 0 to ``K``, ``[K + 1]``."""
     powers = decay ** torch.arange(_BLOCK + 1, dtype=torch.float64, device=like.device)
     return torch.where(powers < _TINY, 0.0, powers).to(like.dtype)
+
+
+def _matrix(powers: Tensor, size: int) -> Tensor:
+    """Return the matrix ``[size, size]`` that adds to each token what follows it, times powers of the decay."""
+    steps = torch.arange(size, device=powers.device)
+    distance = steps.unsqueeze(1) - steps
+    return torch.where(distance >= 0, powers[distance.clamp_min(0)], 0.0)
 
 
 def _carried(heads: Tensor, spans: Tensor) -> Tensor:

@@ -20,34 +20,12 @@ from roll.algorithms.losses.ratio import (
     to_ratio,
 )
 from roll.algorithms.losses.row_blocks import in_row_blocks
+from roll.algorithms.losses.surrogate import clipped_surrogate, surrogate
 from roll.algorithms.masking import blank
 from roll.algorithms.registry import register_loss
 
 
-def clipped_surrogate(
-    ratio: Tensor, advantages: Tensor, clip_low: float, clip_high: float, dual_clip: float | None
-) -> tuple[Tensor, Tensor]:
-    """Return ``max(-A r, -A clip(r))`` with the optional dual clip, and where the clip is what counts (bool).
-
-    All tensors are ``[batch, sequence]``.
-
-    Source: Schulman et al. 2017, PPO; Ye et al. 2020 (dual clip).
-    """
-    cost = -advantages
-    plain = cost * ratio
-    bounded = cost * ratio.clamp(1 - clip_low, 1 + clip_high)
-    loss = torch.maximum(plain, bounded)
-    clipped = bounded > plain
-    if dual_clip is not None:
-        ceiling = cost * dual_clip
-        capped = (advantages < 0) & (loss > ceiling)
-        loss = torch.where(capped, ceiling, loss)
-        clipped = clipped | capped
-    return loss, clipped
-
-
 @register_loss("ppo")
-@in_row_blocks
 def ppo(
     log_probs: Tensor,
     old_log_probs: Tensor,
@@ -79,9 +57,7 @@ def ppo(
     check_clip(clip_low, clip_high)
     if dual_clip is not None and dual_clip <= 1:
         raise ValueError(f"dual_clip must be above 1, got {dual_clip}.")
-    difference = log_ratio(log_probs, old_log_probs, mask)
-    loss, clipped = clipped_surrogate(to_ratio(difference), per_token(advantages, mask), clip_low, clip_high, dual_clip)
-    return blank(loss, mask), ratio_metrics(difference, mask, clipped)
+    return clipped_surrogate(log_probs, old_log_probs, advantages, mask, clip_low, clip_high, dual_clip)
 
 
 @register_loss("gspo")
@@ -117,7 +93,7 @@ def gspo(
     difference = log_ratio(log_probs, old_log_probs, mask)
     level = segment_mean(difference.detach(), mask, turn_ids)
     ratio = to_ratio(level + (difference - difference.detach()))
-    loss, clipped = clipped_surrogate(ratio, per_token(advantages, mask), clip_low, clip_high, None)
+    loss, clipped = surrogate(ratio, -per_token(advantages, mask), clip_low, clip_high, None)
     return blank(loss, mask), ratio_metrics(level, mask, clipped)
 
 

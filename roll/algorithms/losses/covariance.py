@@ -14,8 +14,8 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from roll.algorithms.losses.clipped import clipped_surrogate
 from roll.algorithms.losses.ratio import Metrics, check_clip, log_ratio, per_token, ratio_metrics, to_ratio
+from roll.algorithms.losses.surrogate import surrogate
 from roll.algorithms.masking import as_bool, blank, masked_mean
 from roll.algorithms.registry import register_loss
 
@@ -143,7 +143,7 @@ def clip_cov(
     check_clip(clip_low, clip_high)
     spread = per_token(advantages, mask)
     difference = log_ratio(log_probs, old_log_probs, mask)
-    loss, clipped = clipped_surrogate(to_ratio(difference), spread, clip_low, clip_high, None)
+    loss, clipped = surrogate(to_ratio(difference), -spread, clip_low, clip_high, None)
     if cov_tokens is None:
         cov_tokens = high_covariance(
             log_probs,

@@ -56,34 +56,64 @@ def segment_mean(values: Tensor, mask: Tensor, turn_ids: Tensor | None = None) -
     return segment_sum(values, mask, turn_ids) / counts.clamp_min(1)
 
 
-@torch.no_grad()
-def ratio_metrics(difference: Tensor, mask: Tensor, clipped: Tensor | None = None) -> Metrics:
-    """Report the mean and maximum ratio, the approximate KL (k3) of the update, and the share of clipped tokens.
-
-    Arguments are ``[batch, sequence]``, ``difference`` 0 outside the mask; metrics are scalars.
+class RatioSums:
+    """The mean and largest ratio, the approximate KL (k3) of the update and the share of clipped tokens, by blocks.
 
     Source: Schulman 2020, Approximating KL Divergence (k3).
     """
-    inside = as_bool(mask)
-    tokens = torch.count_nonzero(inside)  # a sum would make a copy in integers
-    total = tokens.clamp_min(1).double()
-    zero = torch.zeros((), dtype=torch.float64, device=difference.device)
-    grown_sum, divergence_sum, largest = zero, zero, zero
-    for rows in slabs(difference):
-        limited = difference[rows].clamp(-LOG_RATIO_LIMIT, LOG_RATIO_LIMIT)
+
+    def __init__(self, mask: Tensor, clips: bool) -> None:
+        """Begin with nothing of ``mask`` ``[batch, sequence]``; without ``clips`` nothing is said of them."""
+        self._tokens = torch.count_nonzero(as_bool(mask))  # a sum would make a copy in integers
+        zero = torch.zeros((), dtype=torch.float64, device=mask.device)
+        self._grown, self._divergence, self._largest = zero, zero, zero
+        self._clips = torch.zeros_like(self._tokens) if clips else None
+
+    def add(self, limited: Tensor, inside: Tensor, clipped: Tensor | None) -> None:
+        """Take in some rows: log-ratios clamped to +-20, 0 outside the mask, and where they were clipped."""
         grown = torch.expm1(limited)
         # Row by row first: a sum of all in double precision would make a copy of all in double precision.
-        grown_sum = grown_sum + grown.sum(1).double().sum()
-        largest = torch.maximum(largest, blank(grown + 1, inside[rows]).amax()) if grown.numel() else largest
-        divergence_sum = divergence_sum + grown.sub_(limited).sum(1).double().sum()
-    metrics = {
-        "ratio_mean": (grown_sum + tokens) / total,
-        "ratio_max": largest,
-        "approx_kl": divergence_sum / total,
-    }
-    if clipped is not None:
-        metrics["clip_fraction"] = torch.count_nonzero(clipped & inside) / total
-    return {name: value.to(difference.dtype) for name, value in metrics.items()}
+        self._grown = self._grown + grown.sum(1).double().sum()
+        if grown.numel():
+            self._largest = torch.maximum(self._largest, _largest_ratio(grown, inside))
+        self._divergence = self._divergence + grown.sub_(limited).sum(1).double().sum()
+        if self._clips is not None and clipped is not None:
+            self._clips = self._clips + torch.count_nonzero(clipped)
+
+    def metrics(self, dtype: torch.dtype) -> Metrics:
+        """Return them as scalars of ``dtype``."""
+        total = self._tokens.clamp_min(1).double()
+        metrics = {
+            "ratio_mean": (self._grown + self._tokens) / total,
+            "ratio_max": self._largest,
+            "approx_kl": self._divergence / total,
+        }
+        if self._clips is not None:
+            metrics["clip_fraction"] = self._clips / total
+        return {name: value.to(dtype) for name, value in metrics.items()}
+
+
+def _largest_ratio(grown: Tensor, inside: Tensor) -> Tensor:
+    """Return the largest ratio of ``[batch, sequence]`` less 1, 0 outside the mask."""
+    largest = grown.amax()
+    # Above 0 it is a token's; else what is outside may be larger. An accelerator need not wait for the answer.
+    if grown.device.type == "cpu" and float(largest) > 0:
+        return largest + 1
+    return blank(grown + 1, inside).amax()
+
+
+@torch.no_grad()
+def ratio_metrics(difference: Tensor, mask: Tensor, clipped: Tensor | None = None) -> Metrics:
+    """Report what :class:`RatioSums` does.
+
+    Arguments are ``[batch, sequence]``, ``difference`` 0 outside the mask; metrics are scalars.
+    """
+    inside = as_bool(mask)
+    sums = RatioSums(inside, clips=clipped is not None)
+    for rows in slabs(difference):
+        limited = difference[rows].clamp(-LOG_RATIO_LIMIT, LOG_RATIO_LIMIT)
+        sums.add(limited, inside[rows], None if clipped is None else clipped[rows] & inside[rows])
+    return sums.metrics(difference.dtype)
 
 
 def check_clip(clip_low: float, clip_high: float) -> None:
