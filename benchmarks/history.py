@@ -123,6 +123,17 @@ def fallen(now: Entry, before: Iterable[Entry]) -> list[str]:
     return said
 
 
+def verdict(now: Entry, before: Iterable[Entry], said: Sequence[str]) -> str:
+    """Return what to print of ratios that were compared, and fell as ``said``: that none was kept is no good news."""
+    if said:
+        return "\n  ".join(["\nFell since the last time on such a machine:", *said])
+    kept = {ratio.name for entry in before if entry.machine == now.machine for ratio in entry.ratios}
+    compared = sum(ratio.name in kept for ratio in now.ratios)
+    if not compared:
+        return f"\nNothing was compared: no figures are kept of {now.machine}. Keep these: history.py add."
+    return f"\nNone of {compared} ratios fell; {len(now.ratios) - compared} were never kept on such a machine."
+
+
 def write_page(entries: Sequence[Entry]) -> None:
     """Write the table of the newest figures of each kind of machine, and the picture of all."""
     newest = {entry.machine: entry for entry in entries}
@@ -176,13 +187,11 @@ def main() -> None:
     if arguments.what != "page":
         now = measured(arguments.programs or PROGRAMS)
         said = fallen(now, before)
+        print(verdict(now, before, said))
         if arguments.what == "add":
             with FILE.open("a") as file:
                 file.write(json.dumps(asdict(now)) + "\n")
             before.append(now)
-        print("\nFell since the last time on such a machine:" if said else "\nNo ratio fell.")
-        for line in said:
-            print(f"  {line}")
     if arguments.what != "check":
         write_page(before)
     raise SystemExit(1 if said else 0)

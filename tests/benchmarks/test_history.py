@@ -35,6 +35,13 @@ def test_the_newest_figures_of_such_a_machine_count() -> None:
     assert history.fallen(now(Ratio("speed", 1.0, 1.0, 1.0)), [KEPT, newer]) == []
 
 
+def test_a_check_without_kept_figures_says_that_nothing_was_compared() -> None:
+    new = now(Ratio("speed", 2.0, 2.0, 2.0), Ratio("new", 1.0, 1.0, 1.0))
+    assert "Nothing was compared" in history.verdict(replace(new, machine="64 x fast"), [KEPT], [])
+    assert "None of 1 ratios fell; 1 were never kept" in history.verdict(new, [KEPT], [])
+    assert "speed: 1.50" in history.verdict(new, [KEPT], ["speed: 1.50"])
+
+
 @pytest.mark.exhaustive
 def test_figures_are_measured_kept_and_drawn(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     page, picture, file = tmp_path / "page.md", tmp_path / "picture.png", tmp_path / "history.jsonl"
