@@ -74,7 +74,10 @@ class Blanking:
         self._bits: dict[torch.dtype, Tensor] = {}
 
     def into(self, out: Tensor, values: Tensor) -> Tensor:
-        """Write ``values``, 0 outside the mask, to ``out``, which may be the same tensor, and return it."""
+        """Write ``values``, 0 outside the mask, to ``out``, which may be the same tensor, and return it.
+
+        Both may have any shape, as long as it is that of the mask.
+        """
         if self.inside.device.type != "cpu" or values.dtype not in _BITS:
             return out.copy_(blank(values, self.inside))
         if values.dtype not in self._bits:

@@ -70,7 +70,7 @@ class RatioSums:
         self._clips = torch.zeros_like(self._tokens) if clips else None
 
     def add(self, limited: Tensor, inside: Tensor, clipped: Tensor | None) -> None:
-        """Take in some rows: log-ratios clamped to +-20, 0 outside the mask, and where they were clipped."""
+        """Take in some ``[rows, sequence]``: log-ratios clamped to +-20, 0 outside the mask, and where clips count."""
         grown = torch.expm1(limited)
         # Row by row first: a sum of all in double precision would make a copy of all in double precision.
         self._grown = self._grown + grown.sum(1).double().sum()
