@@ -71,3 +71,14 @@ def test_the_gradient_of_ppo_is_that_of_its_loss(
         return losses.ppo(moved, batch.old_log_probs, advantages, batch.mask, dual_clip=dual_clip)[0]
 
     assert torch.autograd.gradcheck(loss, near[batch.mask].clone().requires_grad_())
+
+
+def test_the_gradient_of_what_is_no_number_is_none_either() -> None:
+    batch = make_batch(seed=7, rows=7, width=9, groups=2)
+    place = tuple(batch.mask.nonzero()[0].tolist())
+    spoilt = batch.log_probs.clone()
+    spoilt[place] = torch.nan
+    loss, _ = losses.ppo(spoilt.requires_grad_(), batch.old_log_probs, batch.advantages, batch.mask)
+    (gradient,) = torch.autograd.grad(loss.sum(), spoilt)
+    # Who looks at gradients alone must see it.
+    assert gradient.isnan().nonzero().tolist() == [list(place)]

@@ -93,7 +93,7 @@ class _Surrogate(torch.autograd.Function):
             _, clipped = surrogate(ratio, cost, *options, out=loss[rows])
             sums.add(limited, within.inside, clipped)
             if weights is not None:
-                Blanking(~clipped & (limited == difference)).into(weights[rows], ratio)
+                Blanking(~(clipped | (difference.abs() > LOG_RATIO_LIMIT))).into(weights[rows], ratio)
         ctx.save_for_backward(weights, advantages, mask)
         ctx.dtype = log_probs.dtype
         return loss
