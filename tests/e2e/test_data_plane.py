@@ -15,7 +15,7 @@ from roll.trajectories import sealed
 from roll.trajectories.learned import learned_path, read_learned
 from roll.trajectories.model import Turn
 from roll.trajectories.store import trajectory_path
-from tests.e2e.ray_support import assert_equal_runs, run_on_ray, trained_on
+from tests.e2e.ray_support import assert_equal_runs, furthest, run_on_ray, tokens, trained_on
 from tests.e2e.support import HERE, small_config
 
 ray = pytest.importorskip("ray")
@@ -91,6 +91,48 @@ def test_a_critic_and_a_reference_are_asked_by_the_worker_too(tmp_path: Path) ->
     assert [row["step"] for row in metrics] == [1, 2, 3]
     assert all("critic/loss" in row and "train/loss/kl" in row for row in metrics)
     assert metrics[-1]["train/loss/kl"] != 0
+
+
+CONTEXT = {"actor_train.strategy_args.strategy_config": "{ulysses_size: 2}"}
+MEGATRON = {
+    "actor_train.strategy_args.strategy_name": "megatron_train",
+    "actor_train.worker_cls": "roll.rehearsal.megatron_workers.MegatronTrainWorker",
+    "actor_train.use_sequence_packing": "false",
+}
+LAYOUTS: dict[str, dict[str, Any]] = {
+    "context by fsdp_train": CONTEXT,
+    "context by megatron_train": {
+        **MEGATRON,
+        "actor_train.strategy_args.strategy_config": "{context_parallel_size: 2}",
+    },
+    "pipeline by megatron_train": {
+        **MEGATRON,
+        "actor_train.strategy_args.strategy_config": "{pipeline_model_parallel_size: 2}",
+    },
+}
+"""Four ranks of a trainer: two shares of the rows, each with two ranks that part sequences, or layers."""
+
+BESIDE = {
+    **{"actor_train.world_size": 4, "old_log_probs": "recompute", "use_kl_loss": "true", "kl_loss_coef": 0.01},
+    **{"reference": "{strategy_args: {strategy_name: fsdp_train}, world_size: 2}", "max_steps": 2, "save_steps": 2},
+}
+"""A reference on two ranks with a share each, so that rows of one batch go to both layouts, and to the update again.
+
+Log-probs are those of trainer and reference, which do not depend on when a request reached an engine."""
+
+
+@pytest.mark.exhaustive
+@pytest.mark.parametrize("layout", LAYOUTS)
+def test_ranks_that_part_sequences_and_layers_learn_the_same_to_the_last_bit(layout: str, tmp_path: Path) -> None:
+    planes = {plane: tmp_path / plane for plane in ("driver", "workers")}
+    for plane, folder in planes.items():
+        metrics = run_on_ray(folder, **{**WORKERS, **BESIDE, **LAYOUTS[layout], "data_plane": plane})
+        assert metrics[-1]["train/loss/kl"] > 0, "it has moved away from the reference"
+    for step in (1, 2):
+        one, other = (tokens(trained_on(folder, step)) for folder in planes.values())
+        assert one == other, f"step {step}"
+    final = "checkpoints/step=000002/hf"
+    assert furthest(planes["driver"] / final, planes["workers"] / final) == 0.0
 
 
 def test_large_steps_do_it_by_themselves_and_what_cannot_says_why(tmp_path: Path) -> None:
