@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from typing import Final
 
 from roll.config.checks import rl_cautions, rl_problems
 from roll.config.errors import Problem
 from roll.config.rl_keys import RLKeys
 from roll.config.sampling import SamplingConfig
 from roll.config.worker import WorkerConfig
+
+_LARGE_STEP: Final = 4_000_000
+"""Tokens of a step from which on they do not go through the program by themselves: some 200 MB in a batch."""
 
 
 class RLConfig(RLKeys, SamplingConfig):
@@ -22,6 +26,24 @@ class RLConfig(RLKeys, SamplingConfig):
         if self.needs_reference:
             # Without keys of its own the reference is the policy before training, scored where the policy trains.
             yield "reference", self.reference or self.actor_train
+
+    @property
+    def learns_elsewhere(self) -> bool:
+        """Whether what is sampled goes from workers to a worker, and not through the program itself."""
+        if self.data_plane != "auto":
+            return self.data_plane == "workers"
+        large = self.sampled_per_step * self.sequence_length >= _LARGE_STEP
+        # Rows of a class of one's own are read by that worker too, which may be on another machine: only if asked for.
+        return large and self.actor_train.data_args.custom_cls is None and next(self._at_the_driver(), None) is None
+
+    def _at_the_driver(self) -> Iterator[tuple[str, str]]:
+        """Yield why the program itself needs what is sampled: a key, and what it does."""
+        if self.cluster != "ray":
+            yield "cluster", "everything is in one process"
+        if self.replays or self.mode != "both":
+            yield "experience" if self.experience is not None else "mode", "groups go through a store"
+        if self.expert is not None:
+            yield "expert", "what experts wrote joins what was sampled"
 
     @property
     def groups_per_lease(self) -> int:
@@ -49,6 +71,10 @@ class RLConfig(RLKeys, SamplingConfig):
         """Yield every contradiction between keys that are each valid alone."""
         yield from super().problems()
         yield from rl_problems(self)
+        if self.data_plane == "workers":
+            for key, reason in self._at_the_driver():
+                fix = f"leave out data_plane, or {key}." if key != "cluster" else "leave it out, or set cluster: ray."
+                yield Problem("data_plane", f"tokens go through the program: {reason} ({key}).", fix, "workers")
 
     def cautions(self) -> Iterator[str]:
         """Yield what has no effect or probably not the one that was meant."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import Final
+from typing import Final, Literal
 
 from pydantic import Field
 
@@ -29,6 +29,13 @@ class RLKeys(SamplingKeys, AlgorithmConfig):
     serve: ServeConfig = Field(default_factory=ServeConfig, description="Where `mode: serve` answers.")
     experience: ExperienceConfig | None = Field(
         None, description="Where groups lie between what samples and what learns (`mode`); a path alone is a folder."
+    )
+    data_plane: Literal["auto", "driver", "workers"] = Field(
+        "auto",
+        description="`cluster: ray`: where the tokens of episodes and answers go. `driver`: through the program "
+        "itself; `workers`: from workers with environments, and those that grade, to a worker that learns for it, so "
+        "that the program needs no more memory for larger steps; `auto`: `workers` from 4 million tokens per step on, "
+        "where the run allows it.",
     )
     reference: WorkerConfig | None = Field(None, description="Frozen policy that divergence is measured from.")
     expert: ExpertConfig | None = Field(

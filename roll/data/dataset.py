@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from roll.data.order import RowOrder
-from roll.data.prompts import Prompt
+from roll.data.prompts import Prompt, PromptPlace
 from roll.data.report import LoadReport
 from roll.data.table import PromptTable
 
@@ -50,6 +50,14 @@ class PromptDataset:
             IndexError: If ``position`` is negative.
         """
         return self.table[self.order.at(position)]
+
+    def place(self, position: int) -> PromptPlace:
+        """Return which prompt stands at ``position``, without its text.
+
+        Raises:
+            IndexError: If ``position`` is negative.
+        """
+        return self.table.place(self.order.at(position))
 
     def state_dict(self, position: int) -> dict[str, Any]:
         """Return a JSON-able record of a run that consumed the prompts before ``position``."""

@@ -34,6 +34,23 @@ class Prompt:
     pictures: tuple[Picture, ...] = ()
 
 
+@dataclass(frozen=True, slots=True)
+class PromptPlace:
+    """Which prompt stands at a position, without its text and tokens.
+
+    Attributes:
+        row: Its number in the table of prompts.
+        key: Names the row for good, as :attr:`Prompt.key` does.
+        domain: Which rubric grades it.
+        tag: The row's own label.
+    """
+
+    row: int
+    key: str
+    domain: str
+    tag: str
+
+
 class PromptSource(Protocol):
     """Prompts in an endless, seeded order."""
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import json
 import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -75,6 +76,12 @@ class RowReader:
         self._system = args.system_prompt
         self._images = find_column(args, "image_key", names, file)
         self._text_of = text_of
+
+    def with_text_of(self, text_of: Callable[[Sequence[int]], str]) -> RowReader:
+        """Return what reads the same, where something else says the text of token ids."""
+        other = copy.copy(self)
+        other._text_of = text_of
+        return other
 
     def read(self, row: Mapping[str, Any]) -> ParsedRow:
         """Return what ``row`` says.

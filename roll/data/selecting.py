@@ -7,7 +7,7 @@ from typing import Any, Final
 
 from roll.data.dataset import PromptDataset
 from roll.data.learned_choices import LearnedChoices
-from roll.data.prompts import Prompt
+from roll.data.prompts import Prompt, PromptPlace
 
 _EXPLORED: Final = 0.3
 """Share of the positions that have the prompt of the plain order, whatever was learned from it."""
@@ -38,10 +38,13 @@ class ProgressSelector:
 
     def at(self, position: int) -> Prompt:
         """Return the prompt at ``position`` (0, 1, 2, …), the same whenever it is asked for."""
-        row = self._choices.at(position)
-        prompt = self._data.table[row]
-        self._rows[prompt.key] = row
-        return prompt
+        return self._data.table[self.place(position).row]
+
+    def place(self, position: int) -> PromptPlace:
+        """Return which prompt stands at ``position``, without its text."""
+        place = self._data.table.place(self._choices.at(position))
+        self._rows[place.key] = place.row
+        return place
 
     def learned(self, rates: Mapping[str, float]) -> None:
         """Take note of which share of the tries at each prompt, by its key, succeeded."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol, overload
@@ -11,7 +12,7 @@ import numpy as np
 from roll.config.errors import FixableError
 from roll.data.errors import DataError, Unit
 from roll.data.lengths import LengthLimit
-from roll.data.prompts import Prompt
+from roll.data.prompts import Prompt, PromptPlace
 from roll.data.report import LoadReport
 from roll.data.rows import RowReader
 
@@ -88,7 +89,7 @@ class PromptTable(Sequence[Prompt]):
         self._sources = sources
         self._places = places
         self._tag_domains = tag_domains
-        self._limit = limit
+        self._limit: LengthLimit | None = limit
         self.domains = dict(domains)
         self.digests = dict(digests)
         self.report = report
@@ -111,7 +112,28 @@ class PromptTable(Sequence[Prompt]):
             return [self._prompt(number) for number in range(*index.indices(len(self)))]
         return self._prompt(index)
 
+    def read_with(self, limit: LengthLimit | None) -> PromptTable:
+        """Return the same prompts with another limit, which makes their tokens.
+
+        Args:
+            limit: The limit. ``None``: without, they can be sent to another process, which gives them one again.
+        """
+        other = copy.copy(self)
+        other._limit = limit
+        text_of = _nothing if limit is None else limit.prompt_text
+        other._sources = [ReadSource(each.rows, each.reader.with_text_of(text_of)) for each in self._sources]
+        return other
+
+    def place(self, index: int) -> PromptPlace:
+        """Return the prompt at ``index`` without its text; no tokens are made."""
+        number, row_index = (int(value) for value in self._places[index])
+        source = self._sources[number]
+        tag = source.reader.read(source.rows[row_index]).tag
+        key = f"{source.rows.name}:{source.rows.place(row_index)}"
+        return PromptPlace(index, key, self._tag_domains[tag], tag)
+
     def _prompt(self, index: int) -> Prompt:
+        assert self._limit is not None, "read_with comes first"
         number, row_index = (int(value) for value in self._places[index])
         source = self._sources[number]
         row = source.rows[row_index]
@@ -135,3 +157,8 @@ class PromptTable(Sequence[Prompt]):
             row=source.reader.without_pictures(row),
             pictures=tuple(pictures),
         )
+
+
+def _nothing(ids: Sequence[int]) -> str:
+    """Stand in for what says the text of token ids, where nobody asks."""
+    return ""

@@ -2,19 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from pathlib import Path
-
 from roll.config import AgenticConfig
-from roll.distributed import Cluster
 from roll.pipelines.checks.agentic import check_agentic
-from roll.pipelines.learning.elsewhere import LearnerElsewhere
 from roll.pipelines.learning.learner import Learner
 from roll.pipelines.playing import PlayingRun
 from roll.pipelines.rl import RLPipeline
 from roll.tracking import RunSummary
-from roll.trajectories.model import TrajectoryGroup
-from roll.workers.environment import Parcels
 
 
 def run_agentic(config: AgenticConfig) -> RunSummary:
@@ -35,16 +28,3 @@ class AgenticPipeline(PlayingRun[AgenticConfig], RLPipeline[AgenticConfig]):
         manager, mode = self.config.train_env_manager, self.config.train_env_manager.sample_mode
         beside = (self.experts, self.answers, manager.compare_seats)
         return Learner(self.config, self.core, self.progress, mode, *beside)
-
-    async def share_learning(self, cluster: Cluster) -> Parcels | None:
-        """Let a worker learn where tokens are not to go through this process; return where episodes are put then."""
-        if not self.config.learns_elsewhere:
-            return None
-        self.learner = await LearnerElsewhere.start(cluster, self.make_learner(), self.core.registered)
-        return self.learner.parcels
-
-    async def store_groups(self, groups: Sequence[TrajectoryGroup], step: int) -> Path | None:
-        """Write the trajectories of a step where they are."""
-        if isinstance(self.learner, LearnerElsewhere):
-            return await self.learner.store(groups, step)
-        return await super().store_groups(groups, step)

@@ -8,6 +8,7 @@ from typing import Any, TypeVar
 from roll.config.answering import AnsweringConfig
 from roll.distributed import Cluster
 from roll.pipelines.reporting.domain_metrics import evaluation_metrics
+from roll.pipelines.reporting.metrics import generation_metrics
 from roll.pipelines.roles.core import build_core
 from roll.pipelines.sampled import Learns, SampledRun
 from roll.pipelines.sampling.grading import start_graders
@@ -38,9 +39,15 @@ class AnsweringRun(SampledRun[Config]):
         self.read_data(text)
         self.core = await build_core(config, text, cluster)
         self.learner = self.make_learner()
-        graders = await start_graders(config, self.core)
-        self.prompts = Prompts(config, self.core, data, graders, config.rollout_batch_size)
+        elsewhere = await self.share_learning(cluster, data)
+        graders = await start_graders(config, self.core, elsewhere)
+        per_step = config.rollout_batch_size
+        self.prompts = Prompts(config, self.core, data, graders, per_step, elsewhere=elsewhere is not None)
         self.give_groups([self.prompts.source()])
+
+    async def measure(self) -> dict[str, float]:
+        """Return what engines and workers report of the step; workers that answer ask the engines too."""
+        return {**generation_metrics(await self.prompts.generation_reports()), **self.core.cluster_metrics()}
 
     def sampled(self, rollout: StepGroups) -> dict[str, float]:
         """Return how many prompts were used up, and what each domain earned."""

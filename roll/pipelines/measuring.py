@@ -22,7 +22,7 @@ from roll.pipelines.sampling.evaluation import sample_all
 from roll.pipelines.sampling.grading import GradedPlay, graders_by_tag, start_graders
 from roll.pipelines.sampling.levels import VAL, require_turns, start_environments, validation_levels
 from roll.pipelines.sampling.prompt_data import eval_prompts
-from roll.pipelines.sampling.prompts import prompt_play, response_play
+from roll.pipelines.sampling.prompt_play import prompt_play, response_play
 from roll.schedulers.answers import Grader, PromptPlay, prompt_tasks
 from roll.schedulers.levels import Level, LevelPlay
 from roll.schedulers.tasks import Play, Task

@@ -35,7 +35,6 @@ from roll.schedulers.group_stream import StepGroups
 from roll.schedulers.groups import require_some
 from roll.schedulers.levels import Level, LevelPlay
 from roll.schedulers.tasks import Play
-from roll.workers.environment import Parcels
 from roll.workers.loading import load_text
 
 Config = TypeVar("Config", bound=PlayingConfig)
@@ -51,10 +50,6 @@ class PlayingRun(SampledRun[Config]):
     def make_learner(self) -> Learns:
         """Return what learns from the episodes, with the models of ``core``."""
 
-    async def share_learning(self, cluster: Cluster) -> Parcels | None:
-        """Let a worker learn in place of this process, where that is asked for; return where episodes are put then."""
-        return None
-
     async def assemble(self, cluster: Cluster) -> None:
         """Start models, engines and environments."""
         config = self.config
@@ -64,11 +59,13 @@ class PlayingRun(SampledRun[Config]):
         self.read_data(text)
         self.core = await build_core(config, text, cluster)
         self.learner = self.make_learner()
-        parcels = await self.share_learning(cluster)
+        elsewhere = await self.share_learning(cluster, data)
+        parcels = None if elsewhere is None else elsewhere.parcels
         learns_only = config.learns_from_store
         self.environments = None if learns_only else await start_environments(config, self.core, TRAIN, parcels)
         self.val_environments = await start_environments(config, self.core, VAL) if config.eval_steps else None
-        graders = await start_graders(config, self.core) if config.rewards else {}
+        answering = None if data is None else elsewhere
+        graders = await start_graders(config, self.core, answering) if config.rewards else {}
         self.graders = graders_by_tag(config, graders)
         self.curriculum = tag_curriculum(config)
         sources: list[Source] = []
@@ -76,7 +73,8 @@ class PlayingRun(SampledRun[Config]):
             sources = level_sources(config, self._play(self.environments), self.curriculum)
         if data is not None:
             levels = sum(source.groups_per_step for source in sources)
-            self.prompts = Prompts(config, self.core, data, graders, config.prompts_per_step, beside=levels)
+            how_many = {"per_step": config.prompts_per_step, "beside": levels}
+            self.prompts = Prompts(config, self.core, data, graders, **how_many, elsewhere=answering is not None)
             sources.append(self.prompts.source())
         self.give_groups(sources)
 
@@ -97,7 +95,7 @@ class PlayingRun(SampledRun[Config]):
         """Return what engines and workers report of the step; the workers with environments ask the engines too."""
         reports = [] if self.environments is None else await generation_reports(self.environments)
         if self.prompts:
-            reports.append(self.core.generation.metrics())
+            reports += await self.prompts.generation_reports()
         return {**generation_metrics(reports), **self.core.cluster_metrics()}
 
     def sampled(self, rollout: StepGroups) -> dict[str, float]:

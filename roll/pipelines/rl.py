@@ -10,14 +10,19 @@ from typing import Any, TypeVar
 
 from roll.config import RLConfig
 from roll.data.supervised import load_demonstrations
+from roll.distributed import Cluster
 from roll.experience.errors import StoreError
+from roll.pipelines.learning.elsewhere import LearnerElsewhere
+from roll.pipelines.learning.learner import Learner
 from roll.pipelines.modes.choosing import mode_of
 from roll.pipelines.modes.mode import Mode
 from roll.pipelines.sampled import SampledRun
+from roll.pipelines.sampling.answers_elsewhere import Elsewhere
 from roll.pipelines.sampling.data_sections import data_faults_at
 from roll.pipelines.sampling.demonstrations import describe, encode
 from roll.pipelines.sampling.expert_answers import ExpertAnswers
 from roll.pipelines.sampling.experts import ExpertRows
+from roll.pipelines.sampling.prompt_data import PromptData, prompts_elsewhere
 from roll.pipelines.sampling.stream import Groups, Source
 from roll.trajectories.model import TrajectoryGroup
 from roll.workers.loading import Text
@@ -54,6 +59,22 @@ class RLPipeline(SampledRun[Config]):
             self.answers = ExpertAnswers(table, None if expert.score == "graded" else expert.score)
         else:
             self.experts = ExpertRows.of(self.config, table, int(text.tokenizer.pad_token_id or 0))
+
+    async def share_learning(self, cluster: Cluster, data: PromptData | None) -> Elsewhere | None:
+        """Let a worker learn where tokens are not to go through this process."""
+        if not self.config.learns_elsewhere:
+            return None
+        assert isinstance(self.learner, Learner)
+        config: Any = self.config  # one that has prompts has their keys
+        prompts = None if data is None else prompts_elsewhere(config, data.train.table)
+        self.learner = shared = await LearnerElsewhere.start(cluster, self.learner, self.core.registered, prompts)
+        return Elsewhere(shared.parcels, shared.prompts)
+
+    async def store_groups(self, groups: Sequence[TrajectoryGroup], step: int) -> Path | None:
+        """Write the trajectories of a step where they are."""
+        if isinstance(self.learner, LearnerElsewhere):
+            return await self.learner.store(groups, step)
+        return await super().store_groups(groups, step)
 
     def domains(self) -> dict[str, str]:
         """Return the domain of each tag of prompts."""

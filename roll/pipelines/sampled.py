@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any, Protocol, TypeVar
 
 from roll.config import SamplingConfig
+from roll.distributed import Cluster
 from roll.distributed.weight_sync import WeightSyncError
 from roll.env_managers.groups import GroupMismatchError
 from roll.pipelines.experience.operating import OperatedGroups
@@ -33,6 +34,7 @@ from roll.pipelines.run.interrupts import to_its_end
 from roll.pipelines.run.life_cycle import Run
 from roll.pipelines.run.slow_arithmetic import slow_format_warnings
 from roll.pipelines.run.terminal import say
+from roll.pipelines.sampling.answers_elsewhere import Elsewhere
 from roll.pipelines.sampling.meter import RolloutMeter
 from roll.pipelines.sampling.operators import operators_on
 from roll.pipelines.sampling.prompt_data import PromptData
@@ -97,6 +99,18 @@ class SampledRun(Run[Config]):
     @abstractmethod
     def load_state(self, state: dict[str, Any]) -> None:
         """Restore what :meth:`state` returned."""
+
+    async def share_learning(self, cluster: Cluster, data: PromptData | None) -> Elsewhere | None:
+        """Let a worker learn in place of this process, where that is asked for.
+
+        Args:
+            cluster: Where workers live.
+            data: The prompts of the run, if it has some.
+
+        Returns:
+            Where workers put what they sample, and find prompts; ``None`` where that is this process.
+        """
+        return None
 
     def give_groups(self, sources: Sequence[Source]) -> None:
         """Set up what gives each step its groups, and what shows and counts them."""

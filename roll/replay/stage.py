@@ -23,7 +23,7 @@ from roll.pipelines.run.process import settle_process
 from roll.pipelines.sampling.grading import GradedPlay, graders_by_tag, start_graders
 from roll.pipelines.sampling.levels import TRAIN, VAL, VALIDATION_OFFSET, start_environments
 from roll.pipelines.sampling.prompt_data import eval_prompts, load_data
-from roll.pipelines.sampling.prompts import prompt_play
+from roll.pipelines.sampling.prompt_play import prompt_play
 from roll.replay.choosing import Chosen
 from roll.replay.engine import Script, StoredEngine
 from roll.replay.weights import Weights

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Awaitable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
-from roll.data.prompts import Prompt, PromptSource
+from roll.data.prompts import Prompt, PromptPlace, PromptSource
 from roll.generation import (
     Activity,
     Completion,
@@ -157,6 +157,25 @@ def prompt_source(prompts: PromptSource, size: int, prefix: str = "train-", pace
 
     def task(position: int) -> Task[Prompt]:
         return _task(prompts.at(position), f"{prefix}{position:07d}", size, int(position * pace))
+
+    return task
+
+
+def row_source(
+    place: Callable[[int], PromptPlace], size: int, prefix: str = "train-", pace: float = 1.0
+) -> TaskSource[int]:
+    """Return the same tasks with the number of a prompt's row in place of the prompt.
+
+    Args:
+        place: Which prompt stands at a position.
+        size: Responses to each.
+        prefix: Start of every group id.
+        pace: Groups of the run per prompt.
+    """
+
+    def task(position: int) -> Task[int]:
+        at = place(position)
+        return Task(at.row, at.tag, f"{prefix}{position:07d}", size, int(position * pace), at.domain)
 
     return task
 

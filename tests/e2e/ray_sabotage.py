@@ -1,8 +1,9 @@
 """Named in ``env_modules`` or ``algorithm_modules``: kills the worker process that it is told to, once in a run.
 
 ``ROLL_TEST_FAULTS`` names who and when: ``env:9`` (a worker that begins its ninth episode), ``put:9`` (one that has put
-its ninth episode elsewhere), ``engine:40`` (an engine at its fortieth request), ``opponent:40`` (one of an opponent),
-``train:3`` (rank 1 at its third optimiser step), ``learner:2`` (what learns for the driver, at its second batch).
+its ninth episode or answer elsewhere), ``engine:40`` (an engine at its fortieth request), ``opponent:40`` (one of an
+opponent), ``train:3`` (rank 1 at its third optimiser step), ``learner:2`` (what learns for the driver, at its second
+batch).
 ``ROLL_TEST_FOLDER`` is where it is noted that it happened, so that the successor lives. Does nothing in the driver.
 """
 
@@ -17,6 +18,7 @@ from typing import Any
 
 from roll.distributed import worker_context
 from roll.pipelines.learning.learner_worker import LearnerWorker
+from roll.pipelines.sampling import answers_elsewhere
 from roll.workers import environment
 from roll.workers.engine import EngineWorker
 from roll.workers.environment import EnvironmentWorker
@@ -71,7 +73,7 @@ async def _sealed(*arguments: Any) -> Any:
     return outline
 
 
-environment.seal = _sealed
+environment.seal = answers_elsewhere.seal = _sealed
 before(EnvironmentWorker, "play", "env")
 before(LearnerWorker, "take", "learner")
 before(EngineWorker, "generate", "engine", lambda: role() == "actor_infer")

@@ -4,19 +4,42 @@ from __future__ import annotations
 
 import math
 import warnings
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
 
 from roll.algorithms.groups import AlgorithmWarning
-from roll.distributed import Cluster, WorkerGroup, WorkerSpec
+from roll.data.prompts import Prompt
+from roll.distributed import Cluster, WorkerCalls, WorkerGroup, WorkerSpec
 from roll.pipelines.learning.learner import Learner
 from roll.pipelines.learning.learner_worker import LearnerWorker, Models
 from roll.trajectories.model import TrajectoryGroup
+from roll.workers.loading import Text
 from roll.workers.setup import Registered
 
 if TYPE_CHECKING:
     from roll.distributed.ray_group import RayCalls
+
+
+class AskedPrompts:
+    """Prompts that the worker keeps; see :class:`roll.pipelines.sampling.answers_elsewhere.KeptPrompts`.
+
+    Args:
+        calls: To the worker.
+    """
+
+    def __init__(self, calls: WorkerCalls) -> None:
+        self._calls = calls
+
+    async def at(self, row: int) -> Prompt:
+        """Return the prompt of a row.
+
+        Raises:
+            WorkerDiedError: If the worker is gone.
+        """
+        prompt: Prompt = await self._calls.one(0, "prompt", row)
+        return prompt
+
 
 LEARNER = "learner"
 """The role of the worker."""
@@ -31,6 +54,7 @@ class LearnerElsewhere:
 
     Attributes:
         parcels: Where workers put episodes for it.
+        prompts: Where they find prompts.
     """
 
     def __init__(self, group: WorkerGroup, learner: Learner) -> None:
@@ -38,17 +62,25 @@ class LearnerElsewhere:
         from roll.distributed.ray_parcels import RayParcels
 
         self.parcels = RayParcels(cast("RayCalls", group.calls()))
+        self.prompts = AskedPrompts(group.calls())
         self._group = group
         self._learner = learner
 
     @classmethod
-    async def start(cls, cluster: Cluster, learner: Learner, registered: Registered) -> LearnerElsewhere:
+    async def start(
+        cls,
+        cluster: Cluster,
+        learner: Learner,
+        registered: Registered,
+        prompts: Callable[[Text], Sequence[Prompt]] | None = None,
+    ) -> LearnerElsewhere:
         """Start the worker.
 
         Args:
             cluster: Where workers live; of Ray.
             learner: A learner of this process, whose place the worker takes.
             registered: What user code registered.
+            prompts: Makes the prompts of training, which the worker keeps for those that answer them.
         """
         core = learner.core
         models = Models(
@@ -56,7 +88,7 @@ class LearnerElsewhere:
             critic=None if core.critic is None else core.critic.elsewhere(),
             reference=None if core.reference is None else core.reference.elsewhere(),
         )
-        arguments = (learner.config, registered, models, learner.sample_mode, learner.compare_seats)
+        arguments = (learner.config, registered, models, learner.sample_mode, learner.compare_seats, prompts)
         return cls(await cluster.start(LEARNER, WorkerSpec(cls=LearnerWorker, args=arguments)), learner)
 
     async def store(self, groups: Sequence[TrajectoryGroup], step: int) -> Path | None:

@@ -3,17 +3,18 @@
 from __future__ import annotations
 
 import warnings
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
-from functools import partial
+from functools import lru_cache, partial
 from pathlib import Path
-from typing import Any, Literal, cast
+from typing import Any, Final, Literal, cast
 
 from transformers import PreTrainedTokenizerBase
 
 from roll.algorithms.groups import AlgorithmWarning
 from roll.config import RLConfig
+from roll.data.prompts import Prompt
 from roll.pipelines.learning.batches import TrainingBatch
 from roll.pipelines.learning.learner import Learner
 from roll.pipelines.reporting.review import store
@@ -22,8 +23,11 @@ from roll.tracking import NullProgress
 from roll.trajectories.model import Trajectory, TrajectoryGroup
 from roll.trajectories.sealed import Contents, SealedTrajectory, opened
 from roll.trajectories.shelf import Shelf
-from roll.workers.loading import load_text
+from roll.workers.loading import Text, load_text
 from roll.workers.setup import Registered, set_up
+
+_PROMPTS_KEPT: Final = 1024
+"""Prompts whose tokens are kept for the next member of their group."""
 
 
 @dataclass(kw_only=True)
@@ -37,7 +41,7 @@ class Models:
 
 
 class LearnerWorker:
-    """Keeps the contents of episodes, and learns from groups of them. It carries nothing from step to step.
+    """Keeps prompts and the contents of episodes, and learns from groups of them. It carries nothing from step to step.
 
     Args:
         config: The run.
@@ -45,6 +49,7 @@ class LearnerWorker:
         models: The models; they are in processes of their own.
         sample_mode: One sample per trajectory, or one per turn.
         compare_seats: Whom a seat of a game is compared with.
+        prompts: Makes the prompts of training, where the run has some.
     """
 
     def __init__(
@@ -54,6 +59,7 @@ class LearnerWorker:
         models: Models,
         sample_mode: Literal["trajectory", "step"],
         compare_seats: Literal["seat", "game"],
+        prompts: Callable[[Text], Sequence[Prompt]] | None = None,
     ) -> None:
         set_up(config, registered)
         self._config = config
@@ -62,6 +68,11 @@ class LearnerWorker:
         models = replace(models, tokenizer=self._text.tokenizer)
         self._learner = Learner(config, models, NullProgress(), sample_mode, compare_seats=compare_seats)
         self._batch: TrainingBatch | None = None
+        self._prompt = lru_cache(_PROMPTS_KEPT)((() if prompts is None else prompts(self._text)).__getitem__)
+
+    async def prompt(self, row: int) -> Prompt:
+        """Return the prompt of a row."""
+        return self._prompt(row)
 
     async def hold(self, contents: Contents) -> int:
         """Keep the contents of an episode; return their number."""

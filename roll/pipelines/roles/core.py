@@ -29,16 +29,27 @@ from roll.workers.setup import Registered
 
 
 @dataclass(kw_only=True)
-class Sampler(Text):
+class Generating(Text):
+    """What asks the engines.
+
+    Attributes:
+        generation: Routes the requests of this process to the engines.
+        activity: Tells the engine when everything is quiet; ``None`` for a run that need not be reproducible bit by
+            bit, or cannot be.
+    """
+
+    generation: GenerationScheduler
+    activity: Activity | None
+
+
+@dataclass(kw_only=True)
+class Sampler(Generating):
     """What samples from a policy.
 
     Attributes:
         cluster: Where workers live.
         registered: What user code registered, for workers in other processes.
         engines: Sample from the policy (``actor_infer``).
-        generation: Routes the driver's own requests to the engines.
-        activity: Tells the engine when everything is quiet; ``None`` for a run that need not be reproducible bit by
-            bit, or cannot be.
         opponents: Models that have seats of games and are not trained.
         pools: Workers of which any can do a piece of work: environments, graders.
         judges: Sample from the models that grade, by name.
@@ -47,8 +58,6 @@ class Sampler(Text):
     cluster: Cluster
     registered: Registered
     engines: EngineRole
-    generation: GenerationScheduler
-    activity: Activity | None
     opponents: Mapping[str, OpponentRole] = field(default_factory=dict)
     pools: list[WorkerPool] = field(default_factory=list)
     judges: dict[str, EngineRole] = field(default_factory=dict)

@@ -14,6 +14,7 @@ from roll.distributed import WorkerSpec
 from roll.pipelines.roles.core import Sampler
 from roll.pipelines.roles.engines import EngineRole
 from roll.pipelines.roles.pool import WorkerPool
+from roll.pipelines.sampling.answers_elsewhere import AnsweringWorker, Elsewhere
 from roll.rewards.base import Grade, RewardRequest
 from roll.rewards.concurrency import ConcurrencyLimit
 from roll.rewards.groups import add, refuse
@@ -40,8 +41,15 @@ class PooledGrader:
         return grade
 
 
-async def start_graders(config: GradedKeys, sampler: Sampler) -> dict[str, Grader]:
+async def start_graders(
+    config: GradedKeys, sampler: Sampler, elsewhere: Elsewhere | None = None
+) -> dict[str, PooledGrader]:
     """Start the reward workers of every domain.
+
+    Args:
+        config: The run.
+        sampler: What samples.
+        elsewhere: Where prompts are and answers go, if the workers are to answer prompts too.
 
     Raises:
         ConfigError: If a verifier cannot be made.
@@ -51,12 +59,14 @@ async def start_graders(config: GradedKeys, sampler: Sampler) -> dict[str, Grade
     text = sampler if local else None
     await _start_judges(config, sampler)
     judges = {name: engines.engines for name, engines in sampler.judges.items()}
-    graders: dict[str, Grader] = {}
+    graders: dict[str, PooledGrader] = {}
     for domain in config.graded_domains:
         arguments = (config, domain, sampler.registered, sampler.engines.engines, text, limit, judges)
         role = f"rewards.{domain}"
-        group = await sampler.cluster.start(role, WorkerSpec(cls=worker_class(config, role), args=arguments))
-        pool = sampler.pool(group)
+        spec = WorkerSpec(cls=worker_class(config, role), args=arguments)
+        if elsewhere is not None:
+            spec = WorkerSpec(cls=AnsweringWorker, args=(spec.cls, elsewhere, *arguments))
+        pool = sampler.pool(await sampler.cluster.start(role, spec))
         for name, asked in sampler.judges.items():
             asked.on_restart(partial(pool.tell, "judge_restarted", name))
         graders[domain] = PooledGrader(pool)

@@ -67,15 +67,15 @@ async def start_environments(
     return pool
 
 
-async def generation_reports(environments: WorkerPool) -> list[dict[str, float]]:
+async def generation_reports(workers: WorkerPool) -> list[dict[str, float]]:
     """Return what the workers' schedulers of requests report; one that is being made again reports nothing."""
 
     async def report(rank: int) -> list[dict[str, float]]:
         with suppress(WorkerDiedError):
-            return [await environments.group.one(rank, "generation_metrics")]
+            return [await workers.group.one(rank, "generation_metrics")]
         return []
 
-    return [one for some in await asyncio.gather(*map(report, range(environments.group.size))) for one in some]
+    return [one for some in await asyncio.gather(*map(report, range(workers.group.size))) for one in some]
 
 
 CURRICULUM = "curriculum"

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
-from roll.config import GeneratingArgs
+from roll.config import ConfigError, GeneratingArgs, Problem
 from roll.config.errors import FixableError
 from roll.config.prompt_keys import PromptKeys
 from roll.config.worker import DataArgs
@@ -15,6 +15,7 @@ from roll.data.dataset import PromptDataset
 from roll.data.lengths import LengthLimit
 from roll.data.loading import load_prompts, load_table
 from roll.data.prompts import Prompt
+from roll.data.table import PromptTable
 from roll.pipelines.sampling.data_sections import data_faults_at
 from roll.pipelines.sampling.operators import operators_on
 from roll.rendering import PictureRenderer
@@ -50,12 +51,44 @@ def load_data(config: PromptKeys, text: Text) -> PromptData:
     Raises:
         ConfigError: If they cannot be used.
     """
+    train = _training_data(config, text)
+    return PromptData(train, eval_prompts(config, config.val_data_args, text) if config.validation else [])
+
+
+def prompts_elsewhere(config: PromptKeys, table: PromptTable) -> Callable[[Text], Sequence[Prompt]]:
+    """Return what makes the same training prompts in another process, given tokenizer and renderer there.
+
+    Rows are sent there. Those of a class of one's own, which may not be fit for that, are read there again.
+    """
+    if config.actor_train.data_args.custom_cls is not None:
+        return partial(_read_again, config, table.digests)
+    return partial(_with_tokens, config, table.read_with(None))
+
+
+def _with_tokens(config: PromptKeys, table: PromptTable, text: Text) -> PromptTable:
+    return table.read_with(length_limit(config, config.actor_train.data_args, text, config.actor_infer.generating_args))
+
+
+def _read_again(config: PromptKeys, digests: Mapping[str, str], text: Text) -> PromptTable:
+    """Read the training files again.
+
+    Raises:
+        ConfigError: They cannot be read here, or have other rows.
+    """
+    table = _training_data(config, text).table
+    if table.digests != digests:
+        message = "its rows are others in the worker that keeps prompts (data_plane) than in the program."
+        fix = "return the same rows in every process, or set data_plane: driver."
+        raise ConfigError([Problem("actor_train.data_args.custom_cls", message, fix)])
+    return table
+
+
+def _training_data(config: PromptKeys, text: Text) -> PromptDataset:
     data = config.actor_train.data_args
     limit = length_limit(config, data, text, config.actor_infer.generating_args)
     with data_faults_at("actor_train.data_args"):
         operators = operators_on(config, "tasks")
-        train = load_prompts(data, config.prompt_tags, limit, seed=config.seed, operators=operators)
-    return PromptData(train, eval_prompts(config, config.val_data_args, text) if config.validation else [])
+        return load_prompts(data, config.prompt_tags, limit, seed=config.seed, operators=operators)
 
 
 def eval_prompts(config: PromptKeys, data: DataArgs, text: Text) -> Sequence[Prompt]:
