@@ -42,8 +42,8 @@ class RLConfig(RLKeys, SamplingConfig):
             yield "cluster", "everything is in one process"
         if self.replays or self.mode != "both":
             yield "experience" if self.experience is not None else "mode", "groups go through a store"
-        if self.expert is not None:
-            yield "expert", "what experts wrote joins what was sampled"
+        if self.expert is not None and self.expert.join == "groups":
+            yield "expert.join", "answers of experts are looked for by the tokens of prompts"
 
     @property
     def groups_per_lease(self) -> int:

@@ -36,6 +36,10 @@ class Shares:
         self._ready: list[tuple[int, int]] = []
         self._lock = threading.Lock()
 
+    def __reduce__(self) -> tuple[type[Shares], tuple[list[Fraction]]]:
+        # Locks stay where they are; in another process the sequence is made again.
+        return Shares, ([Fraction(numerator, self._period) for numerator in self._numerators],)
+
     def at(self, position: int) -> tuple[int, int]:
         """Return the index of the domain at ``position``, and how often it stood at earlier positions."""
         rounds, offset = divmod(position, self._period)

@@ -162,6 +162,18 @@ def test_prompts_beside_environments_are_answered_elsewhere_too(
     assert_same(tmp_path / "alone", tmp_path / "out", steps=2)
 
 
+@pytest.mark.exhaustive
+def test_rows_of_experts_join_there_also_when_a_run_goes_on(tmp_path: Path) -> None:
+    worked = {"path": "roll.models.toy.worked_exercises", "name": "WorkedExercises", "kwargs": {"problems": 7}}
+    expert = {"expert_data_ratio": 0.3, "data_args": {"custom_cls": worked}}
+    changes: dict[str, Any] = {"policy_loss": "mix", "expert": expert, "dynamic_sampling.enable": "false"}
+    run_rlvr(small_config(tmp_path / "alone", **{**RUN, **changes}))
+    metrics = run(tmp_path / "out", faults="learner:3", **changes)
+    assert (tmp_path / "killed-learner").exists()
+    assert_same(tmp_path / "alone", tmp_path / "out")
+    assert [row["expert/epoch"] for row in metrics] == pytest.approx([8 / 7, 16 / 7, 24 / 7])
+
+
 def test_large_steps_do_it_by_themselves_and_what_cannot_says_why(tmp_path: Path) -> None:
     def config(**changes: Any) -> Any:
         return small_config(tmp_path, **{"cluster": "ray", **changes})
@@ -176,3 +188,5 @@ def test_large_steps_do_it_by_themselves_and_what_cannot_says_why(tmp_path: Path
         config(cluster="local", data_plane="workers")
     with pytest.raises(ConfigError, match=r"(?s)data_plane.*groups go through a store"):
         config(experience=str(tmp_path / "store"), data_plane="workers")
+    with pytest.raises(ConfigError, match=r"(?s)data_plane.*answers of experts are looked for by"):
+        config(expert={"join": "groups", "data_args": {"file_name": ["rows.jsonl"]}}, data_plane="workers")

@@ -50,7 +50,8 @@ class LearnerElsewhere:
 
     Args:
         group: The worker.
-        learner: What saves and restores the models, and carries over what credit assignment remembers.
+        learner: What saves and restores the models, and carries over what credit assignment remembers and which rows of
+            experts were taken.
 
     Attributes:
         parcels: Where workers put episodes for it.
@@ -88,7 +89,15 @@ class LearnerElsewhere:
             critic=None if core.critic is None else core.critic.elsewhere(),
             reference=None if core.reference is None else core.reference.elsewhere(),
         )
-        arguments = (learner.config, registered, models, learner.sample_mode, learner.compare_seats, prompts)
+        arguments = (
+            learner.config,
+            registered,
+            models,
+            learner.sample_mode,
+            learner.compare_seats,
+            prompts,
+            learner.experts,
+        )
         return cls(await cluster.start(LEARNER, WorkerSpec(cls=LearnerWorker, args=arguments)), learner)
 
     async def store(self, groups: Sequence[TrajectoryGroup], step: int) -> Path | None:
@@ -116,7 +125,10 @@ class LearnerElsewhere:
             assigned, credit, words = await self._ask("assign", learner.credit.state_dict())
             learner.credit.load_state_dict(credit)
         with progress.stage("update"):
-            updated, more = await self._ask("update", step)
+            taken = None if learner.experts is None else learner.experts.state()
+            updated, taken, more = await self._ask("update", step, taken)
+            if learner.experts is not None and taken is not None:
+                learner.experts.restore(taken)
         for message in (*words, *more):
             warnings.warn(message, AlgorithmWarning, stacklevel=2)
         return {**metrics, **assigned, **updated}

@@ -16,6 +16,7 @@ from roll.algorithms.groups import AlgorithmWarning
 from roll.config import RLConfig
 from roll.data.prompts import Prompt
 from roll.pipelines.learning.batches import TrainingBatch
+from roll.pipelines.learning.expert_rows import Experts
 from roll.pipelines.learning.learner import Learner
 from roll.pipelines.reporting.review import store
 from roll.pipelines.roles.models import ScoreRole, TrainRole
@@ -41,7 +42,9 @@ class Models:
 
 
 class LearnerWorker:
-    """Keeps prompts and the contents of episodes, and learns from groups of them. It carries nothing from step to step.
+    """Keeps what is read and the contents of episodes, and learns from groups of them.
+
+    It carries nothing from step to step.
 
     Args:
         config: The run.
@@ -50,6 +53,7 @@ class LearnerWorker:
         sample_mode: One sample per trajectory, or one per turn.
         compare_seats: Whom a seat of a game is compared with.
         prompts: Makes the prompts of training, where the run has some.
+        experts: What is learned from beside the trajectories.
     """
 
     def __init__(
@@ -60,13 +64,14 @@ class LearnerWorker:
         sample_mode: Literal["trajectory", "step"],
         compare_seats: Literal["seat", "game"],
         prompts: Callable[[Text], Sequence[Prompt]] | None = None,
+        experts: Experts | None = None,
     ) -> None:
         set_up(config, registered)
         self._config = config
         self._text = load_text(config)
         self._shelf = Shelf()
         models = replace(models, tokenizer=self._text.tokenizer)
-        self._learner = Learner(config, models, NullProgress(), sample_mode, compare_seats=compare_seats)
+        self._learner = Learner(config, models, NullProgress(), sample_mode, experts, compare_seats=compare_seats)
         self._batch: TrainingBatch | None = None
         self._prompt = lru_cache(_PROMPTS_KEPT)((() if prompts is None else prompts(self._text)).__getitem__)
 
@@ -119,13 +124,26 @@ class LearnerWorker:
             metrics = self._learner.assign(self._taken)
         return metrics, self._learner.credit.state_dict(), words
 
-    async def update(self, step: int) -> tuple[dict[str, float], list[str]]:
-        """Take the optimiser steps of a training step, and store what is kept of them; return metrics and warnings."""
+    async def update(
+        self, step: int, experts: dict[str, Any] | None
+    ) -> tuple[dict[str, float], dict[str, Any] | None, list[str]]:
+        """Take the optimiser steps of a training step, and store what is kept of them.
+
+        Args:
+            step: The step.
+            experts: Which rows of experts were taken before, if there are experts.
+
+        Returns:
+            Metrics; which were taken now; what the maths warns about.
+        """
+        learner = self._learner
+        if learner.experts is not None and experts is not None:
+            learner.experts.restore(experts)
         with _noted() as words:
-            metrics = await self._learner.update(self._taken, step)
-        self._learner.keep(self._taken, step)
+            metrics = await learner.update(self._taken, step)
+        learner.keep(self._taken, step)
         self._batch = None
-        return metrics, words
+        return metrics, None if learner.experts is None else learner.experts.state(), words
 
     @property
     def _taken(self) -> TrainingBatch:
