@@ -13,6 +13,7 @@ from typing import Any
 import pytest
 
 from roll.config import ConfigError
+from roll.distributed import plan_placement
 from roll.pipelines.agentic import run_agentic
 from roll.pipelines.rlvr import run_rlvr
 from roll.trajectories import sealed
@@ -184,6 +185,11 @@ def test_large_steps_do_it_by_themselves_and_what_cannot_says_why(tmp_path: Path
     assert not config(**large, cluster="local").learns_elsewhere
     assert not config(**large, data_plane="driver").learns_elsewhere
     assert config(data_plane="workers").learns_elsewhere
+    assert "learner" in plan_placement(config(data_plane="workers")).roles
+    assert "learner" not in plan_placement(config()).roles
+    custom = {"actor_train.data_args.custom_cls": {"path": "rows.py", "name": "Rows"}}
+    assert not config(**large, **custom).learns_elsewhere, "they may be on this machine alone"
+    assert config(**custom, data_plane="workers").learns_elsewhere
     with pytest.raises(ConfigError, match=r"(?s)data_plane.*everything is in one process"):
         config(cluster="local", data_plane="workers")
     with pytest.raises(ConfigError, match=r"(?s)data_plane.*groups go through a store"):
