@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
@@ -55,6 +55,7 @@ class ToolPromptPlay:
     Args:
         manager: Plays a conversation, sampled.
         greedy: The same with the likeliest tokens, for the greedy member of a group.
+        release: Lets the engines forget the prefix of a conversation that has ended.
         tools: What may be called.
         use: Limits, formats, penalties.
         graders: What grades the responses of each domain.
@@ -68,6 +69,7 @@ class ToolPromptPlay:
         *,
         manager: TrajectoryEnvManager,
         greedy: TrajectoryEnvManager,
+        release: Callable[[str], Awaitable[None]],
         tools: ToolNames,
         use: ToolUse,
         graders: Mapping[str, Grader],
@@ -76,6 +78,7 @@ class ToolPromptPlay:
         retries: Retries,
     ) -> None:
         self._managers = {False: manager, True: greedy}
+        self._release = release
         self._tools = tools
         self._use = use
         self._graders = graders
@@ -88,7 +91,10 @@ class ToolPromptPlay:
         prompt = task.what
         spec = EpisodeSpec(task.tag, task.group_id, episode, 0, self._run_seed, priority=task.number)
         attempt = partial(self._managers[greedy].run, spec, partial(self._asked, prompt))
-        trajectory = await play_again(await attempt(), attempt, self._retries)
+        try:
+            trajectory = await play_again(await attempt(), attempt, self._retries)
+        finally:
+            await self._release(spec.trajectory_id)
         trajectory.initial_hash = prompt.key
         trajectory.final_observation = "" if prompt.ground_truth is None else f"right answer: {prompt.ground_truth}"
         if trajectory.status.is_error or not trajectory.turns:

@@ -11,6 +11,7 @@ import pytest
 
 from roll.config import ConfigError, load
 from roll.pipelines.rlvr import run_rlvr
+from roll.schedulers.generation import GenerationScheduler
 from roll.trajectories.model import Status
 from roll.trajectories.samples import samples_from
 from roll.trajectories.store import read_trajectories
@@ -42,11 +43,22 @@ def config(folder: Path, **changes: Any) -> Any:
 
 
 @pytest.mark.parametrize(("tool", "worker"), [("calculator", "CallsACalculator"), ("python", "CallsPython")])
-def test_a_prompt_is_answered_with_a_tool(tool: str, worker: str, tmp_path: Path) -> None:
+def test_a_prompt_is_answered_with_a_tool(
+    tool: str, worker: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """A calculator, and a program in the sandbox; the policy that calls them is scripted."""
+    released, release = [], GenerationScheduler.release
+
+    async def noted(scheduler: GenerationScheduler, session: str) -> None:
+        released.append(session)
+        await release(scheduler, session)
+
+    monkeypatch.setattr(GenerationScheduler, "release", noted)
     run_rlvr(config(tmp_path, tools=[tool], actor_infer={"worker_cls": f"tests.e2e.calling_engines.{worker}"}))
     played = read_trajectories(tmp_path / "out" / "trajectories" / "step=000001.parquet")
     assert len(played) == 8
+    # Else the scheduler would keep in mind every conversation of a long run.
+    assert {f"{answer.group_id}/{answer.episode}" for answer in played} <= set(released)
     for answer in played:
         first, second = answer.turns
         assert answer.status is Status.COMPLETED and answer.messages[-1]["content"].endswith(PROBLEM["prompt"])

@@ -42,7 +42,7 @@ ELSEWHERE = {
     "*.data_args.subset": "roll/data/places.py",
     "*.data_args.split": "roll/data/places.py",
     **dict.fromkeys(
-        ("tools", "tool_use", "tool_use.*", "max_retries", "retry_wait"), "roll/pipelines/sampling/prompts.py"
+        ("tools", "tool_use", "tool_use.*", "max_retries", "retry_wait"), "roll/pipelines/sampling/prompt_play.py"
     ),
     "rewards.*.model_args": "roll/workers/reward_engines.py",
     "rewards.*.model_args.model_name_or_path": "roll/workers/reward_engines.py",

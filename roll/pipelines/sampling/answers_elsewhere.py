@@ -10,6 +10,7 @@ from typing import Protocol
 from roll.config.grading_keys import GradedKeys
 from roll.config.prompt_keys import PromptKeys
 from roll.data.prompts import Prompt
+from roll.distributed import worker_context
 from roll.pipelines.roles.core import Generating
 from roll.pipelines.roles.pool import WorkerPool
 from roll.pipelines.sampling.prompt_play import prompt_play
@@ -84,7 +85,9 @@ class AnsweringWorker:
         self._elsewhere = elsewhere
         self._engines = engines
         # Several workers share the engines: their requests must not have the same names.
-        self._generation = GenerationScheduler.for_run(config, engines.clients(), prefix=f"{uuid.uuid4().hex[:8]}/")
+        prefix = f"{uuid.uuid4().hex[:8]}/"
+        part = worker_context().part
+        self._generation = GenerationScheduler.for_run(config, engines.clients(), prefix=prefix, part=part)
         asking = Generating(
             tokenizer=text.tokenizer, renderer=text.renderer, generation=self._generation, activity=None
         )

@@ -95,6 +95,7 @@ def tool_play(
     return ToolPromptPlay(
         manager=manager(sampling),
         greedy=manager(replace(sampling, temperature=0.0)),
+        release=sampler.generation.release,
         tools=config.tools,
         use=config.tool_use,
         graders=graders,
