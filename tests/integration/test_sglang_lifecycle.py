@@ -8,6 +8,7 @@ import os
 import signal
 import subprocess
 import sys
+import time
 from collections.abc import Iterator
 
 import psutil
@@ -53,6 +54,16 @@ def test_signals_of_the_process_stay_its_own(sglang: RealSglang) -> None:
         asyncio.get_running_loop().remove_signal_handler(signal.SIGTERM)
 
     sglang.run(scenario())
+
+
+def test_an_engine_that_has_nothing_to_do_leaves_the_processor_alone(sglang: RealSglang) -> None:
+    def used() -> float:
+        return sum(sum(process.cpu_times()[:2]) for process in sglang.own_processes())
+
+    sglang.generate([5], max_new_tokens=2)
+    before = used()
+    time.sleep(5)
+    assert used() - before < 1, "of 5 seconds"
 
 
 def test_an_engine_that_dies_fails_its_requests_and_nothing_else(sglang: RealSglang) -> None:

@@ -76,6 +76,8 @@ def cpu_defaults(max_slots: int, max_length: int) -> dict[str, Any]:
         # Both are about keeping a GPU busy.
         "disable_overlap_schedule": True,
         "skip_server_warmup": True,
+        # Else it looks for requests all the time, with a core that trainer and environments need.
+        "sleep_on_idle": True,
     }
 
 
