@@ -101,10 +101,6 @@ MEGATRON = {
 }
 LAYOUTS: dict[str, dict[str, Any]] = {
     "context by fsdp_train": CONTEXT,
-    "context by megatron_train": {
-        **MEGATRON,
-        "actor_train.strategy_args.strategy_config": "{context_parallel_size: 2}",
-    },
     "pipeline by megatron_train": {
         **MEGATRON,
         "actor_train.strategy_args.strategy_config": "{pipeline_model_parallel_size: 2}",
