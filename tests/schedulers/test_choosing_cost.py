@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-import sys
-from typing import Any
-
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from scheduler_fakes import group_of
 
 from roll.schedulers.admission import Admission, DropReason
+from tests.lines import lines_run
 
 
 def plain_choice(books: Admission, trained: int, window: int | None, without_late: bool) -> list[int] | None:
@@ -86,7 +84,7 @@ def test_a_step_gets_what_a_look_at_every_group_finds(
 def test_what_choosing_costs_does_not_grow_with_the_number_of_groups(window: int | None) -> None:
     """Counted in lines of Python that run, which are the same on every machine."""
 
-    def lines(size: int) -> int:
+    def cost(size: int) -> int:
         books = Admission(size, 1.0, window, most=2 * size)
         first = books.admit()
         for number in first[:size]:
@@ -94,20 +92,10 @@ def test_what_choosing_costs_does_not_grow_with_the_number_of_groups(window: int
         books.take(first[:size], lambda group: False)
         books.trained()
         last = [*first[size:], *books.admit()][::-1]
-        counted = 0
-
-        def count(frame: Any, event: str, arg: object) -> Any:
-            nonlocal counted
-            counted += event == "line"
-            return count
-
-        sys.settrace(count)
-        try:
+        with lines_run() as lines:
             for number in last:  # the oldest ends last, and every group that ends asks
                 books.finish(number, group_of(number, []))
                 assert (books.choose() is None) == (number != size)
-        finally:
-            sys.settrace(None)
-        return counted
+        return lines.counted
 
-    assert lines(1024) < 1.5 * 16 * lines(64)
+    assert cost(1024) < 1.5 * 16 * cost(64)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import sys
 from typing import Any
 
 import pytest
@@ -15,6 +14,7 @@ from roll.generation import GenerationRequest, SamplingParams
 from roll.schedulers.generation import GenerationScheduler
 from roll.schedulers.replicas import Replica, ReplicaPool
 from roll.schedulers.waiting_line import Waiter, WaitingLine
+from tests.lines import lines_run
 
 LIMIT = 3
 SAMPLING = SamplingParams(max_new_tokens=1)
@@ -74,29 +74,19 @@ async def replaced(pool: ReplicaPool, rank: int) -> None:
 def test_what_placing_costs_does_not_grow_with_the_number_of_engines() -> None:
     """Counted in lines of Python that run, which are the same on every machine."""
 
-    def lines(replicas: int) -> int:
+    def cost(replicas: int) -> int:
         pool = ReplicaPool([object()] * replicas, 8)  # type: ignore[list-item]
         held = [pool.take(f"s{number}") for number in range(4 * replicas)]
-        counted = 0
-
-        def count(frame: Any, event: str, arg: object) -> Any:
-            nonlocal counted
-            counted += event == "line"
-            return count
-
-        sys.settrace(count)
-        try:
+        with lines_run() as lines:
             for number in range(200):
                 replica = held[number % len(held)]
                 assert replica is not None
                 pool.give_back(replica)
                 held[number % len(held)] = pool.take(f"n{number}")
                 assert pool.running == 4 * replicas
-        finally:
-            sys.settrace(None)
-        return counted
+        return lines.counted
 
-    assert lines(2048) < 3 * lines(8)
+    assert cost(2048) < 3 * cost(8)
 
 
 @pytest.mark.parametrize(("replicas", "parts", "each"), [(64, 16, 4), (64, 64, 5), (12, 5, 7), (8, 2, 3), (3, 9, 2)])

@@ -1,14 +1,12 @@
 from __future__ import annotations
 
-import sys
-from typing import Any
-
 import pytest
 import torch
 from tensordict import TensorDict
 
 from roll.pipelines.reporting.metrics import batch_metrics, generation_metrics, prefixed, rollout_metrics
 from roll.trajectories.model import Status, Trajectory, TrajectoryGroup, Turn
+from tests.lines import lines_run
 
 
 def episode(
@@ -118,24 +116,14 @@ def test_reports_of_several_schedulers_become_one() -> None:
 def test_what_reports_cost_does_not_grow_with_the_square_of_their_number() -> None:
     """Counted in lines of Python that run, which are the same on every machine."""
 
-    def lines(size: int) -> int:
+    def cost(size: int) -> int:
         reports = [{"requests": 4.0, f"replica_{n}/running": 1.0, f"replica_{n}/served": 4.0} for n in range(size)]
-        counted = 0
-
-        def count(frame: Any, event: str, arg: object) -> Any:
-            nonlocal counted
-            counted += event == "line"
-            return count
-
-        sys.settrace(count)
-        try:
+        with lines_run() as lines:
             merged = generation_metrics(reports)
-        finally:
-            sys.settrace(None)
         assert merged["generation/requests"] == 4.0 * size and len(merged) == 1 + 2 * size
-        return counted
+        return lines.counted
 
-    assert lines(512) < 10 * lines(64)
+    assert cost(512) < 10 * cost(64)
 
 
 def test_the_share_of_a_status_is_exact() -> None:

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import asyncio
 import random
-import sys
 from typing import Any
 
 from roll.distributed import WorkerDiedError
 from roll.pipelines.roles.pool import WorkerPool
 from roll.pipelines.sampling.levels import generation_reports
+from tests.lines import lines_run
 
 
 class WaitingGroup:
@@ -59,27 +59,17 @@ def test_work_goes_to_the_first_of_the_workers_that_have_least_to_do() -> None:
 def test_what_giving_work_costs_does_not_grow_with_the_number_of_workers() -> None:
     """Counted in lines of Python that run, which are the same on every machine."""
 
-    async def lines(size: int) -> int:
+    async def cost(size: int) -> int:
         pool = WorkerPool(WaitingGroup(size))  # type: ignore[arg-type]
         tasks = [await begin(pool) for _ in range(2 * size)]
-        counted = 0
-
-        def count(frame: Any, event: str, arg: object) -> Any:
-            nonlocal counted
-            counted += event == "line" and "pool.py" in frame.f_code.co_filename
-            return count
-
-        sys.settrace(count)
-        try:
+        with lines_run("pool.py") as lines:
             tasks += [await begin(pool) for _ in range(200)]
-        finally:
-            sys.settrace(None)
         for task in tasks:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
-        return counted
+        return lines.counted
 
-    assert asyncio.run(lines(1024)) < 3 * asyncio.run(lines(8))
+    assert asyncio.run(cost(1024)) < 3 * asyncio.run(cost(8))
 
 
 class ReportingGroup:
