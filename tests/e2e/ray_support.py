@@ -3,16 +3,22 @@
 from __future__ import annotations
 
 import json
+import logging
+import os
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
+import pytest
 import torch
 from transformers import AutoModelForCausalLM
 
 from roll.pipelines.agentic import run_agentic
-from roll.trajectories.model import Trajectory
+from roll.trajectories import sealed
+from roll.trajectories.model import Trajectory, Turn
 from roll.trajectories.store import read_trajectories, trajectory_path
-from tests.e2e.support import small_config
+from tests.e2e.support import HERE, small_config
 
 RAY = {
     "cluster": "ray",
@@ -68,3 +74,33 @@ def furthest(first: Path, second: Path) -> float:
     one, other = (AutoModelForCausalLM.from_pretrained(folder).state_dict() for folder in (first, second))
     assert one.keys() == other.keys()
     return max(float(torch.max(torch.abs(one[name] - other[name]))) for name in one)
+
+
+@contextmanager
+def one_ray(**options: Any) -> Iterator[None]:
+    """Ray with sixteen processors for all runs of a file, which find it started and leave it running."""
+    import ray
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("RAY_USAGE_STATS_ENABLED", "0")
+        patch.setenv("PYTHONPATH", os.pathsep.join([str(HERE), os.environ.get("PYTHONPATH", "")]))
+        patch.syspath_prepend(str(HERE))
+        quiet = {"include_dashboard": False, "logging_level": logging.ERROR, "log_to_driver": False}
+        ray.init("local", num_cpus=16, **quiet, **options)
+        yield
+        ray.shutdown()
+
+
+def whole_turns(monkeypatch: pytest.MonkeyPatch) -> list[Turn]:
+    """A list that gets every turn that is made whole in this process, where nothing may be fetched from elsewhere."""
+
+    def nothing(*arguments: Any) -> Any:
+        raise AssertionError("the driver fetched what lies elsewhere")
+
+    made: list[Turn] = []
+    begin = Turn.__init__
+    monkeypatch.setattr(sealed, "_open", nothing)
+    monkeypatch.setattr(
+        Turn, "__init__", lambda turn, *given, **named: made.append(turn) or begin(turn, *given, **named)
+    )
+    return made

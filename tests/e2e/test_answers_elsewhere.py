@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import json
-import logging
-import os
 from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
@@ -17,11 +15,9 @@ from roll.distributed import plan_placement
 from roll.pipelines.agentic import run_agentic
 from roll.pipelines.rlvr import run_rlvr
 from roll.trajectories import sealed
-from roll.trajectories.model import Turn
 from tests.e2e import support
-from tests.e2e.ray_support import furthest, tokens, trained_on
+from tests.e2e.ray_support import furthest, one_ray, tokens, trained_on, whole_turns
 from tests.e2e.rlvr_support import small_config
-from tests.e2e.support import HERE
 from tests.e2e.test_mixed import MIXED
 
 ray = pytest.importorskip("ray")
@@ -38,14 +34,8 @@ ON_RAY: dict[str, Any] = {
 
 @pytest.fixture(scope="module", autouse=True)
 def session() -> Iterator[None]:
-    """One Ray for all runs of this file, which find it started and leave it running."""
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setenv("RAY_USAGE_STATS_ENABLED", "0")
-        patch.setenv("PYTHONPATH", os.pathsep.join([str(HERE), os.environ.get("PYTHONPATH", "")]))
-        patch.syspath_prepend(str(HERE))
-        ray.init("local", num_cpus=16, include_dashboard=False, logging_level=logging.ERROR, log_to_driver=False)
+    with one_ray():
         yield
-        ray.shutdown()
 
 
 @pytest.fixture(scope="module")
@@ -82,15 +72,7 @@ def test_the_run_is_that_of_one_process_and_the_driver_sees_no_token(
 ) -> None:
     from roll.distributed.ray_group import RayCalls
 
-    def nothing(*arguments: Any) -> Any:
-        raise AssertionError("the driver fetched what lies elsewhere")
-
-    made: list[Turn] = []
-    begin = Turn.__init__
-    monkeypatch.setattr(sealed, "_open", nothing)
-    monkeypatch.setattr(
-        Turn, "__init__", lambda turn, *given, **named: made.append(turn) or begin(turn, *given, **named)
-    )
+    made = whole_turns(monkeypatch)
     passed: Counter[str] = Counter()
     call, opened = RayCalls._call_by_post, RayCalls._opened
 

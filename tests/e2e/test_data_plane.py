@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import logging
-import os
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -11,12 +9,10 @@ from typing import Any
 import pytest
 
 from roll.config import AgenticConfig, ConfigError
-from roll.trajectories import sealed
 from roll.trajectories.learned import learned_path, read_learned
-from roll.trajectories.model import Turn
 from roll.trajectories.store import trajectory_path
-from tests.e2e.ray_support import assert_equal_runs, furthest, run_on_ray, tokens, trained_on
-from tests.e2e.support import HERE, small_config
+from tests.e2e.ray_support import assert_equal_runs, furthest, one_ray, run_on_ray, tokens, trained_on, whole_turns
+from tests.e2e.support import small_config
 
 ray = pytest.importorskip("ray")
 
@@ -25,28 +21,14 @@ WORKERS = {"data_plane": "workers", "actor_infer.world_size": 1, "train_env_mana
 
 @pytest.fixture(scope="module", autouse=True)
 def session() -> Iterator[None]:
-    """One Ray for all runs of this file, which find it started and leave it running."""
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setenv("RAY_USAGE_STATS_ENABLED", "0")
-        patch.setenv("PYTHONPATH", os.pathsep.join([str(HERE), os.environ.get("PYTHONPATH", "")]))
-        patch.syspath_prepend(str(HERE))
-        ray.init("local", num_cpus=16, include_dashboard=False, logging_level=logging.ERROR, log_to_driver=False)
+    with one_ray():
         yield
-        ray.shutdown()
 
 
 def test_the_run_is_that_of_one_process_and_the_driver_sees_no_token(
     in_one_process: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def nothing(*arguments: Any) -> Any:
-        raise AssertionError("the driver fetched what lies elsewhere")
-
-    made: list[Turn] = []
-    begin = Turn.__init__
-    monkeypatch.setattr(sealed, "_open", nothing)
-    monkeypatch.setattr(
-        Turn, "__init__", lambda turn, *given, **named: made.append(turn) or begin(turn, *given, **named)
-    )
+    made = whole_turns(monkeypatch)
     metrics = run_on_ray(tmp_path / "out", data_plane="workers")
     assert not made, "a whole turn came to the driver"
     assert_equal_runs(in_one_process, tmp_path / "out")

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import json
-import logging
-import os
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -15,24 +13,16 @@ from roll.pipelines.agentic import run_agentic
 from roll.pipelines.rlvr import run_rlvr
 from roll.trajectories.model import Status
 from tests.e2e import rlvr_support
-from tests.e2e.ray_support import RAY, assert_equal_runs, furthest, run_on_ray, tokens, trained_on
-from tests.e2e.support import HERE, small_config
+from tests.e2e.ray_support import RAY, assert_equal_runs, furthest, one_ray, run_on_ray, tokens, trained_on
+from tests.e2e.support import small_config
 
 ray = pytest.importorskip("ray")
 
 
 @pytest.fixture(scope="module", autouse=True)
 def session() -> Iterator[None]:
-    """One Ray for all runs of this file, which find it started and leave it running."""
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setenv("RAY_USAGE_STATS_ENABLED", "0")
-        patch.setenv("PYTHONPATH", os.pathsep.join([str(HERE), os.environ.get("PYTHONPATH", "")]))
-        patch.syspath_prepend(str(HERE))
-        ray.init(
-            "local", num_cpus=16, num_gpus=1, include_dashboard=False, logging_level=logging.ERROR, log_to_driver=False
-        )
+    with one_ray(num_gpus=1):
         yield
-        ray.shutdown()
 
 
 @pytest.fixture(scope="module")
