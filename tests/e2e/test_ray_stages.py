@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import logging
-import os
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -14,8 +12,7 @@ from roll.config.staged import StagedConfig
 from roll.pipelines.staged import run_stages
 from roll.runs.outcome import State
 from roll.runs.stored import StoredRun
-from tests.e2e.ray_support import furthest
-from tests.e2e.support import HERE
+from tests.e2e.ray_support import furthest, one_ray
 
 ray = pytest.importorskip("ray")
 pytestmark = [pytest.mark.exhaustive, pytest.mark.processes]
@@ -41,13 +38,8 @@ SMALL = {
 
 @pytest.fixture(scope="module", autouse=True)
 def session() -> Iterator[None]:
-    """One Ray for all stages, which find it started and leave it running."""
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setenv("RAY_USAGE_STATS_ENABLED", "0")
-        patch.setenv("PYTHONPATH", os.pathsep.join([str(HERE), os.environ.get("PYTHONPATH", "")]))
-        ray.init("local", num_cpus=16, include_dashboard=False, logging_level=logging.ERROR, log_to_driver=False)
+    with one_ray():
         yield
-        ray.shutdown()
 
 
 def run(folder: Path, **changes: object) -> StoredRun:
