@@ -18,14 +18,18 @@ from tests.programs import GPU_VARIABLE
 from tests.warm_pytest import PYTHON
 
 GROUPS: dict[str, tuple[str, ...]] = {
-    "engines": ("tests/integration/test_engine*", "tests/integration/test_vllm*"),
-    "runs on engines, machines and ranks": (
-        "tests/e2e/test_ray*",
-        "tests/e2e/test_real*",
+    "runs in one Ray": (
+        "tests/e2e/test_data_plane*",
+        "tests/e2e/test_*elsewhere*",
+        "tests/e2e/test_ray_runs*",
+        "tests/e2e/test_ray_stages*",
+    ),
+    "runs that join a machine": (
         "tests/e2e/test_*strategies*",
+        "tests/e2e/test_ray_experience*",
         "tests/e2e/test_vllm*",
     ),
-    "runs": ("tests/e2e/*",),
+    "engines": ("tests/integration/test_engine*", "tests/integration/test_vllm*"),
     "ranks": (
         "tests/integration/test_convert*",
         "tests/integration/test_deepspeed*",
@@ -34,6 +38,15 @@ GROUPS: dict[str, tuple[str, ...]] = {
         "tests/integration/test_ulysses*",
     ),
     "ranks of Megatron": ("tests/integration/test_megatron*",),
+    "runs that end early": (
+        "tests/e2e/test_operators*",
+        "tests/e2e/test_record*",
+        "tests/e2e/test_resume*",
+        "tests/e2e/test_rlvr*",
+        "tests/e2e/test_seats*",
+    ),
+    "a real model": ("tests/e2e/test_real*",),
+    "lost machines": ("tests/e2e/test_ray_losses*",),
 }
 """Groups and the files of each, the longest first: what is long is not to begin when all else is done.
 

@@ -76,6 +76,14 @@ def in_one_process(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
+@pytest.fixture(scope="package", autouse=True)
+def ends_what_its_files_share() -> Iterator[None]:
+    """End the Ray that :func:`tests.e2e.ray_support.one_ray` left to the next file."""
+    yield
+    if "ray" in sys.modules:
+        sys.modules["ray"].shutdown()
+
+
 @pytest.fixture(scope="session")
 def ray_machine() -> Iterator[dict[str, str]]:
     """A Ray of one machine, started as a person starts it; returns the variables of programs that join it.

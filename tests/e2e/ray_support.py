@@ -77,18 +77,21 @@ def furthest(first: Path, second: Path) -> float:
 
 
 @contextmanager
-def one_ray(**options: Any) -> Iterator[None]:
-    """Ray with sixteen processors for all runs of a file, which find it started and leave it running."""
+def one_ray() -> Iterator[None]:
+    """Ray with sixteen processors and one device in its books, for all runs of a file, and of the files that follow.
+
+    A start takes ten seconds of a processor; `tests/e2e/conftest.py` ends it after the last file of this folder.
+    """
     import ray
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setenv("RAY_USAGE_STATS_ENABLED", "0")
         patch.setenv("PYTHONPATH", os.pathsep.join([str(HERE), os.environ.get("PYTHONPATH", "")]))
         patch.syspath_prepend(str(HERE))
-        quiet = {"include_dashboard": False, "logging_level": logging.ERROR, "log_to_driver": False}
-        ray.init("local", num_cpus=16, **quiet, **options)
+        if not ray.is_initialized():
+            patch.setenv("RAY_USAGE_STATS_ENABLED", "0")
+            quiet = {"include_dashboard": False, "logging_level": logging.ERROR, "log_to_driver": False}
+            ray.init("local", num_cpus=16, num_gpus=1, **quiet)
         yield
-        ray.shutdown()
 
 
 def whole_turns(monkeypatch: pytest.MonkeyPatch) -> list[Turn]:

@@ -46,23 +46,14 @@ def test_the_run_is_that_of_one_process_and_the_driver_sees_no_token(
 
 
 @pytest.mark.exhaustive
-def test_an_environment_worker_that_dies_takes_no_finished_episode_with_it(
+def test_losing_an_environment_worker_takes_no_episode_along_and_losing_what_learns_costs_the_steps_since_a_checkpoint(
     in_one_process: Path, tmp_path: Path
 ) -> None:
-    metrics = run_on_ray(tmp_path / "out", faults="put:6", **{**WORKERS, "actor_train.world_size": 1})
-    assert (tmp_path / "killed-put").exists()
-    assert_equal_runs(in_one_process, tmp_path / "out")
-    assert metrics[-1]["cluster/worker_restarts"] == 1
-
-
-@pytest.mark.exhaustive
-def test_losing_the_worker_that_learns_costs_the_steps_since_the_checkpoint(
-    in_one_process: Path, tmp_path: Path
-) -> None:
-    metrics = run_on_ray(tmp_path / "out", faults="learner:3", **{**WORKERS, "actor_train.world_size": 1})
-    assert (tmp_path / "killed-learner").exists()
+    metrics = run_on_ray(tmp_path / "out", faults="put:6,learner:3", **{**WORKERS, "actor_train.world_size": 1})
+    assert {path.name for path in tmp_path.glob("killed-*")} == {"killed-put", "killed-learner"}
     assert_equal_runs(in_one_process, tmp_path / "out")
     assert [row["step"] for row in metrics] == [1, 2, 3]
+    assert metrics[1]["cluster/worker_restarts"] == 1
 
 
 @pytest.mark.exhaustive

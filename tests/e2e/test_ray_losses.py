@@ -26,6 +26,7 @@ SOON = {"health_check_initial_delay_ms": 0, "health_check_period_ms": 500, "heal
 @pytest.fixture
 def raylets() -> Iterator[Raylets]:
     """Three machines; the run joins them as a user does, by ``RAY_ADDRESS``."""
+    ray.shutdown()  # what files before this one shared
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("RAY_USAGE_STATS_ENABLED", "0")
         made = Raylets(initialize_head=True, head_node_args={"num_cpus": 8, "_system_config": SOON})
@@ -59,21 +60,25 @@ def test_a_run_over_two_machines_goes_on_with_a_third_when_one_is_lost(
     second_step = tmp_path / "out" / "trajectories" / "step=000002.parquet"
     watch = threading.Thread(target=lose_a_machine, args=(raylets, second_step, lost))
     watch.start()
-    metrics = run_on_ray(tmp_path / "out", num_nodes=2)
+    few = {"actor_infer.world_size": 1, "train_env_manager.max_env_num_per_worker": 0}
+    metrics = run_on_ray(tmp_path / "out", num_nodes=2, **few)
     watch.join()
     assert lost
     assert_equal_runs(in_one_process, tmp_path / "out")
     assert [row["step"] for row in metrics] == [1, 2, 3]
 
 
-def test_a_run_whose_driver_is_killed_is_resumed(in_one_process: Path, tmp_path: Path) -> None:
+def test_a_run_whose_driver_is_killed_is_resumed_on_the_same_machines(
+    in_one_process: Path, ray_machine: dict[str, str], tmp_path: Path
+) -> None:
+    """What the driver had reserved there is free again."""
     one_of_each = {**RAY, "actor_train.world_size": 1, "actor_infer.world_size": 1}
     words = command(
         **{**AGENTIC, **one_of_each}, output_dir="out", env_modules="[sabotage]", resume_from_checkpoint="true"
     )
-    killed = start(words, tmp_path, ROLL_TEST_KILL="rollout:3")
+    killed = start(words, tmp_path, **ray_machine, ROLL_TEST_KILL="rollout:3")
     assert killed.returncode == -signal.SIGKILL, killed.stdout + killed.stderr
     assert trained_on(tmp_path / "out", 2) and not (tmp_path / "out" / "trajectories" / "step=000003.parquet").exists()
-    done = start(words, tmp_path)
+    done = start(words, tmp_path, **ray_machine)
     assert done.returncode == 0, done.stdout + done.stderr
     assert_equal_runs(in_one_process, tmp_path / "out")

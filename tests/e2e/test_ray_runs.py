@@ -10,10 +10,8 @@ from typing import Any
 import pytest
 
 from roll.pipelines.agentic import run_agentic
-from roll.pipelines.rlvr import run_rlvr
 from roll.trajectories.model import Status
-from tests.e2e import rlvr_support
-from tests.e2e.ray_support import RAY, assert_equal_runs, furthest, one_ray, run_on_ray, tokens, trained_on
+from tests.e2e.ray_support import assert_equal_runs, one_ray, run_on_ray, tokens, trained_on
 from tests.e2e.support import small_config
 
 ray = pytest.importorskip("ray")
@@ -21,7 +19,7 @@ ray = pytest.importorskip("ray")
 
 @pytest.fixture(scope="module", autouse=True)
 def session() -> Iterator[None]:
-    with one_ray(num_gpus=1):
+    with one_ray():
         yield
 
 
@@ -64,15 +62,17 @@ def test_each_rank_of_each_role_writes_a_trace_of_what_it_computed(
 
 
 @pytest.mark.exhaustive
-def test_a_run_that_loses_an_env_worker_and_an_engine_is_the_run_that_lost_none(
+def test_a_run_that_loses_an_env_worker_an_engine_and_a_train_rank_is_the_run_that_lost_none(
     in_one_process: Path, tmp_path: Path
 ) -> None:
-    metrics = run_on_ray(tmp_path / "out", faults="env:6,engine:30", **{"actor_train.world_size": 1})
-    assert {path.name for path in tmp_path.glob("killed-*")} == {"killed-env", "killed-engine"}
+    """A lost rank costs the steps since the checkpoint, and nothing is trained twice."""
+    # Two optimiser steps each: the sixth of rank 1 is in step 3, after the checkpoint of step 2.
+    metrics = run_on_ray(tmp_path / "out", faults="env:6,engine:30,train:6")
+    assert {path.name for path in tmp_path.glob("killed-*")} == {"killed-env", "killed-engine", "killed-train"}
     assert_equal_runs(in_one_process, tmp_path / "out")
     assert [row["step"] for row in metrics] == [1, 2, 3]
-    assert metrics[-1]["cluster/worker_restarts"] == 1
-    assert metrics[-1]["cluster/engine_restarts"] == 1
+    assert metrics[1]["cluster/worker_restarts"] == 1
+    assert metrics[1]["cluster/engine_restarts"] == 1
 
 
 @pytest.mark.exhaustive
@@ -87,18 +87,6 @@ def test_a_run_that_loses_the_engine_of_an_opponent_is_the_run_that_lost_none(tm
     for step in (1, 2):
         assert tokens(trained_on(tmp_path / "one", step)) == tokens(trained_on(tmp_path / "out", step)), step
     assert metrics[-1]["cluster/engine_restarts"] == 1 and metrics[-1]["rollout/errors"] == 0
-
-
-@pytest.mark.exhaustive
-def test_a_lost_train_rank_costs_the_steps_since_the_checkpoint_and_nothing_is_trained_twice(
-    in_one_process: Path, tmp_path: Path
-) -> None:
-    # Two optimiser steps each: the sixth of rank 1 is in step 3, after the checkpoint of step 2.
-    few = {"actor_infer.world_size": 1, "train_env_manager.max_env_num_per_worker": 0}
-    metrics = run_on_ray(tmp_path / "out", faults="train:6", **few)
-    assert (tmp_path / "killed-train").exists()
-    assert_equal_runs(in_one_process, tmp_path / "out")
-    assert [row["step"] for row in metrics] == [1, 2, 3]
 
 
 @pytest.mark.exhaustive
@@ -120,21 +108,6 @@ def test_roles_that_share_a_device_take_turns(in_one_process: Path, tmp_path: Pa
 
 
 @pytest.mark.exhaustive
-def test_answers_graded_in_reward_workers_give_the_run_of_one_process(tmp_path: Path) -> None:
-    changes = {"max_steps": 2, "save_steps": 2, "eval_steps": 0}
-    run_rlvr(rlvr_support.small_config(tmp_path / "local", **changes))
-    on_ray = {**RAY, "rewards.math_rule.world_size": 2}
-    del on_ray["train_env_manager.max_env_num_per_worker"]
-    run_rlvr(rlvr_support.small_config(tmp_path / "ray", **{**on_ray, **changes}))
-    for step in (1, 2):
-        one, other = (trained_on(tmp_path / kind, step) for kind in ("local", "ray"))
-        assert tokens(one) == tokens(other)
-        assert [t.score for t in one] == [t.score for t in other]
-    final = "checkpoints/step=000002/hf"
-    assert furthest(tmp_path / "local" / final, tmp_path / "ray" / final) < 1e-5
-
-
-@pytest.mark.exhaustive
 def test_an_environment_that_hangs_ends_its_episode_and_not_the_run(tmp_path: Path) -> None:
     hanging = {
         "max_steps": 1,
@@ -143,6 +116,7 @@ def test_an_environment_that_hangs_ends_its_episode_and_not_the_run(tmp_path: Pa
         "train_env_manager.timeouts.step": 1.0,
         "actor_train.world_size": 1,
         "actor_infer.world_size": 1,
+        "train_env_manager.max_env_num_per_worker": 0,
     }
     run_on_ray(tmp_path / "out", **hanging)
     by_tag = {tag: {t.status for t in trained_on(tmp_path / "out", 1) if t.tag == tag} for tag in ("steady", "hangs")}

@@ -1,4 +1,4 @@
-"""Both pipelines train a real instruct model, with every engine that is installed, with LoRA and in bf16."""
+"""Both pipelines train a real instruct model, with every engine that is installed, and with LoRA."""
 
 from __future__ import annotations
 
@@ -90,23 +90,9 @@ def test_games_are_played_and_learned_from_token_by_token(engine: str, tmp_path:
 
 
 @pytest.mark.exhaustive
-@pytest.mark.parametrize(
-    "options",
-    [
-        pytest.param({}, id="full"),
-        # One problem: some processors take fifty times as long in bf16.
-        pytest.param(
-            {
-                "actor_train.model_args.lora_rank": 4,
-                "actor_train.model_args.dtype": "bf16",
-                "rollout_batch_size": 1,
-            },
-            id="lora",
-        ),
-    ],
-)
-def test_problems_are_answered_and_learned_from(options: dict[str, Any], tmp_path: Path) -> None:
-    rows = run(rlvr_support.command(**PROBLEMS | options, output_dir=tmp_path / "out"), tmp_path / "out")
+def test_problems_are_answered_and_learned_from_by_adapters(tmp_path: Path) -> None:
+    """One problem, in the precision of the engine: in bf16 some processors take fifty times as long."""
+    changes = {**PROBLEMS, "rollout_batch_size": 1, "actor_train.model_args.lora_rank": 4}
+    rows = run(rlvr_support.command(**changes, output_dir=tmp_path / "out"), tmp_path / "out")
     assert [row["step"] for row in rows] == [1, 2]
-    # bf16 arithmetic in the trainer, fp32 in the engine.
-    assert all(row["sampler/log_prob_difference_max"] < (0.5 if options else 1e-3) for row in rows)
+    assert all(row["sampler/log_prob_difference_max"] < 1e-3 for row in rows)

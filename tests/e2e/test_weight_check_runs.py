@@ -62,3 +62,11 @@ def test_a_run_that_goes_on_checks_the_weights_that_it_begins_with(tmp_path: Pat
     )
     with pytest.raises(RunError, match="After the weights of step 1, engine 0 does not answer as the trainer does"):
         run_agentic(lying)
+
+
+def test_a_trainer_in_bf16_gives_its_weights_to_an_engine_in_fp32(tmp_path: Path) -> None:
+    half = {"actor_train__model_args__dtype": "bf16", "old_log_probs": "recompute", "max_steps": 2}
+    run_agentic(small_config(tmp_path / "out", **{**QUICK, **half}))
+    lines = [json.loads(line) for line in (tmp_path / "out" / "logs" / "metrics.jsonl").read_text().splitlines()]
+    differences = [line["sampler/log_prob_difference_max"] for line in lines]
+    assert len(differences) == 2 and all(0 < each < 0.5 for each in differences), differences
