@@ -33,17 +33,22 @@ class RLConfig(RLKeys, SamplingConfig):
         if self.data_plane != "auto":
             return self.data_plane == "workers"
         large = self.sampled_per_step * self.sequence_length >= _LARGE_STEP
-        # Rows of a class of one's own are read by that worker too, which may be on another machine: only if asked for.
-        return large and self.actor_train.data_args.custom_cls is None and next(self._at_the_driver(), None) is None
+        # That worker may be on another machine, with other files and other modules: only if asked for.
+        of_this_machine = self.actor_train.data_args.custom_cls is not None or self._has_store_of_one_machine
+        return large and not of_this_machine and next(self._at_the_driver(), None) is None
+
+    @property
+    def _has_store_of_one_machine(self) -> bool:
+        """Whether it has a store that is on the disk of a machine, or in a database that may be."""
+        stored = self.mode in ("explore", "train") or self.replays
+        return stored and (self.experience is None or self.experience.path is not None or self.replays)
 
     def _at_the_driver(self) -> Iterator[tuple[str, str]]:
         """Yield why the program itself needs what is sampled: a key, and what it does."""
         if self.cluster != "ray":
             yield "cluster", "everything is in one process"
-        if self.replays or self.mode != "both":
-            yield "experience" if self.experience is not None else "mode", "groups go through a store"
-        if self.expert is not None and self.expert.join == "groups":
-            yield "expert.join", "answers of experts are looked for by the tokens of prompts"
+        if self.mode in ("bench", "serve"):
+            yield "mode", "nothing is sampled to be learned from"
 
     @property
     def groups_per_lease(self) -> int:

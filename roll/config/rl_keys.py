@@ -35,7 +35,7 @@ class RLKeys(SamplingKeys, AlgorithmConfig):
         description="`cluster: ray`: where the tokens of episodes and answers go. `driver`: through the program "
         "itself; `workers`: from workers with environments, and those that grade, to a worker that learns for it, so "
         "that the program needs no more memory for larger steps; `auto`: `workers` from 4 million tokens per step on, "
-        "where the run allows it.",
+        "where nothing of the run is on the program's machine alone.",
     )
     reference: WorkerConfig | None = Field(None, description="Frozen policy that divergence is measured from.")
     expert: ExpertConfig | None = Field(

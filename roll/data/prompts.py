@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
@@ -32,6 +32,11 @@ class Prompt:
     ground_truth: str | None = None
     row: Mapping[str, Any] = field(default_factory=dict)
     pictures: tuple[Picture, ...] = ()
+
+
+def first_rows(prompts: Sequence[Prompt]) -> dict[tuple[int, ...], int]:
+    """Return the first row of each prompt, by its tokens."""
+    return {tuple(prompts[row].prompt_ids): row for row in reversed(range(len(prompts)))}
 
 
 @dataclass(frozen=True, slots=True)

@@ -62,7 +62,11 @@ class RayParcels:
         Raises:
             WorkerDiedError: If the worker that keeps values is gone.
         """
-        return RayParcel(self._keepers.namespace, self._keepers.role, await self._keepers.one(0, "hold", value))
+        return self.at(await self._keepers.one(0, "hold", value))
+
+    def at(self, number: int) -> RayParcel:
+        """Return the parcel of a value that the worker keeps by this number."""
+        return RayParcel(self._keepers.namespace, self._keepers.role, number)
 
     def here(self) -> set[int]:
         """Return the numbers of the values whose parcels this process has."""

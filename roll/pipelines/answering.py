@@ -61,7 +61,7 @@ class AnsweringRun(SampledRun[Config]):
             return
         with self.progress.stage("eval"):
             groups = await self.prompts.evaluate(self.progress)
-        self.report_evaluation(groups, step, evaluation_metrics(groups))
+        await self.report_evaluation(groups, step, evaluation_metrics(groups))
 
     def state(self) -> dict[str, Any]:
         """Return the position in the data, and which data they are, as JSON."""

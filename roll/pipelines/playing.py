@@ -63,7 +63,7 @@ class PlayingRun(SampledRun[Config]):
         parcels = None if elsewhere is None else elsewhere.parcels
         learns_only = config.learns_from_store
         self.environments = None if learns_only else await start_environments(config, self.core, TRAIN, parcels)
-        self.val_environments = await start_environments(config, self.core, VAL) if config.eval_steps else None
+        self.val_environments = await start_environments(config, self.core, VAL, parcels) if config.eval_steps else None
         answering = None if data is None else elsewhere
         graders = await start_graders(config, self.core, answering) if config.rewards else {}
         self.graders = graders_by_tag(config, graders)
@@ -140,7 +140,7 @@ class PlayingRun(SampledRun[Config]):
             groups = await sample_all(validation_levels(self.config), play, self.progress)
             require_some(groups)
             groups += await self.prompts.evaluate(self.progress) if self.prompts else []
-        self.report_evaluation(groups, step, {**evaluation_metrics(groups), **domain_metrics(groups)})
+        await self.report_evaluation(groups, step, {**evaluation_metrics(groups), **domain_metrics(groups)})
 
     def _leagues(self) -> list[League]:
         return [opponent.league for opponent in self.core.opponents.values() if opponent.league is not None]

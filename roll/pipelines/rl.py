@@ -10,6 +10,7 @@ from typing import Any, TypeVar
 
 from roll.config import RLConfig
 from roll.data.supervised import load_demonstrations
+from roll.data.table import PromptTable
 from roll.distributed import Cluster
 from roll.experience.errors import StoreError
 from roll.pipelines.learning.elsewhere import LearnerElsewhere
@@ -25,6 +26,7 @@ from roll.pipelines.sampling.experts import ExpertRows
 from roll.pipelines.sampling.prompt_data import PromptData, prompts_elsewhere
 from roll.pipelines.sampling.stream import Groups, Source
 from roll.trajectories.model import TrajectoryGroup
+from roll.trajectories.store import Phase
 from roll.workers.loading import Text
 
 Config = TypeVar("Config", bound=RLConfig)
@@ -66,15 +68,25 @@ class RLPipeline(SampledRun[Config]):
             return None
         assert isinstance(self.learner, Learner)
         config: Any = self.config  # one that has prompts has their keys
-        prompts = None if data is None else prompts_elsewhere(config, data.train.table)
+        tables: dict[Phase, PromptTable | None] = {} if data is None else {"train": data.train.table, "val": data.val}
+        prompts = {phase: prompts_elsewhere(config, each, phase) for phase, each in tables.items() if each is not None}
         self.learner = shared = await LearnerElsewhere.start(cluster, self.learner, self.core.registered, prompts)
         return Elsewhere(shared.parcels, shared.prompts)
 
     async def store_groups(self, groups: Sequence[TrajectoryGroup], step: int) -> Path | None:
         """Write the trajectories of a step where they are."""
         if isinstance(self.learner, LearnerElsewhere):
-            return await self.learner.store(groups, step)
+            if not self.mode.learns:
+                await self.learner.forget()
+            return await self.learner.store(groups, step, self.stored_file(step))
         return await super().store_groups(groups, step)
+
+    async def write_evaluation(self, groups: Sequence[TrajectoryGroup], step: int) -> None:
+        """Store an evaluation where its episodes are, and write its review there."""
+        if isinstance(self.learner, LearnerElsewhere):
+            await self.learner.write_evaluation(groups, step)
+        else:
+            await super().write_evaluation(groups, step)
 
     def domains(self) -> dict[str, str]:
         """Return the domain of each tag of prompts."""

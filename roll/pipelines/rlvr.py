@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from roll.config import RLVRConfig
 from roll.pipelines.answering import AnsweringRun
 from roll.pipelines.checks.rlvr import check_rlvr
+from roll.pipelines.learning.elsewhere import LearnerElsewhere
 from roll.pipelines.learning.learner import Learner
 from roll.pipelines.rl import RLPipeline
 from roll.pipelines.sampling.expert_answers import ExpertAnswer
@@ -29,7 +30,11 @@ class RlvrPipeline(AnsweringRun[RLVRConfig], RLPipeline[RLVRConfig]):
 
     async def before_batch(self, groups: Sequence[TrajectoryGroup]) -> None:
         """Have graded what experts answered to the prompts of the groups, where nobody said what that is worth."""
-        if self.answers is not None:
+        if self.answers is None:
+            return
+        if isinstance(self.learner, LearnerElsewhere):
+            await self.learner.grade_answers(groups, self.prompts.grade_elsewhere)
+        else:
             await self.answers.grade(groups, self._grade)
 
     async def _grade(self, answer: ExpertAnswer, group: TrajectoryGroup) -> float | None:

@@ -26,7 +26,7 @@ from roll.pipelines.reporting.metrics import (
     rollout_metrics,
     success_in_environments,
 )
-from roll.pipelines.reporting.review import keep_evaluation, report_failures, store
+from roll.pipelines.reporting.review import report_failures, store, write_evaluation
 from roll.pipelines.roles.core import Core
 from roll.pipelines.roles.weight_check import WeightCheckError
 from roll.pipelines.run.command import review_command
@@ -282,10 +282,16 @@ class SampledRun(Run[Config]):
         self._remembered = state.get("alarms")
         self.load_state(state)
 
-    def report_evaluation(self, groups: Sequence[TrajectoryGroup], step: int, metrics: dict[str, float]) -> None:
-        """Store an evaluation, write its review and log its metrics."""
-        keep_evaluation(self.config, self.progress, groups, step, self.core.token_text)
+    async def report_evaluation(self, groups: Sequence[TrajectoryGroup], step: int, metrics: dict[str, float]) -> None:
+        """Say what of an evaluation broke, store it, write its review and log its metrics."""
+        report_failures(self.progress, groups, f"evaluation after step {step}")
+        with self.progress.stage("eval"):
+            await self.write_evaluation(groups, step)
         self.log.evaluation(step, prefixed(metrics, "val"))
+
+    async def write_evaluation(self, groups: Sequence[TrajectoryGroup], step: int) -> None:
+        """Store an evaluation where its episodes are, and write its review."""
+        write_evaluation(self.config, groups, step, self.core.token_text)
 
     def introduce_data(self, data: PromptData | None) -> None:
         """Say what was read, if anything was, and not again where the run goes on after a loss."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -183,6 +183,11 @@ def row_source(
 def prompt_tasks(prompts: Sequence[Prompt], size: int, prefix: str) -> list[Task[Prompt]]:
     """Return prompts as tasks, each once; the sampling noise depends on ``prefix``."""
     return [_task(prompt, f"{prefix}{index:07d}", size, index) for index, prompt in enumerate(prompts)]
+
+
+def row_tasks(places: Iterable[PromptPlace], size: int, prefix: str) -> list[Task[int]]:
+    """Return the same tasks with the number of a prompt's row in place of the prompt."""
+    return [Task(at.row, at.tag, f"{prefix}{n:07d}", size, n, at.domain) for n, at in enumerate(places)]
 
 
 def _task(prompt: Prompt, group_id: str, size: int, number: int) -> Task[Prompt]:

@@ -14,6 +14,7 @@ from roll.common.registry import Registration, Registry
 from roll.config.trainer_keys import TrainerKeys
 from roll.distributed import worker_context
 from roll.envs import ENV_TYPES, TAGS
+from roll.experience.priorities import PRIORITIES
 from roll.models.quiet import quiet_libraries
 from roll.rewards.registry import VERIFIERS
 from roll.strategies import STRATEGIES
@@ -22,13 +23,15 @@ from roll.tools import TOOLS
 _MODULE_KEYS = ("env_modules", "algorithm_modules", "reward_modules", "strategy_modules")
 
 
-_REGISTRIES: tuple[Registry[Any], ...] = (ENV_TYPES, TAGS, ADVANTAGES, LOSSES, VERIFIERS, STRATEGIES, TOOLS)
+_REGISTRIES: tuple[Registry[Any], ...] = (ENV_TYPES, TAGS, ADVANTAGES, LOSSES, VERIFIERS, STRATEGIES, TOOLS, PRIORITIES)
 """What workers look up by name."""
 
 
 @dataclass(frozen=True)
 class Registered:
-    """Names that user code added: environments, algorithms, verifiers, strategies, tools. Travels to other processes.
+    """Names that user code added: environments, algorithms, verifiers, strategies, tools, priorities.
+
+    Travels to other processes.
 
     Classes and functions of modules travel by name, those of a script by value.
 

@@ -3,7 +3,7 @@
 ``ROLL_TEST_FAULTS`` names who and when: ``env:9`` (a worker that begins its ninth episode), ``put:9`` (one that has put
 its ninth episode or answer elsewhere), ``engine:40`` (an engine at its fortieth request), ``opponent:40`` (one of an
 opponent), ``train:3`` (rank 1 at its third optimiser step), ``learner:2`` (what learns for the driver, at its second
-batch).
+batch), ``append:2`` (the same, at its second call of a store's ``append``).
 ``ROLL_TEST_FOLDER`` is where it is noted that it happened, so that the successor lives. Does nothing in the driver.
 """
 
@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import Any
 
 from roll.distributed import worker_context
+from roll.experience.outlines import OutlinedStore
 from roll.pipelines.learning.learner_worker import LearnerWorker
 from roll.pipelines.sampling import answers_elsewhere
 from roll.workers import environment
@@ -76,6 +77,7 @@ async def _sealed(*arguments: Any) -> Any:
 environment.seal = answers_elsewhere.seal = _sealed
 before(EnvironmentWorker, "play", "env")
 before(LearnerWorker, "take", "learner")
+before(OutlinedStore, "append", "append")
 before(EngineWorker, "generate", "engine", lambda: role() == "actor_infer")
 before(EngineWorker, "generate", "opponent", lambda: role().startswith("opponents."))
 before(TrainWorker, "train_step", "train", lambda: worker_context().rank == 1)

@@ -176,7 +176,3 @@ def test_large_steps_do_it_by_themselves_and_what_cannot_says_why(tmp_path: Path
     assert config(**custom, data_plane="workers").learns_elsewhere
     with pytest.raises(ConfigError, match=r"(?s)data_plane.*everything is in one process"):
         config(cluster="local", data_plane="workers")
-    with pytest.raises(ConfigError, match=r"(?s)data_plane.*groups go through a store"):
-        config(experience=str(tmp_path / "store"), data_plane="workers")
-    with pytest.raises(ConfigError, match=r"(?s)data_plane.*answers of experts are looked for by"):
-        config(expert={"join": "groups", "data_args": {"file_name": ["rows.jsonl"]}}, data_plane="workers")

@@ -115,5 +115,3 @@ def test_large_steps_do_it_by_themselves_and_what_cannot_says_why(tmp_path: Path
     assert not config(**large, data_plane="driver").learns_elsewhere
     with pytest.raises(ConfigError, match=r"(?s)data_plane.*everything is in one process"):
         config(cluster="local", data_plane="workers")
-    with pytest.raises(ConfigError, match=r"(?s)data_plane.*groups go through a store"):
-        config(experience=str(tmp_path / "store"), data_plane="workers")

@@ -190,3 +190,14 @@ def test_contents_stay_while_somebody_has_word_of_them_or_may_get_it() -> None:
         shelf.get([first])
     shelf.keep_only([])
     assert len(shelf) == 0
+
+
+def test_a_shelf_that_is_tidied_again_at_once_drops_nothing() -> None:
+    shelf = Shelf()
+    numbers = [shelf.put(Contents({}, [], {})) for _ in range(2)]
+    shelf.keep_only(numbers[:1], apart=60)
+    for wanted in (numbers[:1], []):
+        shelf.keep_only(wanted, apart=60)
+    assert len(shelf) == 2, "word of the second may be on its way"
+    shelf.keep_only(numbers[:1], apart=0)
+    assert len(shelf.get(numbers[:1])) == 1 and len(shelf) == 1

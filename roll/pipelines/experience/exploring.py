@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Sequence
+from copy import copy
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
@@ -93,7 +94,9 @@ class Explorer:
         if self._config.writer is None:
             return group
         name = f"{self._config.writer}/{group.group_id}"
-        members = [replace(member, group_id=group_of_member(member.group_id, name)) for member in group.trajectories]
+        members = [copy(member) for member in group.trajectories]
+        for member in members:
+            member.group_id = group_of_member(member.group_id, name)
         return replace(group, group_id=name, trajectories=members)
 
     async def wait_for_room(self) -> None:

@@ -2,18 +2,24 @@
 
 from __future__ import annotations
 
+import asyncio
 import math
 import warnings
-from collections.abc import Callable, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
 
 from roll.algorithms.groups import AlgorithmWarning
 from roll.data.prompts import Prompt
 from roll.distributed import Cluster, WorkerCalls, WorkerGroup, WorkerSpec
+from roll.experience.base import ExperienceStore
+from roll.pipelines.learning.expert_rows import Ungraded
 from roll.pipelines.learning.learner import Learner
 from roll.pipelines.learning.learner_worker import LearnerWorker, Models
+from roll.pipelines.learning.store_elsewhere import FilesElsewhere, StoreElsewhere
 from roll.trajectories.model import TrajectoryGroup
+from roll.trajectories.store import Phase
 from roll.workers.loading import Text
 from roll.workers.setup import Registered
 
@@ -31,14 +37,23 @@ class AskedPrompts:
     def __init__(self, calls: WorkerCalls) -> None:
         self._calls = calls
 
-    async def at(self, row: int) -> Prompt:
-        """Return the prompt of a row.
+    async def at(self, row: int, phase: Phase) -> Prompt:
+        """Return the prompt of a row of those for training, or for evaluations.
 
         Raises:
             WorkerDiedError: If the worker is gone.
         """
-        prompt: Prompt = await self._calls.one(0, "prompt", row)
+        prompt: Prompt = await self._calls.one(0, "prompt", row, phase)
         return prompt
+
+    async def spoken_by_expert(self, number: int) -> list[int]:
+        """Return the tokens of an answer of an expert.
+
+        Raises:
+            WorkerDiedError: If the worker is gone.
+        """
+        spoken: list[int] = await self._calls.one(0, "spoken_by_expert", number)
+        return spoken
 
 
 LEARNER = "learner"
@@ -62,7 +77,8 @@ class LearnerElsewhere:
         # Here alone: it needs Ray, which is an extra.
         from roll.distributed.ray_parcels import RayParcels
 
-        self.parcels = RayParcels(cast("RayCalls", group.calls()))
+        self._calls = cast("RayCalls", group.calls())
+        self.parcels = RayParcels(self._calls)
         self.prompts = AskedPrompts(group.calls())
         self._group = group
         self._learner = learner
@@ -73,7 +89,7 @@ class LearnerElsewhere:
         cluster: Cluster,
         learner: Learner,
         registered: Registered,
-        prompts: Callable[[Text], Sequence[Prompt]] | None = None,
+        prompts: Mapping[Phase, Callable[[Text], Sequence[Prompt]]] | None = None,
     ) -> LearnerElsewhere:
         """Start the worker.
 
@@ -81,7 +97,7 @@ class LearnerElsewhere:
             cluster: Where workers live; of Ray.
             learner: A learner of this process, whose place the worker takes.
             registered: What user code registered.
-            prompts: Makes the prompts of training, which the worker keeps for those that answer them.
+            prompts: Make the prompts of the run, which the worker keeps for those that answer them.
         """
         core = learner.core
         models = Models(
@@ -95,17 +111,58 @@ class LearnerElsewhere:
             models,
             learner.sample_mode,
             learner.compare_seats,
-            prompts,
+            prompts or {},
             learner.experts,
+            learner.answers,
         )
         return cls(await cluster.start(LEARNER, WorkerSpec(cls=LearnerWorker, args=arguments)), learner)
 
-    async def store(self, groups: Sequence[TrajectoryGroup], step: int) -> Path | None:
-        """Have the trajectories of a step written, where that is due; return the file."""
+    def open_store(self, opens: Callable[[], ExperienceStore]) -> ExperienceStore:
+        """Have an experience store opened by the worker, and return it.
+
+        Args:
+            opens: Opens it; called there.
+
+        Raises:
+            ConfigError: What is there is not what the run needs.
+            StoreError: It cannot be used.
+        """
+        keeps_files = self._calls.wait(0, "open_store", opens, self.parcels.at)
+        return (FilesElsewhere if keeps_files else StoreElsewhere)(partial(self._calls.wait, 0, "ask_store"))
+
+    async def forget(self) -> None:
+        """Let the worker drop the contents of episodes that nobody here has any more, where nothing learns."""
+        await self._ask("forget", self.parcels.here())
+
+    async def store(self, groups: Sequence[TrajectoryGroup], step: int, there: Path | None = None) -> Path | None:
+        """Have the trajectories of a step written, where that is due; return the file.
+
+        Args:
+            groups: The groups.
+            step: The step.
+            there: A file that has exactly these groups as those of this step already.
+        """
         if not self._learner.config.stores(step):
             return None
-        path: Path | None = await self._ask("store", groups, step)
+        path: Path | None = await self._ask("store", groups, step, there)
         return path
+
+    async def grade_answers(
+        self, groups: Sequence[TrajectoryGroup], grades: Callable[[Ungraded], Awaitable[float | None]]
+    ) -> None:
+        """Find out what answers of experts earned that join these groups, each once in a run.
+
+        Args:
+            groups: The groups.
+            grades: Says what an answer earns; ``None`` where no verifier could say.
+        """
+        unknown: list[Ungraded] = await self._ask("ungraded", groups)
+        scores = await asyncio.gather(*map(grades, unknown))
+        await self._ask("note", {each.number: score for each, score in zip(unknown, scores, strict=True)})
+
+    async def write_evaluation(self, groups: Sequence[TrajectoryGroup], step: int) -> None:
+        """Have the trajectories of an evaluation written, and its review."""
+        await self._ask("write_evaluation", groups, step)
 
     def make_batch(self, groups: Sequence[TrajectoryGroup]) -> Sequence[TrajectoryGroup]:
         """Return the groups as they are: the worker makes a batch of them."""

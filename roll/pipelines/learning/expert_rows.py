@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any, Final, Protocol
 
 import torch
 from tensordict import TensorDict
 from torch import Tensor
 
+from roll.data.prompts import Prompt
 from roll.pipelines.learning.loss_scope import LOSS_MASK, SAMPLE_WEIGHTS, SAMPLER_WEIGHTS
-from roll.trajectories.model import TrajectoryGroup
+from roll.trajectories.model import Trajectory, TrajectoryGroup
 from roll.trajectories.samples import NO_TURN, Sample
 
 EXPERT: Final = "expert"
@@ -23,11 +25,46 @@ _ONES: Final = frozenset({SAMPLE_WEIGHTS, SAMPLER_WEIGHTS})
 """Columns that leave an expert's rows as they are where they are 1; all others say nothing where they are 0."""
 
 
+Open = Callable[[Trajectory], Trajectory]
+"""Returns an episode whole, of which there is an outline."""
+
+
+@dataclass(frozen=True, slots=True)
+class Ungraded:
+    """An answer of an expert whose score nobody knows yet.
+
+    Attributes:
+        number: Its number among the answers.
+        row: Of the prompt, among those of training.
+        domain: Of the prompt.
+        group_id: The group that it joins.
+    """
+
+    number: int
+    row: int
+    domain: str
+    group_id: str
+
+
 class Answers(Protocol):
     """What experts answered to prompts that the policy answers."""
 
-    def samples(self, groups: Sequence[TrajectoryGroup]) -> Iterator[Sample]:
+    def samples(self, groups: Sequence[TrajectoryGroup], open_member: Open | None = None) -> Iterator[Sample]:
         """Yield answers that join groups, each with the id of its group; its rewards are what it earned."""
+        ...
+
+    def ungraded(
+        self, groups: Sequence[TrajectoryGroup], prompts: Sequence[Prompt], open_member: Open
+    ) -> list[Ungraded]:
+        """Return the answers that would join groups if their scores were known."""
+        ...
+
+    def spoken(self, number: int) -> list[int]:
+        """Return the tokens of an answer."""
+        ...
+
+    def note(self, scores: Mapping[int, float | None]) -> None:
+        """Take note of what answers earned, by number."""
         ...
 
 

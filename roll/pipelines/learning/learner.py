@@ -117,7 +117,7 @@ class Learner:
             self.sample_mode,
             max_length=length,
             pad_token_id=self._padding,
-            answers=None if self.answers is None else list(self.answers.samples(groups)),
+            answers=None if self.answers is None else list(self.answers.samples(groups, open_member)),
             compare_seats=self.compare_seats,
             open_member=open_member,
         )

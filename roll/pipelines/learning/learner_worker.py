@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import asyncio
 import warnings
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from functools import lru_cache, partial
@@ -15,20 +16,26 @@ from transformers import PreTrainedTokenizerBase
 from roll.algorithms.groups import AlgorithmWarning
 from roll.config import RLConfig
 from roll.data.prompts import Prompt
+from roll.experience.base import ExperienceStore
+from roll.experience.outlines import OutlinedStore
 from roll.pipelines.learning.batches import TrainingBatch
-from roll.pipelines.learning.expert_rows import Experts
+from roll.pipelines.learning.expert_rows import Answers, Experts, Ungraded
 from roll.pipelines.learning.learner import Learner
-from roll.pipelines.reporting.review import store
+from roll.pipelines.reporting.review import store, write_evaluation
 from roll.pipelines.roles.models import ScoreRole, TrainRole
 from roll.tracking import NullProgress
 from roll.trajectories.model import Trajectory, TrajectoryGroup
-from roll.trajectories.sealed import Contents, SealedTrajectory, opened
+from roll.trajectories.sealed import Contents, Parcel, SealedTrajectory, opened
 from roll.trajectories.shelf import Shelf
+from roll.trajectories.store import Phase
 from roll.workers.loading import Text, load_text
 from roll.workers.setup import Registered, set_up
 
 _PROMPTS_KEPT: Final = 1024
 """Prompts whose tokens are kept for the next member of their group."""
+
+_WORD_TAKES: Final = 60.0
+"""Seconds that it takes at most until the driver has word of an episode that was put here."""
 
 
 @dataclass(kw_only=True)
@@ -52,8 +59,9 @@ class LearnerWorker:
         models: The models; they are in processes of their own.
         sample_mode: One sample per trajectory, or one per turn.
         compare_seats: Whom a seat of a game is compared with.
-        prompts: Makes the prompts of training, where the run has some.
+        prompts: Make the prompts of the run, where it has some.
         experts: What is learned from beside the trajectories.
+        answers: What experts answered to the same prompts.
     """
 
     def __init__(
@@ -63,21 +71,39 @@ class LearnerWorker:
         models: Models,
         sample_mode: Literal["trajectory", "step"],
         compare_seats: Literal["seat", "game"],
-        prompts: Callable[[Text], Sequence[Prompt]] | None = None,
+        prompts: Mapping[Phase, Callable[[Text], Sequence[Prompt]]],
         experts: Experts | None = None,
+        answers: Answers | None = None,
     ) -> None:
         set_up(config, registered)
         self._config = config
         self._text = load_text(config)
         self._shelf = Shelf()
+        self._outlined: OutlinedStore | None = None
         models = replace(models, tokenizer=self._text.tokenizer)
-        self._learner = Learner(config, models, NullProgress(), sample_mode, experts, compare_seats=compare_seats)
+        self._learner = Learner(config, models, NullProgress(), sample_mode, experts, answers, compare_seats)
         self._batch: TrainingBatch | None = None
-        self._prompt = lru_cache(_PROMPTS_KEPT)((() if prompts is None else prompts(self._text)).__getitem__)
+        self._tables = {phase: make(self._text) for phase, make in prompts.items()}
+        self._prompts = {phase: lru_cache(_PROMPTS_KEPT)(each.__getitem__) for phase, each in self._tables.items()}
 
-    async def prompt(self, row: int) -> Prompt:
-        """Return the prompt of a row."""
-        return self._prompt(row)
+    async def prompt(self, row: int, phase: Phase) -> Prompt:
+        """Return the prompt of a row of those for training, or for evaluations."""
+        return self._prompts[phase](row)
+
+    async def ungraded(self, groups: Sequence[TrajectoryGroup]) -> list[Ungraded]:
+        """Return answers of experts that join groups, and whose scores nobody knows."""
+        answers = self._learner.answers
+        return [] if answers is None else answers.ungraded(groups, self._tables["train"], self._opened)
+
+    async def spoken_by_expert(self, number: int) -> list[int]:
+        """Return the tokens of an answer of an expert."""
+        assert self._learner.answers is not None, "ungraded comes first"
+        return self._learner.answers.spoken(number)
+
+    async def note(self, scores: Mapping[int, float | None]) -> None:
+        """Take note of what answers of experts earned."""
+        if self._learner.answers is not None:
+            self._learner.answers.note(scores)
 
     async def hold(self, contents: Contents) -> int:
         """Keep the contents of an episode; return their number."""
@@ -87,10 +113,50 @@ class LearnerWorker:
         """Return the contents of episodes."""
         return self._shelf.get(numbers)
 
-    async def store(self, groups: Sequence[TrajectoryGroup], step: int) -> Path | None:
-        """Write the trajectories of a step as parquet; return the file, where one was due."""
-        whole = [replace(each, trajectories=[self._opened(one) for one in each.trajectories]) for each in groups]
-        return store(self._config, whole, step, "train", self._text.token_text)
+    async def forget(self, wanted: set[int]) -> None:
+        """Drop contents of episodes, where nothing learns from them here (:meth:`take` does it else).
+
+        Args:
+            wanted: The numbers of all episodes that the driver has.
+        """
+        # Between two calls of take lies a step of the trainer, between two of these perhaps nothing.
+        self._shelf.keep_only(wanted, apart=_WORD_TAKES)
+
+    async def open_store(self, opens: Callable[[], ExperienceStore], place: Callable[[int], Parcel]) -> bool:
+        """Open an experience store.
+
+        Args:
+            opens: Opens it.
+            place: Says where contents are, whose number is given, to other processes.
+
+        Returns:
+            Whether it keeps files of trajectories.
+        """
+
+        async def put(contents: Contents) -> Parcel:
+            return place(self._shelf.put(contents))
+
+        self._outlined = OutlinedStore(await asyncio.to_thread(opens), self._opened, put)
+        return self._outlined.keeps_files
+
+    async def ask_store(self, name: str, *arguments: Any) -> Any:
+        """Return what a method of the store returns, or one of its properties is; groups come and go as outlines."""
+        assert self._outlined is not None, "open_store comes first"
+        return await self._outlined.ask(name, *arguments)
+
+    async def store(self, groups: Sequence[TrajectoryGroup], step: int, there: Path | None = None) -> Path | None:
+        """Write the trajectories of a step as parquet; return the file, where one was due.
+
+        Args:
+            groups: The groups.
+            step: The step.
+            there: A file that has exactly these groups as those of this step already.
+        """
+        return store(self._config, self._whole(groups), step, "train", self._text.token_text, there)
+
+    async def write_evaluation(self, groups: Sequence[TrajectoryGroup], step: int) -> None:
+        """Write the trajectories of an evaluation, and its review."""
+        write_evaluation(self._config, self._whole(groups), step, self._text.token_text)
 
     async def take(self, groups: Sequence[TrajectoryGroup], wanted: set[int]) -> None:
         """Make the batch of a step of groups.
@@ -149,6 +215,9 @@ class LearnerWorker:
     def _taken(self) -> TrainingBatch:
         assert self._batch is not None, "take comes first"
         return self._batch
+
+    def _whole(self, groups: Sequence[TrajectoryGroup]) -> list[TrajectoryGroup]:
+        return [replace(each, trajectories=[self._opened(one) for one in each.trajectories]) for each in groups]
 
     def _opened(self, member: Trajectory, as_arrays: bool = False) -> Trajectory:
         if not isinstance(member, SealedTrajectory):

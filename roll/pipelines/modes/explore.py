@@ -25,7 +25,7 @@ class Explore(Mode):
         """Return what samples."""
         keys = self.config.experience
         assert keys is not None, "such a mode without a store is refused"
-        store = opened_store(self.config)
+        store = opened_store(self.run)
         people = people_of(self.config, self.run.progress)
         timeout = self.config.weight_sync.timeout
         self._explorer = Explorer(store, keys, self.config.groups_per_lease, people, timeout)

@@ -9,6 +9,7 @@ from functools import partial
 from roll.pipelines.experience.opening import open_replay
 from roll.pipelines.experience.replaying import ReplayedGroups
 from roll.pipelines.modes.mode import Mode
+from roll.pipelines.modes.store import opened_where_tokens_are
 from roll.pipelines.sampling.stream import Groups, Source
 
 
@@ -32,7 +33,7 @@ class Replaying(Mode):
         # A smaller lease leaves some for later; a larger one is what is sampled, and for the rest replayed.
         share = keys.fresh_share if count < per_step else per_step / count
         opened = partial(open_replay, keys, self.config.output_dir, share)
-        self._replayed = ReplayedGroups(sampled(), opened, count)
+        self._replayed = ReplayedGroups(sampled(), partial(opened_where_tokens_are, self.run, opened), count)
         return self._replayed
 
     def begin(self) -> None:

@@ -27,7 +27,7 @@ class Train(Mode):
         """Return what gives each step groups of the store."""
         config, keys = self.config, self.config.experience
         assert keys is not None, "such a mode without a store is refused"
-        store, people = opened_store(config), people_of(config, self.run.progress)
+        store, people = opened_store(self.run), people_of(config, self.run.progress)
         if keys.sync is not None and without_disk(keys):
             self._offers = offered_versions(keys, config)
         elif keys.sync is not None:

@@ -84,8 +84,15 @@ def keep_evaluation(
     """Say what of an evaluation during a run broke, store its trajectories and write its review."""
     report_failures(progress, groups, f"evaluation after step {step}")
     with progress.stage("eval"):
-        store(config, groups, step, "val", token_text)
-        write_review(config, groups, step, token_text)
+        write_evaluation(config, groups, step, token_text)
+
+
+def write_evaluation(
+    config: SamplingConfig, groups: Sequence[TrajectoryGroup], step: int, token_text: Callable[[int], str]
+) -> None:
+    """Store the trajectories of an evaluation during a run, where that is due, and write its review."""
+    store(config, groups, step, "val", token_text)
+    write_review(config, groups, step, token_text)
 
 
 def write_review(

@@ -11,15 +11,20 @@ from roll.config.grading_keys import GradedKeys
 from roll.config.prompt_keys import PromptKeys
 from roll.data.prompts import Prompt
 from roll.distributed import worker_context
+from roll.generation import Completion
+from roll.pipelines.learning.expert_rows import Ungraded
 from roll.pipelines.roles.core import Generating
 from roll.pipelines.roles.pool import WorkerPool
 from roll.pipelines.sampling.prompt_play import prompt_play
+from roll.rendering import spoken
 from roll.rewards.base import Grade, RewardRequest
 from roll.rewards.concurrency import ConcurrencyLimit
+from roll.schedulers.answers import PromptPlay
 from roll.schedulers.generation import GenerationScheduler
-from roll.schedulers.tasks import Task
+from roll.schedulers.tasks import Play, Task
 from roll.trajectories.model import Trajectory
 from roll.trajectories.sealed import seal
+from roll.trajectories.store import Phase
 from roll.workers.engine_client import Engines
 from roll.workers.environment import Parcels
 from roll.workers.loading import Text, load_text
@@ -28,10 +33,14 @@ from roll.workers.setup import Registered, set_up
 
 
 class KeptPrompts(Protocol):
-    """The prompts of training, in another process."""
+    """The prompts of a run, in another process."""
 
-    async def at(self, row: int) -> Prompt:
-        """Return the prompt of a row."""
+    async def at(self, row: int, phase: Phase) -> Prompt:
+        """Return the prompt of a row of those for training, or for evaluations."""
+        ...
+
+    async def spoken_by_expert(self, number: int) -> list[int]:
+        """Return the tokens of an answer of an expert."""
         ...
 
 
@@ -81,6 +90,7 @@ class AnsweringWorker:
         assert isinstance(config, PromptKeys)
         set_up(config, registered)
         text = text or load_text(config)
+        self._decoder = text.renderer
         self._grader = graded_by(config, domain, registered, engines, text, limit, judges)
         self._elsewhere = elsewhere
         self._engines = engines
@@ -91,15 +101,29 @@ class AnsweringWorker:
         asking = Generating(
             tokenizer=text.tokenizer, renderer=text.renderer, generation=self._generation, activity=None
         )
-        generating = config.actor_infer.generating_args
-        self._play = prompt_play(config, asking, {domain: self._grader}, generating, training=True)
+        graders = {domain: self._grader}
+        self._plays: dict[Phase, Play[Prompt]] = {
+            "train": prompt_play(config, asking, graders, config.actor_infer.generating_args, training=True)
+        }
+        if config.validation:
+            self._plays["val"] = prompt_play(config, asking, graders, config.validation_generating)
 
-    async def answer(self, task: Task[int], episode: int, greedy: bool) -> Trajectory:
+    async def answer(self, phase: Phase, task: Task[int], episode: int, greedy: bool) -> Trajectory:
         """Answer the prompt of a row once; return the outline."""
-        prompt = await self._elsewhere.prompts.at(task.what)
+        prompt = await self._elsewhere.prompts.at(task.what, phase)
         whole = Task(prompt, task.tag, task.group_id, task.size, task.number, task.domain)
-        answered = await self._play(whole, episode, greedy)
+        answered = await self._plays[phase](whole, episode, greedy)
         return await seal(answered, self._elsewhere.parcels.put)
+
+    async def grade_expert(self, answer: Ungraded) -> float | None:
+        """Return what an answer of an expert to a training prompt earns; ``None`` where no verifier could say."""
+        play = self._plays["train"]
+        if not isinstance(play, PromptPlay):
+            return None
+        prompt = await self._elsewhere.prompts.at(answer.row, "train")
+        completion = Completion(await self._elsewhere.prompts.spoken_by_expert(answer.number), [], "stop")
+        response = spoken(completion, self._decoder)
+        return (await play.grade_recorded(prompt, response, f"{answer.group_id}/expert", 0, completion)).score
 
     async def grade(self, request: RewardRequest) -> Grade:
         """Return the grade of one response."""
@@ -128,12 +152,14 @@ class AnswersElsewhere:
 
     Args:
         pools: The workers of each domain (:class:`AnsweringWorker`).
+        phase: What the prompts are for.
     """
 
-    def __init__(self, pools: Mapping[str, WorkerPool]) -> None:
+    def __init__(self, pools: Mapping[str, WorkerPool], phase: Phase) -> None:
         self.pools = pools
+        self._phase = phase
 
     async def __call__(self, task: Task[int], episode: int, greedy: bool) -> Trajectory:
         """Have a prompt answered once; if its worker dies, another one answers it."""
-        answered: Trajectory = await self.pools[task.domain].call("answer", task, episode, greedy)
+        answered: Trajectory = await self.pools[task.domain].call("answer", self._phase, task, episode, greedy)
         return answered

@@ -20,6 +20,7 @@ from roll.pipelines.sampling.data_sections import data_faults_at
 from roll.pipelines.sampling.operators import operators_on
 from roll.rendering import PictureRenderer
 from roll.rendering.encoding import require_known
+from roll.trajectories.store import Phase
 from roll.workers.loading import Text
 
 
@@ -29,11 +30,11 @@ class PromptData:
 
     Attributes:
         train: Training prompts, in an endless order.
-        val: Validation prompts, each once.
+        val: Validation prompts, each once, where there are some.
     """
 
     train: PromptDataset
-    val: Sequence[Prompt]
+    val: PromptTable | None
 
     def resume_position(self, state: Mapping[str, Any]) -> int:
         """Return the position that a checkpoint holds.
@@ -52,34 +53,47 @@ def load_data(config: PromptKeys, text: Text) -> PromptData:
         ConfigError: If they cannot be used.
     """
     train = _training_data(config, text)
-    return PromptData(train, eval_prompts(config, config.val_data_args, text) if config.validation else [])
+    return PromptData(train, eval_prompts(config, config.val_data_args, text) if config.validation else None)
 
 
-def prompts_elsewhere(config: PromptKeys, table: PromptTable) -> Callable[[Text], Sequence[Prompt]]:
-    """Return what makes the same training prompts in another process, given tokenizer and renderer there.
+def prompts_elsewhere(
+    config: PromptKeys, table: PromptTable, phase: Phase = "train"
+) -> Callable[[Text], Sequence[Prompt]]:
+    """Return what makes the same prompts in another process, given tokenizer and renderer there.
 
     Rows are sent there. Those of a class of one's own, which may not be fit for that, are read there again.
+
+    Args:
+        config: The run.
+        table: The prompts.
+        phase: What they are for.
     """
-    if config.actor_train.data_args.custom_cls is not None:
-        return partial(_read_again, config, table.digests)
-    return partial(_with_tokens, config, table.read_with(None))
+    data = config.actor_train.data_args if phase == "train" else config.val_data_args
+    if data.custom_cls is not None:
+        return partial(_read_again, config, phase, table.digests)
+    return partial(_with_tokens, config, phase, table.read_with(None))
 
 
-def _with_tokens(config: PromptKeys, table: PromptTable, text: Text) -> PromptTable:
-    return table.read_with(length_limit(config, config.actor_train.data_args, text, config.actor_infer.generating_args))
+def _with_tokens(config: PromptKeys, phase: Phase, table: PromptTable, text: Text) -> PromptTable:
+    data, generating = config.actor_train.data_args, config.actor_infer.generating_args
+    if phase == "val":
+        data, generating = config.val_data_args, config.validation_generating
+    return table.read_with(length_limit(config, data, text, generating))
 
 
-def _read_again(config: PromptKeys, digests: Mapping[str, str], text: Text) -> PromptTable:
-    """Read the training files again.
+def _read_again(config: PromptKeys, phase: Phase, digests: Mapping[str, str], text: Text) -> PromptTable:
+    """Read the files again.
 
     Raises:
         ConfigError: They cannot be read here, or have other rows.
     """
-    table = _training_data(config, text).table
+    training = phase == "train"
+    table = _training_data(config, text).table if training else eval_prompts(config, config.val_data_args, text)
     if table.digests != digests:
         message = "its rows are others in the worker that keeps prompts (data_plane) than in the program."
         fix = "return the same rows in every process, or set data_plane: driver."
-        raise ConfigError([Problem("actor_train.data_args.custom_cls", message, fix)])
+        section = "actor_train" if training else "validation"
+        raise ConfigError([Problem(f"{section}.data_args.custom_cls", message, fix)])
     return table
 
 
@@ -91,7 +105,7 @@ def _training_data(config: PromptKeys, text: Text) -> PromptDataset:
         return load_prompts(data, config.prompt_tags, limit, seed=config.seed, operators=operators)
 
 
-def eval_prompts(config: PromptKeys, data: DataArgs, text: Text) -> Sequence[Prompt]:
+def eval_prompts(config: PromptKeys, data: DataArgs, text: Text) -> PromptTable:
     """Read validation files.
 
     Raises:

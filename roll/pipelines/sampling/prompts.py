@@ -7,8 +7,10 @@ from functools import cached_property
 from typing import Any
 
 from roll.config.prompt_keys import PROMPTS, PromptKeys
+from roll.data.prompts import first_rows
 from roll.data.selecting import ProgressSelector
 from roll.generation import Completion
+from roll.pipelines.learning.expert_rows import Ungraded
 from roll.pipelines.reporting.domain_metrics import domain_metrics
 from roll.pipelines.reporting.metrics import prefixed
 from roll.pipelines.roles.core import Sampler
@@ -21,7 +23,7 @@ from roll.pipelines.sampling.prompt_data import PromptData
 from roll.pipelines.sampling.prompt_play import prompt_play
 from roll.pipelines.sampling.stream import Source
 from roll.rendering import spoken
-from roll.schedulers.answers import PromptPlay, prompt_source, prompt_tasks, row_source
+from roll.schedulers.answers import PromptPlay, prompt_source, prompt_tasks, row_source, row_tasks
 from roll.schedulers.group_stream import StepGroups
 from roll.tracking import Progress
 from roll.trajectories.model import TrajectoryGroup
@@ -37,7 +39,7 @@ class Prompts:
         graders: What grades the responses of each domain.
         per_step: Prompts of a training step.
         beside: Groups that a step has beside them; what they are called keeps apart from the names of prompts.
-        elsewhere: Whether the workers that grade answer the prompts of training, and the driver gets outlines.
+        elsewhere: Whether the workers that grade answer the prompts, and the driver gets outlines.
     """
 
     def __init__(
@@ -60,7 +62,7 @@ class Prompts:
         self._selector = None if chosen is None else ProgressSelector(data.train, config.seed)
         self._sampler = sampler
         pools = {domain: grader.pool for domain, grader in graders.items()} if elsewhere else {}
-        self._elsewhere = AnswersElsewhere(pools) if elsewhere else None
+        self._elsewhere = AnswersElsewhere(pools, "train") if elsewhere else None
         self._train = prompt_play(config, sampler, graders, config.actor_infer.generating_args, training=True)
         self._val = prompt_play(config, sampler, graders, config.validation_generating) if config.validation else None
 
@@ -83,11 +85,15 @@ class Prompts:
 
     async def evaluate(self, progress: Progress) -> list[TrajectoryGroup]:
         """Answer every validation prompt, with the same sampling noise each time; none without ``validation``."""
-        if self._val is None:
+        prompts = self.data.val
+        if self._val is None or prompts is None:
             return []
-        size = self._config.validation_generating.num_return_sequences
-        tasks = prompt_tasks(self.data.val, size, f"val-{self._kind}")
-        return await sample_all(tasks, self._val, progress, at_a_time=self._config.val_batch_size)
+        named = (self._config.validation_generating.num_return_sequences, f"val-{self._kind}")
+        most = self._config.val_batch_size
+        if self._elsewhere is None:
+            return await sample_all(prompt_tasks(prompts, *named), self._val, progress, at_a_time=most)
+        tasks = row_tasks(map(prompts.place, range(len(prompts))), *named)
+        return await sample_all(tasks, AnswersElsewhere(self._elsewhere.pools, "val"), progress, at_a_time=most)
 
     async def generation_reports(self) -> list[dict[str, float]]:
         """Return what the schedulers of requests report: this process's, and those of workers that answer."""
@@ -114,11 +120,16 @@ class Prompts:
         prompt = self.data.train.table[row]
         return (await self._train.grade_recorded(prompt, response, group_id, 0, completion)).score
 
+    async def grade_elsewhere(self, answer: Ungraded) -> float | None:
+        """Have a worker find out what an answer of an expert earns; ``None`` where no verifier could say."""
+        assert self._elsewhere is not None, "answers are elsewhere only where prompts are"
+        score: float | None = await self._elsewhere.pools[answer.domain].call("grade_expert", answer)
+        return score
+
     @cached_property
     def _row_of(self) -> dict[tuple[int, ...], int]:
         """The first row of each prompt, by its tokens."""
-        table = self.data.train.table
-        return {tuple(table[row].prompt_ids): row for row in reversed(range(len(table)))}
+        return first_rows(self.data.train.table)
 
     def sampled(self, rollout: StepGroups, position: int) -> dict[str, float]:
         """Return how many prompts a step used up, how far that is in the data, and what each domain earned."""
