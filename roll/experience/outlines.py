@@ -12,7 +12,7 @@ from roll.trajectories.model import Trajectory, TrajectoryGroup
 from roll.trajectories.sealed import Put, seal
 
 
-class OutlinedStore:
+class SealedStore:
     """Keeps whole groups, is given outlines of them, and gives out outlines.
 
     The store itself is asked in a thread: it may wait for a disk, a database or a cluster.

@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Any
 
 from roll.distributed import worker_context
-from roll.experience.outlines import OutlinedStore
+from roll.experience.outlines import SealedStore
 from roll.pipelines.learning.learner_worker import LearnerWorker
 from roll.pipelines.sampling import answers_elsewhere
 from roll.workers import environment
@@ -77,7 +77,7 @@ async def _sealed(*arguments: Any) -> Any:
 environment.seal = answers_elsewhere.seal = _sealed
 before(EnvironmentWorker, "play", "env")
 before(LearnerWorker, "take", "learner")
-before(OutlinedStore, "append", "append")
+before(SealedStore, "append", "append")
 before(EngineWorker, "generate", "engine", lambda: role() == "actor_infer")
 before(EngineWorker, "generate", "opponent", lambda: role().startswith("opponents."))
 before(TrainWorker, "train_step", "train", lambda: worker_context().rank == 1)

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 from experience_support import make_group, opener
 
-from roll.experience.outlines import OutlinedStore
+from roll.experience.outlines import SealedStore
 from roll.trajectories.model import Trajectory, TrajectoryGroup
 from roll.trajectories.sealed import Contents, SealedTrajectory, opened, seal
 from roll.trajectories.shelf import Shelf
@@ -41,7 +41,7 @@ def test_what_is_leased_are_outlines_of_what_was_appended(kind: str, tmp_path: P
 
     async def there_and_back() -> None:
         groups, open_again = [make_group(number) for number in range(4)], opener(kind, tmp_path)
-        store = OutlinedStore(open_again(), whole, put)
+        store = SealedStore(open_again(), whole, put)
         assert store.keeps_files == (kind == "folder")
         assert await store.ask("append", await outlines(groups), 7) == 4
         kept = open_again("another").lease(4, 1)

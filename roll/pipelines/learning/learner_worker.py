@@ -17,7 +17,7 @@ from roll.algorithms.groups import AlgorithmWarning
 from roll.config import RLConfig
 from roll.data.prompts import Prompt
 from roll.experience.base import ExperienceStore
-from roll.experience.outlines import OutlinedStore
+from roll.experience.outlines import SealedStore
 from roll.pipelines.learning.batches import TrainingBatch
 from roll.pipelines.learning.expert_rows import Answers, Experts, Ungraded
 from roll.pipelines.learning.learner import Learner
@@ -79,7 +79,7 @@ class LearnerWorker:
         self._config = config
         self._text = load_text(config)
         self._shelf = Shelf()
-        self._outlined: OutlinedStore | None = None
+        self._outlined: SealedStore | None = None
         models = replace(models, tokenizer=self._text.tokenizer)
         self._learner = Learner(config, models, NullProgress(), sample_mode, experts, answers, compare_seats)
         self._batch: TrainingBatch | None = None
@@ -136,7 +136,7 @@ class LearnerWorker:
         async def put(contents: Contents) -> Parcel:
             return place(self._shelf.put(contents))
 
-        self._outlined = OutlinedStore(await asyncio.to_thread(opens), self._opened, put)
+        self._outlined = SealedStore(await asyncio.to_thread(opens), self._opened, put)
         return self._outlined.keeps_files
 
     async def ask_store(self, name: str, *arguments: Any) -> Any:
