@@ -13,6 +13,7 @@ from roll.experience.outlines import SealedStore
 from roll.trajectories.model import Trajectory, TrajectoryGroup
 from roll.trajectories.sealed import Contents, SealedTrajectory, opened, seal
 from roll.trajectories.shelf import Shelf
+from roll.trajectories.store import write_trajectories
 
 
 @dataclass(frozen=True)
@@ -55,3 +56,28 @@ def test_what_is_leased_are_outlines_of_what_was_appended(kind: str, tmp_path: P
         await store.ask("close")
 
     asyncio.run(there_and_back())
+
+
+def test_a_file_is_kept_of_which_outlines_are_given(tmp_path: Path) -> None:
+    """Whoever wrote it has opened them; nothing is opened again, and the lease finds the file."""
+    groups = [make_group(number) for number in range(3)]
+    members = [member for each in groups for member in each.trajectories]
+    file = write_trajectories(tmp_path / "step=000001.parquet", members, step=1, phase="train", run="one")
+
+    async def put(contents: Contents) -> Number:
+        return Number(0)
+
+    def refused(member: Trajectory) -> Trajectory:
+        raise AssertionError("nothing is opened")
+
+    async def linked_and_leased() -> None:
+        sealed = [replace(each, trajectories=[await seal(one, put) for one in each.trajectories]) for each in groups]
+        store = SealedStore(opener("folder", tmp_path)(), refused, put)
+        assert await store.ask("append_file", file, sealed, 7, {each.group_id for each in groups}, "") == 3
+        lease = await store.ask("lease", 3, 1)
+        assert [each.group_id for each in lease.groups] == [each.group_id for each in groups]
+        there = await store.ask("file_of", replace(lease, groups=()))
+        assert there is not None and there.samefile(file)
+        await store.ask("close")
+
+    asyncio.run(linked_and_leased())
