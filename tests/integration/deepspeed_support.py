@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import sys
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
+from unittest.mock import patch
 
 import numpy as np
 import torch
@@ -206,7 +208,11 @@ def train(case: ZeroCase, batches: list[TensorDict], save_to: Path | None = None
     forbid_compiling()
     trainer = case.trainer()
     torch.manual_seed(11 + Ranks().rank)
-    steps = take_steps(trainer, case, batches)
+    with patch("subprocess.Popen") as program:
+        steps = take_steps(trainer, case, batches)
+    program.assert_not_called()
+    muon = sys.modules["deepspeed.runtime.zero.muon.original_muon"]
+    assert not hasattr(muon.muon_update, "_torchdynamo_orig_callable"), "PyTorch's compiler was imported"
     if save_to is not None:
         trainer.save_checkpoint(save_to)
         trainer.save_hf(save_to / "hf")

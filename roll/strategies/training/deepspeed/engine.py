@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import importlib
 import os
 import warnings
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from types import ModuleType
 from typing import Any
 
@@ -52,9 +53,41 @@ def start_deepspeed() -> ModuleType:
         os.environ["LOCAL_RANK"] = str(torch.cuda.current_device() if on_gpu else dist.get_rank())
     # It calls torch by names that torch has since renamed, in every step.
     warnings.filterwarnings("ignore", r"`torch\.distributed\.\w+` is deprecated", FutureWarning)
+    _count_cpu_devices_once(deepspeed)
     with _without_compiler(deepspeed):
         deepspeed.init_distributed(dist_backend=str(dist.get_backend()), verbose=False)
     return deepspeed
+
+
+def _count_cpu_devices_once(deepspeed: ModuleType) -> None:
+    """Keep DeepSpeed from starting ``numactl`` for every bucket of gradients, to count what never changes."""
+    accelerator = deepspeed.accelerator.get_accelerator()
+    if accelerator.device_name() == "cpu" and "LOCAL_SIZE" not in os.environ:
+        os.environ["LOCAL_SIZE"] = str(accelerator.device_count())
+
+
+def _import_muon_uncompiled() -> None:
+    """Import DeepSpeed's Muon, which no optimizer of ours is, and leave its functions to the interpreter.
+
+    DeepSpeed imports it to know all optimizers, and asks PyTorch to compile it: the import of the compiler takes two
+    seconds of every process.
+    """
+    with _variable("TORCHDYNAMO_DISABLE", "1"), suppress(ImportError):
+        importlib.import_module("deepspeed.runtime.zero.muon.muon_optimizer")
+
+
+@contextmanager
+def _variable(name: str, value: str) -> Iterator[None]:
+    """Set a variable of the environment for a while."""
+    before = os.environ.get(name)
+    os.environ[name] = value
+    try:
+        yield
+    finally:
+        if before is None:
+            del os.environ[name]
+        else:
+            os.environ[name] = before
 
 
 @contextmanager
@@ -127,6 +160,7 @@ def make_engine(module: nn.Module, config: Mapping[str, Any], optimizer: Optimiz
         optimizer: Of the parameters that are trained; DeepSpeed wraps it.
     """
     deepspeed = start_deepspeed()
+    _import_muon_uncompiled()
     engine, *_ = deepspeed.initialize(model=module, optimizer=optimizer, config=dict(config), dist_init_required=False)
     return engine
 
