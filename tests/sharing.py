@@ -35,9 +35,10 @@ GROUPS: dict[str, tuple[str, ...]] = {
         "tests/integration/test_deepspeed*",
         "tests/integration/test_fsdp*",
         "tests/integration/test_lora*",
+        "tests/integration/test_picture*",
         "tests/integration/test_ulysses*",
     ),
-    "ranks of Megatron": ("tests/integration/test_megatron*",),
+    "ranks of Megatron": ("tests/integration/test_megatron*", "tests/integration/test_predicted*"),
     "runs that end early": (
         "tests/e2e/test_operators*",
         "tests/e2e/test_record*",
