@@ -53,7 +53,8 @@ MORE = (
     "deepspeed",
     "transformers.models.bloom.modeling_bloom",
 )
-# Not Ray itself: it reads its variables when it is imported.
+# Not Ray itself, which reads its variables when it is imported, but what it imports.
+RAY = ("aiohttp", "jsonschema", "pydantic.v1", "requests", "uvloop")
 WORKER = (
     "roll.workers.classes",
     "roll.workers.engine",
@@ -62,6 +63,9 @@ WORKER = (
     "roll.workers.train",
     "megatron.core.models.gpt",
     "megatron.core.optimizer",
+    "roll.rehearsal.megatron_workers",
+    "roll.strategies.training.deepspeed.train",
+    "roll.strategies.training.megatron.train",
 )
 # Of programs that only read and write experience: no PyTorch.
 STORE = ("pytest", "roll.experience.folder", "roll.experience.memory", "roll.experience.sql")
@@ -82,9 +86,9 @@ OF_TESTS = (
     *("megatron.core.models.gpt", "megatron.core.optimizer"),
 )
 IMPORTS: Mapping[str, tuple[tuple[str, ...], tuple[str, ...]]] = {
-    "program": (PROGRAM, MORE),
+    "program": (PROGRAM, (*MORE, *RAY)),
     "tests": (PROGRAM, (*MORE, *TESTS, *OF_TESTS)),
-    "ray worker": (PROGRAM, (*MORE, *WORKER)),
+    "ray worker": (PROGRAM, (*MORE, *RAY, *WORKER)),
     "store": (("numpy.random", *STORE), ("psycopg", "sqlalchemy.dialects.postgresql.psycopg")),
     "bare": (("numpy.random",), ()),  # what every fork needs, for the tests of these processes
 }

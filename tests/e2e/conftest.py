@@ -91,7 +91,7 @@ def ray_machine() -> Iterator[dict[str, str]]:
     Without them each program starts a Ray of its own, whose processes take longer than a small run.
     """
     port = free_port()
-    words = [str(Path(sys.executable).with_name("ray")), "start", "--head", f"--port={port}", "--block"]
+    words = [sys.executable, "-m", "tests.warm_ray_head", "start", "--head", f"--port={port}", "--block"]
     words += ["--num-cpus=16", "--include-dashboard=false", "--disable-usage-stats"]
     token = {"RAY_AUTH_MODE": "token", "RAY_AUTH_TOKEN": secrets.token_hex(32)}
     with (
