@@ -17,6 +17,15 @@ SHORT = {
     "validation.data_args.max_samples": 8,
 }
 
+NAMES = {False: "all weights", True: "adapters"}
+CASES = [
+    ("deepspeed zero 2", True),
+    ("fsdp on two ranks", False),
+    ("deepspeed zero 3 on two ranks", False),
+    ("megatron on two ranks", True),
+]
+"""Every way once; with adapters one of each library, as those of each on two ranks are tested without a run."""
+
 
 def train(folder: Path, lora: bool, way: Way, variables: Mapping[str, str] | None = None) -> Path:
     changes = {**SHORT, **(LORA if lora else {})}
@@ -30,8 +39,7 @@ def plain(tmp_path_factory: pytest.TempPathFactory) -> Callable[[bool], Path]:
 
 
 @pytest.mark.exhaustive
-@pytest.mark.parametrize("lora", [False, True], ids=["all weights", "adapters"])
-@pytest.mark.parametrize("way", [way for way in WAYS if way != "deepspeed zero 1 on two ranks"])
+@pytest.mark.parametrize(("way", "lora"), CASES, ids=lambda one: one if isinstance(one, str) else NAMES[one])
 def test_every_strategy_imitates_as_one_process_does(
     plain: Callable[[bool], Path], ray_machine: dict[str, str], tmp_path: Path, way: str, lora: bool
 ) -> None:
