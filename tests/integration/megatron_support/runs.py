@@ -87,6 +87,14 @@ def train_and_save(case: Case, batches: list[TensorDict], directory: Path) -> Ou
         return outcome(strategy, case, steps)
 
 
+def save_and_go_on(case: Case, directory: Path, before: list[TensorDict], after: list[TensorDict]) -> Outcome:
+    """Take steps, write a checkpoint, and take more: what a resumed run must equal."""
+    with trainer(case) as strategy:
+        steps = take_steps(strategy, case, before)
+        strategy.save_checkpoint(directory)
+        return outcome(strategy, case, steps + take_steps(strategy, case, after))
+
+
 def resume(case: Case, directory: Path, batches: list[TensorDict], steps_before: int = 0) -> Outcome:
     """Load a checkpoint into other weights, of a trainer that has taken steps of its own, and go on."""
     with trainer(case, seed=99) as strategy:
