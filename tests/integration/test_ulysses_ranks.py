@@ -16,9 +16,7 @@ ULYSSES = {"ulysses_size": 2}
 PACKED = {"use_sequence_packing": True}
 
 CASES = {
-    "padded": Case(shares=(8,), fsdp=ULYSSES),
     "padded, fp32": Case(shares=(8,), fsdp=ULYSSES, double=False),
-    "packed": Case(shares=(8,), fsdp=ULYSSES, train=PACKED),
     "one key head for two ranks": Case(shares=(7,), key_heads=1, fsdp=ULYSSES, train=PACKED),
     "window": Case(shares=(7,), window=3, fsdp=ULYSSES),
     "packed window": Case(shares=(7,), window=3, fsdp=ULYSSES, train=PACKED),
@@ -51,16 +49,13 @@ def test_two_parts_of_every_sequence_equal_one_process(two: RankPool, name: str)
 
 
 @pytest.mark.exhaustive
-@pytest.mark.exhaustive
-@pytest.mark.parametrize("packed", [False, True])
-@pytest.mark.parametrize("fsdp_size", [-1, 2])
+@pytest.mark.parametrize(("fsdp_size", "packed"), [(-1, False), (2, True)])
 def test_two_data_ranks_of_two_parts_each_equal_one_process(four: RankPool, fsdp_size: int, packed: bool) -> None:
     case = Case(shares=(2, 6), fsdp={**ULYSSES, "fsdp_size": fsdp_size}, train=PACKED if packed else {})
     batches = [case.batch(seed) for seed in range(3)]
     assert_equal_runs(case, train(alone(case), batches), four.run(train, case, batches), EXACT)
 
 
-@pytest.mark.exhaustive
 @pytest.mark.exhaustive
 def test_four_parts_equal_one_process(four: RankPool) -> None:
     case = Case(shares=(6,), fsdp={"ulysses_size": 4})
