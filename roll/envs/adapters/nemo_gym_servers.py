@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import asyncio
 import json
+import ssl
 from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field, replace
-from functools import lru_cache
+from functools import cache, lru_cache
 from typing import Any, Final
 
 import httpx
@@ -116,7 +117,7 @@ class NemoGymEnv(AsyncTextEnv):
         """Choose a task, and begin a session with it."""
         await self.close()
         self.task = self._tasks[int(self.np_random.integers(len(self._tasks)))]
-        self._client = httpx.AsyncClient(base_url=self._url, timeout=self._seconds)
+        self._client = httpx.AsyncClient(base_url=self._url, timeout=self._seconds, verify=_trusted())
         self._items = ResponseItems()
         loop = asyncio.get_running_loop()
         tools = [self._tool(about, loop) for about in self.task.tools]
@@ -310,6 +311,12 @@ class _Endpoints:
     def has(self, tool: str) -> bool:
         """Whether calls of a tool are answered."""
         return self.any or tool in self.names
+
+
+@cache
+def _trusted() -> ssl.SSLContext:
+    """Return whom connections trust; once, since to read the certificates takes longer than an episode."""
+    return httpx.create_ssl_context()
 
 
 @lru_cache(maxsize=64)
