@@ -16,6 +16,7 @@ import subprocess
 import sys
 import tempfile
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -27,6 +28,19 @@ GPU_VARIABLE = "ROLL_TEST_GPU"
 """Environment variable: set for tests on GPUs, which none of the others sees."""
 OWNER_VARIABLE = "ROLL_TEST_OWNER"
 """Environment variable: the process that they end with."""
+
+
+@dataclass(frozen=True)
+class Other:
+    """An environment that is installed apart.
+
+    Attributes:
+        python: Its interpreter, which runs the warm process.
+        command: What programs that are forked there take for their interpreter.
+    """
+
+    python: Path
+    command: Path
 
 
 class WarmProgram:
@@ -68,12 +82,13 @@ class WarmProgram:
         return line.decode()
 
 
-def connect(kind: str, environment: Mapping[str, str]) -> socket.socket:
+def connect(kind: str, environment: Mapping[str, str], other: Other | None = None) -> socket.socket:
     """Return a connection to a warm process, which is started if none listens yet and ends with the tests.
 
     Args:
         kind: What it has imported: a key of ``warm_server.IMPORTS``.
         environment: Of what is to be forked.
+        other: Where it is to run, if not here.
     """
     at_import = {"OMP_NUM_THREADS": "1", **{name: environment[name] for name in _AT_IMPORT if name in environment}}
     named = hashlib.sha256(repr((kind, sorted(at_import.items()))).encode()).hexdigest()[:16]
@@ -84,19 +99,19 @@ def connect(kind: str, environment: Mapping[str, str]) -> socket.socket:
         try:
             connection.connect(str(address))
         except OSError:
-            _start(kind, address, at_import)
+            _start(kind, address, at_import, other)
             connection.connect(str(address))
     return connection
 
 
-def _start(kind: str, address: Path, at_import: Mapping[str, str]) -> None:
+def _start(kind: str, address: Path, at_import: Mapping[str, str], other: Other | None) -> None:
     address.unlink(missing_ok=True)
-    # The code beside these tests, whichever copy of it is installed.
-    variables = {**os.environ, **at_import, "PYTHONPATH": str(ROOT)}
+    # The code beside these tests, whichever copy of it is installed; there, none of ours.
+    variables = {**os.environ, **at_import, "PYTHONPATH": "" if other else str(ROOT)}
     readable, writable = os.pipe()
-    words = [sys.executable, str(ROOT / "tests" / "warm_server.py"), kind, str(address)]
+    words = [other.python if other else sys.executable, ROOT / "tests" / "warm_server.py", kind, address]
     subprocess.run(
-        [*words, os.environ[OWNER_VARIABLE], str(writable)],
+        [*map(str, words), os.environ[OWNER_VARIABLE], str(writable), *([str(other.command)] if other else [])],
         cwd=ROOT,
         env=variables,
         stdin=subprocess.DEVNULL,
@@ -148,9 +163,10 @@ def start(
     streams: Sequence[int],
     *,
     terminal: bool = False,
+    other: Other | None = None,
 ) -> WarmProgram:
-    """Fork from the warm process of a kind; ``words`` are those behind ``python``. See :func:`fork`."""
-    connection = connect(kind, environment)
+    """Fork from the warm process of a kind; ``words`` are those behind ``python``. See :func:`fork` and `connect`."""
+    connection = connect(kind, environment, other)
     request = {"words": list(words), "cwd": str(cwd), "environment": dict(environment), "terminal": terminal}
     message = json.dumps(request).encode()
     socket.send_fds(connection, [len(message).to_bytes(8)], list(streams))

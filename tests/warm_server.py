@@ -17,6 +17,7 @@ import select
 import signal
 import socket
 import sys
+import tempfile
 import types
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -91,6 +92,11 @@ IMPORTS: Mapping[str, tuple[tuple[str, ...], tuple[str, ...]]] = {
     "ray worker": (PROGRAM, (*MORE, *RAY, *WORKER)),
     "store": (("numpy.random", *STORE), ("psycopg", "sqlalchemy.dialects.postgresql.psycopg")),
     "bare": (("numpy.random",), ()),  # what every fork needs, for the tests of these processes
+    # In environments of their own: tests.warm_others.
+    "agents": (("pydantic_ai.models.openai", "pydantic_ai.providers.openai", "smolagents"), ()),
+    "nemo_gym": (("nemo_gym.base_resources_server", "nemo_gym.server_utils", "uvicorn"), ()),
+    "openenv": (("openenv.cli.__main__", "openenv.core.generic_client", "uvicorn"), ()),
+    "verifiers": (("verifiers.v1", "verifiers.v1.cli.eval.main", "verifiers.v1.utils.loaders"), ()),
 }
 """What each kind of warm process imports, and what of it only where it is installed."""
 # The allocator of pyarrow: it takes its locks before a fork and gives them back in both processes.
@@ -201,7 +207,9 @@ def become(request: Request, path: list[str]) -> tuple[types.CodeType, dict[str,
     os.chdir(request.cwd)
     os.environ.clear()
     os.environ.update(request.environment)
-    sys.modules["numpy.random"].seed()  # as a new process: from the system's entropy
+    if "numpy.random" in sys.modules:
+        sys.modules["numpy.random"].seed()  # as a new process: from the system's entropy
+    tempfile.tempdir = None  # where the environment says
     how = request.words[0] if request.words[0] in ("-m", "-c") else ""
     first = request.cwd if how else str(Path(request.words[0]).absolute().parent)
     more = [entry for entry in request.environment.get("PYTHONPATH", "").split(os.pathsep) if entry]
@@ -295,6 +303,8 @@ if __name__ == "__main__":
         os._exit(0)  # no child of who started it: a driver of Ray kills its children at its end
     # At the top of the stack, so that an error, an exit or Ctrl-C ends the program as it ends any other.
     ending = Ending()
+    if sys.argv[5:]:
+        sys.executable = sys.argv[5]
     code, names = listen(sys.argv[1], sys.argv[2], int(sys.argv[3]), int(sys.argv[4]))
     ending.names = names
     try:

@@ -14,6 +14,7 @@ from roll.pipelines.agentic import run_agentic
 from roll.sandbox import capabilities
 from roll.trajectories.store import read_trajectories
 from tests.e2e.support import ROOT
+from tests.warm_others import python_of
 
 AGENTS = ROOT / ".venv" / "agents"
 EXAMPLES = ROOT / "examples" / "agents"
@@ -29,9 +30,12 @@ def test_a_few_steps(name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch)
     if name == "mini_swe" and capabilities().network != "namespace":
         pytest.skip("this machine allows no namespaces")
     monkeypatch.chdir(ROOT)
-    # Each of its episodes is a program that imports for as long as all else takes; a second step, the others show.
+    # Each of its episodes is a program that imports for as long as all else takes, and that is shut in: it cannot be
+    # forked from a warm one. A second step, the others show.
     steps = 1 if name == "mini_swe" else 2
     few: dict[str, Any] = {"rollout_batch_size": 2, "mini_batches": 1}
+    tag = {"pydantic_ai_sums": "Sums with Pydantic AI", "smolagents_sums": "Sums with smolagents"}.get(name)
+    program = [str(python_of("agents")), str(EXAMPLES / f"{name}.py")] if tag else []
     config = load(
         str(EXAMPLES / f"{name}.yaml"),
         **few,
@@ -43,6 +47,7 @@ def test_a_few_steps(name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch)
         overrides={
             "train_env_manager.env_groups": 1,
             "train_env_manager.group_size": 2,
+            **({f"custom_envs.{tag}.env_config.command": program} if tag else {}),
         },
     )
     run_agentic(config)

@@ -13,11 +13,13 @@ from roll.pipelines.agentic import run_agentic
 from roll.trajectories.samples import samples_from
 from roll.trajectories.store import read_trajectories
 from tests.e2e.support import ROOT
+from tests.warm_others import environment_of, python_of
 
-THEIRS = ROOT / ".venv" / "verifiers" / "bin" / "python"
 pytestmark = [
     pytest.mark.processes,
-    pytest.mark.skipif(not THEIRS.exists(), reason="verifiers is not installed: tests/envs/verifiers.txt"),
+    pytest.mark.skipif(
+        not environment_of("verifiers").exists(), reason="verifiers is not installed: tests/envs/verifiers.txt"
+    ),
 ]
 
 
@@ -30,7 +32,10 @@ def test_two_steps_on_a_taskset(tmp_path: Path, monkeypatch: pytest.MonkeyPatch)
         eval_steps=0,
         rollout_batch_size=32,
         output_dir=str(tmp_path),
-        overrides={"train_env_manager.env_groups": 4},
+        overrides={
+            "train_env_manager.env_groups": 4,
+            "custom_envs.Echo.env_config.python": str(python_of("verifiers")),
+        },
     )
     run_agentic(config)
     episodes = [each for path in sorted((tmp_path / "trajectories").glob("step=*")) for each in read_trajectories(path)]

@@ -24,9 +24,10 @@ from roll.envs.errors import EnvConfigError
 from roll.generation import Completion, GenerationRequest
 from roll.trajectories.model import Status, Trajectory
 from roll.trajectories.samples import samples_from
+from tests.warm_others import environment_of, python_of
 
 ROOT = Path(__file__).resolve().parents[2]
-THEIRS = ROOT / ".venv" / "verifiers" / "bin" / "python"
+THEIRS = environment_of("verifiers")
 TASKSETS = ROOT / "tests" / "envs" / "verifiers_tasksets"
 EXAMPLES = ROOT / "examples" / "agents" / "tasksets"
 FIXTURES = ROOT / ".venv" / "verifiers" / "source" / "tests" / "v1" / "fixtures"
@@ -40,7 +41,10 @@ Say = Callable[[str], str]
 def tag(taskset: str, **options: Any) -> Tag:
     paths = [str(TASKSETS), str(EXAMPLES)]
     return Tag(
-        "Taskset", "verifiers", {"taskset": taskset, "python": str(THEIRS), "paths": paths, **options}, max_steps=6
+        "Taskset",
+        "verifiers",
+        {"taskset": taskset, "python": str(python_of("verifiers")), "paths": paths, **options},
+        max_steps=6,
     )
 
 
@@ -145,7 +149,9 @@ def test_a_taskset_earns_what_verifiers_own_evaluation_says(taskset: str, tmp_pa
         "rich": None,
     }
     (tmp_path / "eval.json").write_text(json.dumps(told))
-    words = f"PATH={THEIRS.parent}:$PATH exec vf-eval @ {tmp_path}/eval.json --client.base-url $OPENAI_BASE_URL"
+    python = python_of("verifiers")
+    program = f"{python} {THEIRS.with_name('vf-eval')} @ {tmp_path}/eval.json --client.base-url $OPENAI_BASE_URL"
+    words = f"PATH={python.parent}:$PATH exec {program}"
     paths = ":".join([str(TASKSETS), str(EXAMPLES)])
     command = {"command": ["sh", "-c", words], "environment": {"PYTHONPATH": paths}, "graded": True}
     (theirs,) = played_by(POLICIES[taskset], Tag("Eval", "agent", command))

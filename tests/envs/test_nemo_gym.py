@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
-import subprocess
+import os
 import threading
 import time
 from collections.abc import Iterator, Mapping
@@ -26,20 +26,22 @@ from roll.models.loading import load_tokenizer
 from roll.rendering import ChatRenderer, with_template
 from roll.trajectories.model import Status, Trajectory
 from tests.ports import free_port, free_ports
+from tests.programs import WarmProgram
+from tests.warm_others import environment_of, start_there
 
 pytestmark = pytest.mark.processes
 HERE = Path(__file__).resolve()
-THEIRS = HERE.parents[2] / ".venv" / "nemo_gym" / "bin" / "python"
+THEIRS = environment_of("nemo_gym")
 needs_theirs = pytest.mark.skipif(not THEIRS.exists(), reason="nemo-gym is not installed: tests/envs/nemo_gym.txt")
 WEATHER, COUNTER, SYNONYMS = "example_single_tool_call", "example_session_state_mgmt", "example_multi_step"
 BLACKJACK, FOLLOW_UPS = "blackjack", "example_multi_turn_gymnasium"
 
 
 @contextmanager
-def serving(ports: Mapping[str, int], folder: Path) -> Iterator[subprocess.Popen[bytes]]:
-    words = [str(THEIRS), str(HERE.with_name("nemo_gym_server.py")), *(f"{name}={ports[name]}" for name in ports)]
-    with (folder / "server.log").open("ab") as log:
-        process = subprocess.Popen(words, cwd=folder, stdin=subprocess.DEVNULL, stdout=log, stderr=log)
+def serving(ports: Mapping[str, int], folder: Path) -> Iterator[WarmProgram]:
+    words = [str(HERE.with_name("nemo_gym_server.py")), *(f"{name}={ports[name]}" for name in ports)]
+    with (folder / "server.log").open("ab") as log, open(os.devnull) as nothing:
+        process = start_there("nemo_gym", words, folder, os.environ, [nothing.fileno(), log.fileno(), log.fileno()])
     try:
         for port in ports.values():
             for _ in range(1200):

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import os
 import subprocess
 import sys
 import time
@@ -28,17 +29,20 @@ from roll.envs.errors import EnvConfigError
 from roll.generation import Completion, GenerationRequest
 from roll.trajectories.model import Status, Trajectory
 from tests.ports import free_port
+from tests.programs import WarmProgram
+from tests.warm_others import environment_of, python_of, start_there
+
+Server = subprocess.Popen[bytes] | WarmProgram
 
 pytest.importorskip("websockets")
 pytestmark = pytest.mark.processes
 ROOT = Path(__file__).resolve().parents[2]
-THEIRS = ROOT / ".venv" / "openenv" / "bin" / "python"
+THEIRS = environment_of("openenv")
 needs_theirs = pytest.mark.skipif(not THEIRS.exists(), reason="openenv-core is not installed: tests/envs/openenv.txt")
 
 
 @contextmanager
-def serving(words: list[str], port: int, cwd: Path) -> Iterator[tuple[str, subprocess.Popen[bytes]]]:
-    process = subprocess.Popen(words, cwd=cwd, stdin=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+def serving(process: Server, port: int) -> Iterator[tuple[str, Server]]:
     url = f"http://127.0.0.1:{port}"
     try:
         for _ in range(300):
@@ -55,10 +59,11 @@ def serving(words: list[str], port: int, cwd: Path) -> Iterator[tuple[str, subpr
 
 
 @contextmanager
-def ours(tag: str, port: int | None = None, *words: str) -> Iterator[tuple[str, subprocess.Popen[bytes]]]:
+def ours(tag: str, port: int | None = None, *words: str) -> Iterator[tuple[str, Server]]:
     port = port or free_port()
     command = [sys.executable, "-m", "roll", "envs", "serve", tag, "--port", str(port), *words]
-    with serving(command, port, ROOT) as found:
+    process = subprocess.Popen(command, cwd=ROOT, stdin=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+    with serving(process, port) as found:
         yield found
 
 
@@ -67,7 +72,7 @@ def echo(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The environment that `openenv init` makes."""
     folder = tmp_path_factory.mktemp("openenv")
     done = subprocess.run(
-        [str(THEIRS), "-m", "openenv.cli", "init", "echo_env", "--output-dir", str(folder)],
+        [str(python_of("openenv")), "-m", "openenv.cli", "init", "echo_env", "--output-dir", str(folder)],
         capture_output=True,
         text=True,
         timeout=120,
@@ -77,10 +82,12 @@ def echo(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @contextmanager
-def echoing(folder: Path, port: int | None = None) -> Iterator[tuple[str, subprocess.Popen[bytes]]]:
-    port = port or free_port()
-    words = [str(THEIRS), "-m", "uvicorn", "server.app:app", "--port", str(port), "--log-level", "critical"]
-    with serving(words, port, folder) as found:
+def echoing(folder: Path) -> Iterator[tuple[str, Server]]:
+    port = free_port()
+    words = ["-m", "uvicorn", "server.app:app", "--port", str(port), "--log-level", "critical"]
+    with open(os.devnull, "r+") as nothing:
+        process = start_there("openenv", words, folder, os.environ, [nothing.fileno()] * 3)
+    with serving(process, port) as found:
         yield found
 
 
@@ -123,7 +130,7 @@ def test_a_random_agent_plays_two_hundred_episodes_of_ours() -> None:
         assert {0.0, 1.0} <= set(random_episodes(env, [f"<answer>{move}</answer>" for move in ("Right", "Down")]))
 
 
-@pytest.mark.exhaustive  # their package takes half a minute to import
+@pytest.mark.exhaustive
 @needs_theirs
 def test_an_environment_of_their_own_is_played(echo: Path) -> None:
     with echoing(echo) as (url, process):
@@ -173,7 +180,7 @@ def test_a_server_with_room_for_forty_is_fit_to_train_on(echo: Path, tmp_path: P
 def test_their_client_plays_ours_as_it_is_played_here() -> None:
     responses = ["nothing", "<answer>Up</answer>", "<answer>Right</answer>"]
     with ours("FrozenLake") as (url, _):
-        words = [str(THEIRS), str(Path(__file__).with_name("openenv_client.py")), url, "5", *responses]
+        words = [str(python_of("openenv")), str(Path(__file__).with_name("openenv_client.py")), url, "5", *responses]
         done = subprocess.run(words, capture_output=True, text=True, timeout=120)
         assert done.returncode == 0, done.stderr
         theirs = json.loads(done.stdout)
