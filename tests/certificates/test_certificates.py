@@ -19,12 +19,12 @@ pytestmark = pytest.mark.processes
 HERE = Path(__file__).parent
 
 SMALL = Effort(
-    seeds=8,
-    groups=8,
+    seeds=5,  # of four, played forth and back, those that are the third of three are the same
+    groups=8,  # of four, the cards of Blackjack win none
     members=4,
-    longest=128,
-    explored_steps=600,
-    memory_episodes=8,
+    longest=64,
+    explored_steps=200,
+    memory_episodes=4,
     call_seconds=120,
     probe_seconds=120,
 )
