@@ -32,7 +32,7 @@ def test_a_training_is_judged_by_its_rewards_and_never_makes_an_environment_unfi
 @pytest.mark.processes
 @pytest.mark.exhaustive
 def test_a_class_that_no_tag_names_is_trained_on() -> None:
-    training = train(Target("examples.custom_env:TreasureHunt"), 2)
+    training = train(Target("examples.custom_env:TreasureHunt"), 1)
     assert not training.failure
-    assert len(training.rewards) == len(training.valid) == 2
+    assert len(training.rewards) == len(training.valid) == 1
     assert judge_training(training).status in (Status.PASSED, Status.UNSURE)
