@@ -15,6 +15,7 @@ from roll.experience.reviewing import Decision, Waiting
 from roll.trajectories.model import Trajectory
 from roll.viewer.episodes import Row
 from roll.viewer.groups import compare
+from roll.viewer.parts import view_episode
 from roll.viewer.run_folder import RunFolder
 
 SHOWN = 200
@@ -83,7 +84,7 @@ class Desk:
             "group": group_id,
             "scores": [row.score for row in rows],
         }
-        return about | compare(rows, rows, lambda row: (members[row], {}))
+        return about | compare(rows, rows, lambda row: view_episode(members[row], {}))
 
     def decide(self, group_id: str, decision: Decision) -> None:
         """Take note of a decision.

@@ -9,7 +9,7 @@ import math
 import re
 import threading
 import time
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from itertools import groupby
@@ -79,6 +79,10 @@ insert into texts select file::bigint << 32 | row, file, lower(replace(concat_ws
     array_to_string([concat_ws(chr(10), t.observation, t.response, t.action) for t in turns], chr(10))), chr(10), ' '))
 from given
 """
+
+
+Group = tuple[str, int, str]
+"""What the members of a group have in common: phase, step, id of the group."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -263,10 +267,28 @@ class Episodes:
         found = self.query(sql, [phase, step, group, episode])
         return Row(*found[0]) if found else None
 
+    def find_all(self, phase: str, step: int, places: Sequence[tuple[str, int]]) -> list[Row]:
+        """Return the episodes of a step at places, group and episode, in their order; some may not be there."""
+        sql = f"select {_ROW} from episodes where phase = ? and step = ? and group_id in (select unnest(?))"
+        rows = [Row(*found) for found in self.query(sql, [phase, step, [group for group, _ in places]])]
+        by_place = {(row.group_id, row.episode): row for row in rows}
+        return [by_place[place] for place in places if place in by_place]
+
     def members(self, phase: str, step: int, group: str) -> list[Row]:
         """Return the members of a group."""
         sql = f"select {_ROW} from episodes where phase = ? and step = ? and group_id = ? order by episode"
         return [Row(*found) for found in self.query(sql, [phase, step, group])]
+
+    def members_of(self, groups: Iterable[Group]) -> dict[Group, list[Row]]:
+        """Return the members of groups."""
+        found: dict[Group, list[Row]] = {group: [] for group in groups}
+        sql = f"select {_ROW} from episodes where phase = ? and step = ? and group_id in (select unnest(?))"
+        for phase, step in dict.fromkeys((phase, step) for phase, step, _ in found):
+            ids = [group for *of, group in found if of == [phase, step]]
+            for row in self.query(f"{sql} order by group_id, episode", [phase, step, ids]):
+                member = Row(*row)
+                found[phase, step, member.group_id].append(member)
+        return found
 
     def neighbours(self, row: Row, chosen: Filter) -> tuple[Row | None, Row | None, int, int]:
         """Return the episodes before and after ``row`` in the table, its place from 1 (0: not in it) and how many."""

@@ -8,17 +8,19 @@ from __future__ import annotations
 
 import base64
 import hashlib
-from collections.abc import Iterator, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
 from typing import Any, Final
 
 from markupsafe import Markup
 
-from roll.viewer.episodes import Episodes, Row
+from roll.viewer.episodes import Episodes, Group, Row
 from roll.viewer.filters import Filter
 from roll.viewer.notes import Notes
 from roll.viewer.pages import Pages
+from roll.viewer.parts import EpisodeView
 from roll.viewer.rendering import Addresses, static_text, templates, write_whole
 
 EPISODES: Final = 100
@@ -27,6 +29,10 @@ MEGABYTES: Final = 32
 """Size from which on a file takes no more episodes: a browser is slow at opening a larger one."""
 _TOKENS: Final = 1_000
 """Tokens of a turn's prompt, and of its response, in a file."""
+
+
+Part = tuple[str, str]
+"""A page: by what an address names it, and what it shows."""
 
 
 class FileAddresses(Addresses):
@@ -81,6 +87,40 @@ class FileAddresses(Addresses):
         return f"#group-{self._groups[group_of(row)]}"
 
 
+class FilePages(Pages):
+    """Pages of a file: what several of them show is read once.
+
+    Args:
+        episodes: The table.
+        rows: The episodes that are in the file.
+        common: What is the same on all pages.
+    """
+
+    def __init__(self, episodes: Episodes, rows: Sequence[Row], **common: Any) -> None:
+        notes = Notes(episodes.run.notes_file)
+        super().__init__(episodes, FileAddresses(rows), notes, "part.html.jinja", **common)
+        self._members = episodes.members_of(map(group_of, rows))
+        self._group: Group | None = None
+        self._views: dict[int, EpisodeView] = {}
+
+    @cached_property
+    def run_name(self) -> str:
+        """What the run is called."""
+        return super().run_name
+
+    def members(self, phase: str, step: int, group: str) -> list[Row]:
+        """Return the members of a group."""
+        return self._members[phase, step, group]
+
+    def view(self, row: Row) -> EpisodeView:
+        """Return all of an episode; those of one group are kept, and no more: they may be long."""
+        if self._group != group_of(row):
+            self._group, self._views = group_of(row), {}
+        if row.id not in self._views:
+            self._views[row.id] = super().view(row)
+        return self._views[row.id]
+
+
 @dataclass(frozen=True, slots=True)
 class Exported:
     """What was written: where, how many episodes, and how many that were chosen it does not hold."""
@@ -113,9 +153,9 @@ def export(
     """
     total = episodes.sum_up(chosen)[0]
     wanted = list((episodes.first(chosen, most) if rows is None else rows)[:most])
-    shown, sections = _fitting(episodes, wanted, megabytes * 1e6)
+    shown, sections, groups = _fitting(episodes, wanted, megabytes * 1e6)
     held = {"held": len(shown), "of": total, "chosen_by": chosen.query().removeprefix("?")}
-    pages = _pages(episodes, shown, **held)
+    pages = FilePages(episodes, shown, **held)
     first = [("overview", pages.overview("")), ("episodes", pages.table(Filter(), shown))]
     script, style = static_text("review.js"), static_text("review.css")
     rendered = (
@@ -128,33 +168,39 @@ def export(
             script=Markup(script),
             style=Markup(style),
             views=pages.urls.views(),
-            parts=[(name, Markup(page)) for name, page in (*first, *sections, *_groups(pages, shown))],
+            parts=[(name, Markup(page)) for name, page in (*first, *sections, *groups)],
         )
     )
     write_whole(path, rendered)
     return Exported(path, len(shown), total - len(shown))
 
 
-def group_of(row: Row) -> tuple[str, int, str]:
+def group_of(row: Row) -> Group:
     """Return what the members of a group have in common."""
     return row.phase, row.step, row.group_id
 
 
-def _fitting(episodes: Episodes, wanted: Sequence[Row], size: float) -> tuple[list[Row], list[tuple[str, str]]]:
-    """Return the episodes that fit, and their pages."""
-    pages, sections, used = _pages(episodes, wanted), list[tuple[str, str]](), 0
-    for place in range(len(wanted)):
+def _fitting(episodes: Episodes, wanted: Sequence[Row], size: float) -> tuple[list[Row], list[Part], list[Part]]:
+    """Return the episodes that fit, their pages, and those of their groups."""
+    pages, sections, used = FilePages(episodes, wanted), list[Part](), 0
+    groups = dict.fromkeys(map(group_of, wanted), "")
+    last = {group_of(row): place for place, row in enumerate(wanted)}
+    for place, row in enumerate(wanted):
         made = _episode(pages, wanted, place)
         used += sum(len(page) for _, page in made)
         if place and used > size:
             fits = wanted[:place]  # and the last of them leads to none behind it
-            made = _episode(_pages(episodes, fits), fits, place - 1)
-            return list(fits), [*sections[: -len(made)], *made]
+            pages = FilePages(episodes, fits)
+            made = _episode(pages, fits, place - 1)
+            groups = {group: pages.group(pages.members(*group)) for group in dict.fromkeys(map(group_of, fits))}
+            return list(fits), [*sections[: -len(made)], *made], _numbered(groups)
         sections += made
-    return list(wanted), sections
+        if place == last[group_of(row)]:  # while its view is known
+            groups[group_of(row)] = pages.group(pages.members(*group_of(row)))
+    return list(wanted), sections, _numbered(groups)
 
 
-def _episode(pages: Pages, rows: Sequence[Row], place: int) -> list[tuple[str, str]]:
+def _episode(pages: Pages, rows: Sequence[Row], place: int) -> list[Part]:
     row, view = rows[place], pages.view(rows[place])
     where = {
         "query": "",
@@ -169,13 +215,8 @@ def _episode(pages: Pages, rows: Sequence[Row], place: int) -> list[tuple[str, s
     ]
 
 
-def _groups(pages: Pages, rows: Sequence[Row]) -> Iterator[tuple[str, str]]:
-    for place, group in enumerate(dict.fromkeys(group_of(row) for row in rows)):
-        yield f"group-{place}", pages.group(pages.episodes.members(*group))
-
-
-def _pages(episodes: Episodes, rows: Sequence[Row], **common: Any) -> Pages:
-    return Pages(episodes, FileAddresses(rows), Notes(episodes.run.notes_file), "part.html.jinja", **common)
+def _numbered(groups: Mapping[Group, str]) -> list[Part]:
+    return [(f"group-{place}", page) for place, page in enumerate(groups.values())]
 
 
 def _policy(script: str, style: str) -> str:

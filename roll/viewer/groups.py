@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
-from roll.trajectories.model import Trajectory
 from roll.viewer.episodes import Row
-from roll.viewer.parts import EpisodeView, view_episode
+from roll.viewer.parts import EpisodeView
 
 MEMBERS: Final = 16
 """Members that are shown side by side."""
@@ -29,22 +28,17 @@ class Member:
     advantage: float | None
 
 
-def compare(
-    rows: Sequence[Row], shown: Sequence[Row], read: Callable[[Row], tuple[Trajectory, Mapping[int, str]]]
-) -> dict[str, Any]:
+def compare(rows: Sequence[Row], shown: Sequence[Row], view: Callable[[Row], EpisodeView]) -> dict[str, Any]:
     """Return what the page of a group shows: its members, their turns, and the first turn where they differ.
 
     Args:
         rows: The members of the group.
         shown: Those of them that can be shown.
-        read: Returns everything of one, and the texts of its tokens where they were kept.
+        view: Returns all of one.
     """
     scores = [row.score for row in rows if row.score is not None and not row.broken]
     mean = sum(scores) / len(scores) if scores else 0.0
-    members = [
-        Member(row, view_episode(*read(row)), None if row.score is None else row.score - mean)
-        for row in shown[:MEMBERS]
-    ]
+    members = [Member(row, view(row), None if row.score is None else row.score - mean) for row in shown[:MEMBERS]]
     responses = [[turn.turn.response for turn in member.view.turns] for member in members]
     return {
         "members": members,

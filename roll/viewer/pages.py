@@ -51,6 +51,11 @@ class Pages:
         self._layout = layout
         self._common = common
 
+    @property
+    def run_name(self) -> str:
+        """What the run is called."""
+        return self.episodes.run.name
+
     def overview(self, against: str) -> str:
         """Return how the run goes, and the difference of its configuration from that of the run ``against``."""
         values = overview(self.episodes, against)
@@ -87,7 +92,7 @@ class Pages:
 
     def episode(self, row: Row, view: EpisodeView, where: Mapping[str, Any]) -> str:
         """Return an episode turn by turn; ``where`` it is among others comes from :meth:`place`."""
-        members = [each for each in self.episodes.members(row.phase, row.step, row.group_id) if self.urls.holds(each)]
+        members = [each for each in self.members(row.phase, row.step, row.group_id) if self.urls.holds(each)]
         noted, _ = self._noted([])
         known = {label for note in noted.values() for label in note.labels} | {CHOSEN, REJECTED}
         values = {"members": members, "shows_tokens": False, "note": noted.get(row.id), "known": sorted(known)}
@@ -122,7 +127,7 @@ class Pages:
         first = rows[0]
         values = {"phase": first.phase, "step": first.step, "group": first.group_id}
         shown = [row for row in rows if self.urls.holds(row)]
-        values |= {"linked": True, **compare(rows, shown, self.episodes.read)}
+        values |= {"linked": True, **compare(rows, shown, self.view)}
         return self.render("group.html.jinja", "", values)
 
     def waiting(self, desk: Desk) -> str:
@@ -143,6 +148,10 @@ class Pages:
         before, after, number, total = self.episodes.neighbours(row, chosen)
         return {"query": chosen.query(), "before": before, "after": after, "place": number, "total": total}
 
+    def members(self, phase: str, step: int, group: str) -> list[Row]:
+        """Return the members of a group."""
+        return self.episodes.members(phase, step, group)
+
     def view(self, row: Row) -> EpisodeView:
         """Return all of an episode.
 
@@ -160,7 +169,7 @@ class Pages:
             here: Which of the views of the run it is; empty for none.
             values: What it shows.
         """
-        common = {"run": self.episodes.run.name, "version": self.episodes.version, "here": here, "limit": WHOLE}
+        common = {"run": self.run_name, "version": self.episodes.version, "here": here, "limit": WHOLE}
         common["views"] = [*self.urls.views(), *self._more_views]
         found = templates().get_template(template)
         return found.render(layout=self._layout, urls=self.urls, **common, **self._common, **values)

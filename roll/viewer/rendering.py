@@ -3,18 +3,19 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from functools import lru_cache
 from importlib.resources import files
 from pathlib import Path
 from urllib.parse import quote
 
 import jinja2
-from markupsafe import Markup
+from markupsafe import Markup, escape
 
 from roll.viewer.episodes import Row
+from roll.viewer.frames import Tile
 from roll.viewer.lanes import phases
-from roll.viewer.parts import visible
+from roll.viewer.parts import TokenView, visible
 
 
 class Addresses:
@@ -83,6 +84,7 @@ def templates() -> jinja2.Environment:
         lstrip_blocks=True,
     )
     environment.filters |= {"visible": _visible, "pairs": _pairs, "duration": duration, "phases": phases}
+    environment.filters |= {"board": board, "spans": spans}
     return environment
 
 
@@ -108,6 +110,33 @@ def duration(seconds: float) -> str:
         if seconds >= size:
             return f"{seconds / size:.3g} {unit}"
     return "0 s" if seconds <= 0 else "< 1 µs"
+
+
+def board(tiles: Sequence[Sequence[Tile]]) -> Markup:
+    """Return the picture of a board. Here and not in a template, which takes ten times as long for each tile."""
+    rows, columns = len(tiles), len(tiles[0])
+    drawn = "\n".join("".join(_tile(tile, 10 * x, 10 * y) for x, tile in enumerate(row)) for y, row in enumerate(tiles))
+    return Markup(
+        f'<svg class="board" viewBox="0 0 {columns * 10} {rows * 10}" role="img" '
+        f'aria-label="board of {rows} rows and {columns} columns">\n{drawn}\n</svg>'
+    )
+
+
+def _tile(tile: Tile, x: int, y: int) -> str:
+    glyph = f'<text x="{x + 4.8}" y="{y + 7}">{escape(visible(tile.glyph))}</text>' if tile.kind == "thing" else ""
+    place = f'x="{x}" y="{y}" width="9.6" height="9.6" rx="1.2"'
+    return f'<g class="{tile.kind} h{tile.hue // 18}"><rect {place}/>{glyph}</g>'
+
+
+def spans(tokens: Iterable[TokenView]) -> Markup:
+    """Return tokens as they are shown, for the same reason."""
+    return Markup("".join(map(_span, tokens)))
+
+
+@lru_cache(maxsize=10_000)
+def _span(token: TokenView) -> str:
+    look = f"{token.kind} {token.shades}".rstrip()
+    return f'<span class="t {look}" title="{escape(token.hint)}">{escape(visible(token.text))}</span>'
 
 
 def _pairs(values: Iterable[str]) -> list[tuple[str, str]]:

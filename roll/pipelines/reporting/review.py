@@ -132,12 +132,9 @@ def _write(folder: Path, path: Path, groups: Sequence[TrajectoryGroup]) -> Path:
     with closing(Episodes(RunFolder(folder.absolute(), "val_step=*.parquet"), threads=1)) as episodes:
         episodes.refresh()
         steps = [number for (number,) in episodes.query("select distinct step from episodes order by step desc")]
-        found = [
-            episodes.find("val", number, each.group_id, each.episode)
-            for number in dict.fromkeys((*steps[:_NEWEST], *steps[-1:]))
-            for each in shown_episodes(groups)
-        ]
-        rows = [row for row in found if row is not None]
+        places = [(each.group_id, each.episode) for each in shown_episodes(groups)]
+        shown = dict.fromkeys((*steps[:_NEWEST], *steps[-1:]))
+        rows = [row for number in shown for row in episodes.find_all("val", number, places)]
         return export(episodes, path, chosen, rows).path
 
 
