@@ -17,13 +17,13 @@ from __future__ import annotations
 
 import argparse
 import asyncio
-import json
+import multiprocessing
 import os
-import subprocess
 import sys
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass
+from multiprocessing.connection import Connection
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -208,6 +208,11 @@ def plain_copy(size: int) -> float:
     return time.perf_counter() - begun
 
 
+def one(found: Connection, samples: int, tokens: int, ranks: int, by_workers: bool) -> None:
+    """Measure one size, in a process of its own."""
+    found.send(asyncio.run(measure(samples, tokens, ranks, by_workers)))
+
+
 def main() -> None:
     """Measure each size in a process of its own, and print a table."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
@@ -215,23 +220,23 @@ def main() -> None:
     parser.add_argument("--tokens", type=int, default=4096, help="of a sample")
     parser.add_argument("--ranks", type=int, default=64)
     parser.add_argument("--driver", action="store_true", help="through the driver too")
-    parser.add_argument("--one", choices=("driver", "workers"), help=argparse.SUPPRESS)
     args = parser.parse_args()
-    if args.one:
-        found = asyncio.run(measure(args.samples[0], args.tokens, args.ranks, args.one == "workers"))
-        print(json.dumps(found))
-        return
+    # Forked: Ray gives its workers the classes of `__main__`, and a process that is spawned has none there.
+    context = multiprocessing.get_context("fork")
     print(
         f"{'':8} {'samples':>8} {'driver MB / 1,000':>18} {'driver GB':>10} {'s/step':>8} {'moved GB':>9} {'× copy':>7}"
     )
     for mode in ("driver", "workers") if args.driver else ("workers",):
         for samples in args.samples:
-            command = [sys.executable, __file__, "--one", mode, "--samples", str(samples)]
-            command += ["--tokens", str(args.tokens), "--ranks", str(args.ranks)]
-            done = subprocess.run(command, stdout=subprocess.PIPE, text=True, check=False)
-            if done.returncode:
-                sys.exit(done.returncode)
-            row = json.loads(done.stdout.splitlines()[-1])
+            ours, theirs = context.Pipe(duplex=False)
+            process = context.Process(target=one, args=(theirs, samples, args.tokens, args.ranks, mode == "workers"))
+            process.start()
+            theirs.close()
+            try:
+                row = ours.recv()
+            except EOFError:  # what went wrong is above
+                sys.exit(1)
+            process.join()
             print(
                 f"{mode:8} {samples:8,} {row['driver_mb']:18.2f} {row['driver_gb']:10.2f} {row['step']:8.2f} "
                 f"{row['moved_gb']:9.2f} {row['step'] / row['copy']:7.1f}",

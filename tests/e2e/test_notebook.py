@@ -52,7 +52,7 @@ def cells(folder: Path) -> dict[str, Any]:
     sources |= {"before": BEFORE, "two steps": two_steps, "long": LONG, "again": AGAIN, "coin": coin}
     made = {name: nbformat.v4.new_code_cell(source) for name, source in sources.items()}
     with pytest.MonkeyPatch.context() as patched:
-        patched.setattr("os.environ", environment(PYTHONPATH=str(ROOT), OMP_NUM_THREADS="2"))
+        patched.setattr("os.environ", environment(PYTHONPATH=str(ROOT), OMP_NUM_THREADS="1"))
         asyncio.run(_execute(made.values(), folder))
     return made
 
