@@ -17,6 +17,7 @@ import torch
 
 from roll.algorithms import advantages, losses
 from roll.algorithms.registry import ADVANTAGES, LOSSES
+from tests import programs
 
 from . import test_properties as properties
 
@@ -89,7 +90,7 @@ def test_running_the_example_trains_with_both(tmp_path: Path) -> None:
         "output_dir": "out",
     }
     words = [sys.executable, str(EXAMPLE), *(f"{key}={value}" for key, value in small.items())]
-    done = subprocess.run(words, cwd=tmp_path, env=environment(), capture_output=True, text=True, timeout=240)
+    done = programs.run(words, tmp_path, environment(), timeout=240)
     assert done.returncode == 0, done.stderr
     assert "rank" in done.stdout and "no effect" not in done.stdout
     (row,) = [json.loads(line) for line in (tmp_path / "out" / "logs" / "metrics.jsonl").read_text().splitlines()]

@@ -66,10 +66,11 @@ def test_a_wrong_name_lists_the_close_ones(folder: Path) -> None:
     assert "Traceback" not in done.stderr and "RUN" not in done.stdout
 
 
-def test_no_name_lists_them_all(folder: Path) -> None:
+def test_no_name_lists_all_that_this_program_reads(folder: Path) -> None:
     done = start(folder)
     assert done.returncode == 1
     assert "--config-name" in done.stderr and "sokoban_qwen2.5_0.5b" in done.stderr
+    assert "rlvr_math" not in done.stderr + done.stdout and "eval_math" not in done.stderr + done.stdout
 
 
 def test_a_problem_is_a_message_without_a_traceback(folder: Path) -> None:
@@ -110,10 +111,12 @@ def test_the_composed_configuration_can_be_shown(folder: Path) -> None:
     assert done.returncode == 0 and "max_steps: 3" in done.stdout and "RUN" not in done.stdout
 
 
-def test_help_says_how_to_start(folder: Path) -> None:
+def test_help_says_how_to_start_and_offers_what_this_program_reads(folder: Path) -> None:
     done = start(folder, "--help")
     assert done.returncode == 0
     assert "--config-name NAME" in done.stdout and "frozen_lake" in done.stdout and "sokoban" in done.stdout
+    assert "rlvr_math" not in done.stdout + done.stderr and "eval_math" not in done.stdout + done.stderr
+    assert "{}" not in done.stdout
 
 
 @pytest.mark.parametrize(
@@ -144,14 +147,6 @@ def test_every_job_of_a_sweep_has_its_own_folders(folder: Path) -> None:
     assert all(path.is_relative_to(folder / "here" / "multirun") for path in outputs)
     assert [Path(run[4]) for run in runs] == [path / "log" for path in outputs]
     assert [Path(run[5]) for run in runs] == [path / "render" for path in outputs]
-
-
-@pytest.mark.exhaustive
-def test_only_what_this_program_reads_is_offered(folder: Path) -> None:
-    for done in (start(folder, "--help"), start(folder)):
-        text = done.stdout + done.stderr
-        assert "sokoban" in text and "rlvr_math" not in text and "eval_math" not in text
-    assert "{}" not in start(folder, "--help").stdout
 
 
 def test_help_with_a_name_shows_the_configuration(folder: Path) -> None:

@@ -123,7 +123,8 @@ def test_the_checkpoints_that_the_pages_name_are_there_after_a_run() -> None:
     text = "".join(page.read_text(encoding="utf-8") for page in pages)
     text += "".join(path.read_text(encoding="utf-8") for path in shipped_configs().glob("*.yaml"))
     named = set(re.findall(r"output/(\w+)/checkpoints/step=(\d+)", text))
-    shipped = {load(name).output_dir.name: load(name) for name in primary_names([shipped_configs()])}
+    shipped = {run: load(run) for run in {run for run, _ in named} & set(primary_names([shipped_configs()]))}
+    assert all(config.output_dir.name == run for run, config in shipped.items())
     checked = [(shipped[run], int(step)) for run, step in named if run in shipped]
     assert checked
     for config, step in checked:

@@ -34,7 +34,8 @@ def test_the_recorded_configuration_gives_the_same_run_again(tmp_path: Path) -> 
     assert about["config"]["rpc_timeout"] == 3600 and about["versions"]["torch"]
 
     # From Python, and by the program from the folder of the record.
-    done = start([sys.executable, "-c", FROM_PYTHON], tmp_path)
+    (tmp_path / "again.py").write_text(FROM_PYTHON)
+    done = start([sys.executable, "again.py"], tmp_path)
     assert done.returncode == 0, done.stderr
     again = command("--config-dir", str(tmp_path / "first"), config="config")
     again = [word for word in again if "=" not in word]
