@@ -2,7 +2,7 @@
 
 To import takes six seconds of processor time and a small run one. What is forked is a process of its own: its own
 command line, folder, environment, standard streams or terminal, signals and exit status; :mod:`tests.programs` asks.
-Only imports happen before the fork: no thread runs, nothing is seeded, no tensor is made.
+Only imports happen before the fork, and templates are compiled: no thread runs, nothing is seeded, no tensor is made.
 """
 
 from __future__ import annotations
@@ -82,7 +82,9 @@ TESTS = (
 )
 # What one of them imports, all of them collect.
 OF_TESTS = (
-    *("anthropic", "openai", "mcp", "peft", "nltk", "textworld"),
+    *("anthropic", "openai", "mcp", "peft", "nltk", "textworld", "requests", "psycopg", "pygame", "pettingzoo"),
+    *("nbclient", "playwright.sync_api", "prometheus_client", "opentelemetry.exporter.otlp.proto.http"),
+    *("tensorboard.backend.event_processing.event_accumulator", "textarena"),
     *("optuna", "reasoning_gym", "sqlalchemy.dialects.postgresql.psycopg", "tinker"),
     *("megatron.core.models.gpt", "megatron.core.optimizer"),
 )
@@ -285,6 +287,10 @@ def listen(kind: str, address: str, owner: int, ready: int) -> tuple[types.CodeT
     for name in more:
         with contextlib.suppress(ImportError):
             importlib.import_module(name)
+    if "roll.viewer.rendering" in sys.modules:  # to compile its templates takes 0.4 seconds
+        templates = sys.modules["roll.viewer.rendering"].templates()
+        for name in templates.list_templates():
+            templates.get_template(name)
     threads = [(task / "comm").read_text().strip() for task in Path("/proc/self/task").iterdir()][1:]
     if set(threads) - SAFE_THREADS:
         sys.exit(f"threads run after the imports, and a fork may leave their locks held for ever: {threads}")

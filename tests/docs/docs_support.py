@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 import shlex
 from dataclasses import dataclass
+from functools import cache
 from pathlib import Path
 
 from roll.config import RLConfig, load
@@ -34,7 +35,8 @@ class Block:
         return f"{self.page}:{self.line}"
 
 
-def blocks(language: str) -> list[Block]:
+@cache
+def blocks(language: str) -> tuple[Block, ...]:
     """Return every block of a language, page by page."""
     found = []
     for page in PAGES:
@@ -45,7 +47,7 @@ def blocks(language: str) -> list[Block]:
                 lines = match["text"].splitlines()
                 body = "\n".join(item.removeprefix(match["indent"]) for item in lines)
                 found.append(Block(str(page.relative_to(ROOT)), line, language, body))
-    return found
+    return tuple(found)
 
 
 def commands(block: Block) -> list[list[str]]:
@@ -57,6 +59,7 @@ def commands(block: Block) -> list[list[str]]:
 KINDS = {"sokoban": "AgenticConfig", "rlvr_math": "RLVRConfig", "eval_math": "EvaluationConfig"}
 
 
+@cache
 def shipped(name: str) -> RLConfig:
     """Return a shipped configuration."""
     from hydra import compose, initialize_config_dir
@@ -69,4 +72,9 @@ def shipped(name: str) -> RLConfig:
 
 def write_record(folder: Path) -> None:
     """Write what a run of the shipped ``sokoban`` in ``folder`` leaves behind to be started again."""
-    RunRecord.of(shipped("sokoban")).write(folder / "output" / "sokoban")
+    _record().write(folder / "output" / "sokoban")
+
+
+@cache
+def _record() -> RunRecord:
+    return RunRecord.of(shipped("sokoban"))
