@@ -65,8 +65,8 @@ def test_stale_samples_are_corrected_unless_it_is_switched_off(tmp_path: Path) -
 
 @pytest.mark.exhaustive
 def test_a_run_that_was_ahead_when_it_ended_goes_on_without_losing_or_repeating_a_level(tmp_path: Path) -> None:
-    run("agentic", tmp_path / "out", max_steps=2)
-    rows = run("agentic", tmp_path / "out", resume_from_checkpoint="true")
+    run("agentic", tmp_path / "out", max_steps=2, eval_steps=0)
+    rows = run("agentic", tmp_path / "out", eval_steps=0, resume_from_checkpoint="true")
     assert [row["step"] for row in rows] == [1, 2, 3, 4]
     trained = sorted(set().union(*groups_of(tmp_path / "out")))
     assert trained == [f"train-{number:07d}" for number in range(4 * STEPS)]
@@ -77,8 +77,8 @@ def test_a_run_that_was_ahead_when_it_ended_goes_on_without_losing_or_repeating_
 def test_a_run_may_go_on_with_another_ratio_and_samples_nothing_twice(
     kind: str, before: float, after: float, tmp_path: Path
 ) -> None:
-    run(kind, tmp_path / "out", max_steps=2, async_generation_ratio=before)
-    rows = run(kind, tmp_path / "out", async_generation_ratio=after, resume_from_checkpoint="true")
+    run(kind, tmp_path / "out", max_steps=2, eval_steps=0, async_generation_ratio=before)
+    rows = run(kind, tmp_path / "out", eval_steps=0, async_generation_ratio=after, resume_from_checkpoint="true")
     assert len(set().union(*groups_of(tmp_path / "out"))) == 4 * STEPS
     if kind == "rlvr":
         epochs = [row["data/epoch"] for row in rows]
@@ -87,7 +87,8 @@ def test_a_run_may_go_on_with_another_ratio_and_samples_nothing_twice(
 
 @pytest.mark.exhaustive
 def test_weights_are_held_back_as_long_as_the_update_frequency_says(tmp_path: Path) -> None:
-    rows = run("agentic", tmp_path / "out", async_generation_ratio=0.0, actor_infer__model_update_frequency=2)
+    held = {"async_generation_ratio": 0.0, "actor_infer__model_update_frequency": 2}
+    rows = run("agentic", tmp_path / "out", eval_steps=0, **held)
     versions = [
         {turn.policy_version for t in trained_on(tmp_path / "out", row["step"]) for turn in t.turns} for row in rows
     ]

@@ -101,7 +101,14 @@ SMALL_GAMES = {
     "max_actions_per_traj": 2,
     "max_tokens_per_step": 8,
 }
-SMALL_ANSWERS = {"rollout_batch_size": 4, "num_return_sequences_in_group": 2, "validation.data_args.max_samples": 4}
+SHORT = {"actor_infer.generating_args.max_new_tokens": 8, "validation.generating_args.max_new_tokens": 8}
+"""A random model hardly ever ends an answer by itself."""
+SMALL_ANSWERS = {
+    **SHORT,
+    "rollout_batch_size": 4,
+    "num_return_sequences_in_group": 2,
+    "validation.data_args.max_samples": 4,
+}
 SIZES: dict[str, dict[str, Any]] = {
     "distill_sokoban": {
         **SMALL_GAMES,
@@ -112,7 +119,7 @@ SIZES: dict[str, dict[str, Any]] = {
     "math_tools": SMALL_GAMES,
     "search_qa": SMALL_GAMES,
     "countdown_tools": SMALL_GAMES,
-    "mixed": {**SMALL_GAMES, "prompts_per_step": 2, "validation.data_args.max_samples": 4},
+    "mixed": {**SMALL_GAMES, **SHORT, "prompts_per_step": 2, "validation.data_args.max_samples": 4},
     "rlvr_math": SMALL_ANSWERS,
     "rlvr_choices": SMALL_ANSWERS,
     "rlvr_smollm2": {
@@ -122,8 +129,8 @@ SIZES: dict[str, dict[str, Any]] = {
     "guess_smollm2": {**SMALL_GAMES, "sequence_length": 2048},
     "mix_math": SMALL_ANSWERS,
     "luffy_math": SMALL_ANSWERS,
-    "distill_math": {"rollout_batch_size": 4, "validation.data_args.max_samples": 4},
-    "eval_math": {"validation.data_args.max_samples": 4},
+    "distill_math": {**SHORT, "rollout_batch_size": 4, "validation.data_args.max_samples": 4},
+    "eval_math": {"validation.data_args.max_samples": 4, "validation.generating_args.max_new_tokens": 8},
     "sft_sokoban": {
         **{"actor_train.data_args.custom_cls.kwargs.games": 4, "validation.data_args.max_samples": 2},
         **{"evaluation.val_batch_size": 2, "evaluation.val_env_manager.env_groups": 2},
@@ -140,6 +147,7 @@ SIZES: dict[str, dict[str, Any]] = {
         "actor_train.data_args.custom_cls.kwargs.answers": 4,
         "validation.data_args.max_samples": 2,
         "evaluation.validation.data_args.max_samples": 4,
+        "evaluation.validation.generating_args.max_new_tokens": 8,
     },
     "reward_math": {"actor_train.data_args.custom_cls.kwargs.pairs": 4, "validation.data_args.max_samples": 2},
     "process_reward_math": {
