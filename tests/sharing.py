@@ -24,11 +24,6 @@ GROUPS: dict[str, tuple[str, ...]] = {
         "tests/e2e/test_ray_runs*",
         "tests/e2e/test_ray_stages*",
     ),
-    "runs that join a machine": (
-        "tests/e2e/test_*strategies*",
-        "tests/e2e/test_ray_experience*",
-        "tests/e2e/test_vllm*",
-    ),
     "engines": ("tests/integration/test_engine*", "tests/integration/test_vllm*"),
     "ranks": (
         "tests/integration/test_convert*",
@@ -39,6 +34,11 @@ GROUPS: dict[str, tuple[str, ...]] = {
         "tests/integration/test_ulysses*",
     ),
     "ranks of Megatron": ("tests/integration/test_megatron*", "tests/integration/test_predicted*"),
+    "runs that join a machine": (
+        "tests/e2e/test_*strategies*",
+        "tests/e2e/test_ray_experience*",
+        "tests/e2e/test_vllm*",
+    ),
     "runs that end early": (
         "tests/e2e/test_operators*",
         "tests/e2e/test_record*",
@@ -51,6 +51,7 @@ GROUPS: dict[str, tuple[str, ...]] = {
 }
 """Groups and the files of each, the longest first: what is long is not to begin when all else is done.
 
+Those with a Ray of their own do not begin at once: together they start dozens of processes on two cores.
 A file is in the first group that names it."""
 
 

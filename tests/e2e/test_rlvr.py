@@ -232,7 +232,7 @@ def test_a_mistake_in_the_data_ends_the_program_with_a_message(tmp_path: Path) -
 def test_a_policy_and_its_recorded_responses_are_evaluated_alike(finished: Run, tmp_path: Path) -> None:
     policy = finished.output_dir / "checkpoints" / "step=000004" / "hf"
     limits = {"validation__data_args__max_samples": 6, "validation__generating_args__num_return_sequences": 2}
-    done = start(evaluation_command(output_dir="sampled", pretrain=policy, **limits), tmp_path)
+    done = start(evaluation_command(output_dir="sampled", pretrain=policy, **limits), tmp_path, cold=True)
     assert done.returncode == 0, done.stderr
     assert "mean@2" in done.stdout and "arithmetic" in done.stdout
     sampled = json.loads((tmp_path / "sampled" / "evaluation.json").read_text())
