@@ -32,10 +32,10 @@ class RLConfig(RLKeys, SamplingConfig):
         """Whether what is sampled goes from workers to a worker, and not through the program itself."""
         if self.data_plane != "auto":
             return self.data_plane == "workers"
-        large = self.sampled_per_step * self.sequence_length >= _LARGE_STEP
+        if self.sampled_per_step * self.sequence_length < _LARGE_STEP or next(self._at_the_driver(), None) is not None:
+            return False
         # That worker may be on another machine, with other files and other modules: only if asked for.
-        of_this_machine = self.actor_train.data_args.custom_cls is not None or self._has_store_of_one_machine
-        return large and not of_this_machine and next(self._at_the_driver(), None) is None
+        return self.actor_train.data_args.custom_cls is None and not self._has_store_of_one_machine
 
     @property
     def _has_store_of_one_machine(self) -> bool:
