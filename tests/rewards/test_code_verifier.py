@@ -154,8 +154,10 @@ def test_tests_that_import_pytest_are_run_by_it() -> None:
         "def test_add(x):\n    assert add(x, 1) == x + 1"
     )
     row = {"case_type": "pytest", "test_cases": [{"assert_code": test}]}
-    assert score(ADD, row) == 1.0
-    assert score("def add(a, b):\n    return 2", row) == 0.0
+    # pytest takes a second to start, and several beside other tests.
+    patient = {"timeout": 60.0, "total_timeout": 60.0}
+    assert score(ADD, row, **patient) == 1.0
+    assert score("def add(a, b):\n    return 2", row, **patient) == 0.0
 
 
 def test_tests_may_stand_in_the_ground_truth() -> None:
