@@ -276,8 +276,7 @@ class Episodes:
 
     def members(self, phase: str, step: int, group: str) -> list[Row]:
         """Return the members of a group."""
-        sql = f"select {_ROW} from episodes where phase = ? and step = ? and group_id = ? order by episode"
-        return [Row(*found) for found in self.query(sql, [phase, step, group])]
+        return self.members_of([(phase, step, group)])[phase, step, group]
 
     def members_of(self, groups: Iterable[Group]) -> dict[Group, list[Row]]:
         """Return the members of groups."""
