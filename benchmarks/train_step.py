@@ -14,7 +14,7 @@ thread each, time is the processor's, which other work on the machine does not c
 
 On a CUDA device the peak is that of the device and the model FLOPs utilisation is reported as well: the arithmetic that
 the model needs for a step (6 per weight and token, and causal attention), divided by what the device can do in that
-time. No model FLOPs utilisation has been measured yet.
+time. All contestants of a table have their models on it at once: fewer ``--strategies`` at a time where it is small.
 
 Prints tables; always exits with 0.
 """

@@ -73,6 +73,61 @@ def test_two_runs_take_the_same_steps_bit_for_bit(cuda: torch.device, batch: Ten
     assert all(torch.equal(values, second[name]) for name, values in first.items())
 
 
+def long_batch() -> TensorDict:
+    """Groups whose members go apart in the middle of a block of FlexAttention, after some blocks and at once."""
+    noise = torch.Generator().manual_seed(0)
+    lengths = torch.tensor([900, 860, 700, 901, 640, 64])
+    ids = torch.randint(1, 97, (6, 901), generator=noise)
+    for row, (like, same) in enumerate([(0, 0), (0, 600), (0, 384), (3, 0), (3, 511), (3, 1)]):
+        ids[row, :same] = ids[like, :same]
+    inside = torch.arange(901) < lengths.unsqueeze(1)
+    mask = inside.clone()
+    mask[:, :20] = False
+    return TensorDict({"input_ids": ids * inside, "response_mask": mask, "lengths": lengths}, batch_size=[6])
+
+
+def test_beginnings_of_many_blocks_are_shared(cuda: torch.device) -> None:
+    """With heads of 64, which FlexAttention has kernels for as they are."""
+
+    def model() -> Qwen3ForCausalLM:
+        torch.manual_seed(0)
+        config = Qwen3Config(
+            vocab_size=97, hidden_size=128, num_hidden_layers=3, intermediate_size=192, num_attention_heads=4,
+            num_key_value_heads=2, head_dim=64, tie_word_embeddings=True, initializer_range=0.1,
+        )  # fmt: skip
+        return Qwen3ForCausalLM(config).to(cuda)
+
+    rows, options = long_batch(), {"max_tokens_per_microbatch": 2048}
+    padded = FsdpTrainStrategy(model(), TrainOptions(**options))
+    shared = FsdpTrainStrategy(model(), TrainOptions(**options, share_prefixes=True))
+    torch.testing.assert_close(shared.compute_log_probs(rows), padded.compute_log_probs(rows), atol=1e-4, rtol=0)
+    expected, _ = step_gradient(padded, rows, NegativeLogLikelihood())
+    gradient, _ = step_gradient(shared, rows, NegativeLogLikelihood())
+    for name, values in expected.items():
+        torch.testing.assert_close(gradient[name], values, atol=1e-4, rtol=2e-3, msg=name)
+
+
+@pytest.mark.parametrize("layout", ["padded", "packed", "shared"])
+def test_the_gradient_of_a_larger_model_in_bf16_points_where_that_in_fp32_does(cuda: torch.device, layout: str) -> None:
+    """70 million weights, a vocabulary of 32,000."""
+
+    def trainer(**options: Any) -> FsdpTrainStrategy:
+        torch.manual_seed(0)
+        config = Qwen3Config(
+            vocab_size=32000, hidden_size=768, num_hidden_layers=8, intermediate_size=2048, num_attention_heads=12,
+            num_key_value_heads=4, head_dim=64, tie_word_embeddings=True,
+        )  # fmt: skip
+        with cuda:
+            return FsdpTrainStrategy(Qwen3ForCausalLM(config), TrainOptions(**options))
+
+    rows = long_batch()
+    exact, _ = step_gradient(trainer(), rows, NegativeLogLikelihood())
+    rounded, _ = step_gradient(trainer(mixed_precision=True, **LAYOUTS[layout]), rows, NegativeLogLikelihood())
+    for name, values in exact.items():
+        near = torch.nn.functional.cosine_similarity(rounded[name].flatten(), values.flatten(), dim=0)
+        assert near > 0.99, (name, float(near))
+
+
 def test_what_is_handed_over_leaves_the_device_and_comes_back_as_it_was(cuda: torch.device, batch: TensorDict) -> None:
     torch.manual_seed(0)
     model = Qwen3ForCausalLM(

@@ -13,7 +13,7 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
-from torch.nn.attention.flex_attention import BlockMask, create_block_mask, flex_attention
+from torch.nn.attention.flex_attention import BlockMask, flex_attention
 
 from roll.strategies.training.packed_attention import AttentionOptions, PackingPlan, Plan, padded
 from roll.strategies.training.prefix_tree import PrefixTree
@@ -21,6 +21,8 @@ from roll.strategies.training.prefix_tree import PrefixTree
 _flash: Any = torch.ops.aten._scaled_dot_product_flash_attention_for_cpu
 _SMALLEST_HEAD = 16
 """Numbers in a head for which FlexAttention has kernels on CUDA devices."""
+_BLOCK = 128
+"""Tokens on a side of the blocks in which FlexAttention skips what nobody sees."""
 _flash_backward: Any = torch.ops.aten._scaled_dot_product_flash_attention_for_cpu_backward
 
 
@@ -128,12 +130,28 @@ def _compiled_flex() -> Any:
 
 
 def tree_mask(ends: Tensor) -> BlockMask:
-    """Return what FlexAttention lets each token of a tree see, from ``ends`` ``[tokens]``: what its sequence has."""
+    """Return what FlexAttention lets each token of a tree see, from ``ends`` ``[tokens]``: what its sequence has.
+
+    Blocks are told from their first and last tokens: no table of all pairs of tokens is made.
+    """
 
     def sees(batch: Tensor, head: Tensor, query: Tensor, key: Tensor) -> Tensor:
         return (query >= key) & (query < ends[key])
 
-    return create_block_mask(sees, None, None, len(ends), len(ends), device=ends.device)
+    tokens, count = len(ends), -(-len(ends) // _BLOCK)
+    blocks = nn.functional.pad(ends, (0, count * _BLOCK - tokens)).view(count, _BLOCK)
+    starts = torch.arange(count, device=ends.device) * _BLOCK
+    below = starts[:, None] > starts
+    full = below & (starts[:, None] + _BLOCK <= blocks.amin(1))
+    some = (below & (starts[:, None] < blocks.amax(1))) | (starts[:, None] == starts)
+
+    def listed(chosen: Tensor) -> tuple[Tensor, Tensor]:
+        first = chosen.int()[None, None]
+        return first.sum(-1, dtype=torch.int32), first.argsort(dim=-1, descending=True, stable=True).int()
+
+    return BlockMask.from_kv_blocks(
+        *listed(some & ~full), *listed(full), BLOCK_SIZE=_BLOCK, mask_mod=sees, seq_lengths=(tokens, tokens)
+    )
 
 
 def _autocasts(query: Tensor) -> bool:

@@ -8,7 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from tensordict import TensorDict
 from torch import Tensor
-from torch.nn.attention.flex_attention import flex_attention
+from torch.nn.attention.flex_attention import create_block_mask, flex_attention
 from transformers import MistralConfig, MistralForCausalLM, Qwen3Config, Qwen3ForTokenClassification
 
 from roll.pipelines.learning.value_objective import ValueObjective
@@ -178,7 +178,7 @@ def test_halves_of_branches_make_the_attention_of_the_tree(rows: list[list[int]]
 
 
 def test_what_flex_attention_is_told_is_the_same_attention() -> None:
-    """On the CPU its plain form: no GPU has run this yet."""
+    """On the CPU its plain form; `make test-gpu` runs its kernels."""
     batch = grouped_batch()
     tree = PrefixTree.of(batch["input_ids"], batch["lengths"])
     ends = tree.ends(batch["lengths"])
@@ -186,6 +186,31 @@ def test_what_flex_attention_is_told_is_the_same_attention() -> None:
     query, key, value = (torch.randn(1, heads, len(ends), 8) for heads in (4, 2, 2))
     got = flex_attention(query, key, value, block_mask=tree_mask(ends), scale=0.4, enable_gqa=True)
     torch.testing.assert_close(got.transpose(1, 2), plain_attention(ends, query, key, value), atol=1e-5, rtol=1e-5)
+
+
+@pytest.mark.parametrize("length", [1, 128, 129, 500])
+def test_blocks_are_those_that_pytorch_finds_by_looking_at_each_pair(length: int) -> None:
+    """Rows that share up to three blocks, in trees of one block and of many."""
+    noise = torch.Generator().manual_seed(length)
+    ids = torch.randint(1, 9, (6, length), generator=noise)
+    lengths = torch.randint(1, length + 1, (6,), generator=noise)
+    for row, same in enumerate((0, 3, 130, 130, 257, 400)):
+        ids[row, :same] = ids[0, :same]
+    tree = PrefixTree.of(ids, lengths)
+    ends = tree.ends(lengths)
+    mask = tree_mask(ends)
+    whole = create_block_mask(mask.mask_mod, None, None, len(ends), len(ends), device="cpu")
+    assert (mask.shape, mask.seq_lengths, mask.BLOCK_SIZE) == (whole.shape, whole.seq_lengths, whole.BLOCK_SIZE)
+
+    def blocks(numbers: Tensor, indices: Tensor) -> list[set[int]]:
+        return [set(row[:count].tolist()) for count, row in zip(numbers.flatten(), indices[0, 0], strict=True)]
+
+    assert blocks(mask.kv_num_blocks, mask.kv_indices) == blocks(whole.kv_num_blocks, whole.kv_indices)
+    assert blocks(mask.full_kv_num_blocks, mask.full_kv_indices) == blocks(
+        whole.full_kv_num_blocks, whole.full_kv_indices
+    )
+    if length == 500:
+        assert int(mask.full_kv_num_blocks.sum()) and mask.sparsity() > 10, "some of each kind"
 
 
 def test_one_row_alone_is_computed_as_it_is() -> None:
