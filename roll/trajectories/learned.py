@@ -6,14 +6,17 @@ A file of its own: it is known only after the trajectories were stored, and ever
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from itertools import islice
 from pathlib import Path
 
+import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 
 _FLOATS = pa.list_(pa.float32())
+_PER_TOKEN = ("trained", "advantages", "log_probs", "entropies")
 SCHEMA = pa.schema(
     [
         ("group_id", pa.string()),
@@ -26,6 +29,9 @@ SCHEMA = pa.schema(
     ]
 )
 """Columns of the file, one row per turn."""
+
+_TURNS_AT_A_TIME = 1024
+"""Rows that are written together."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,20 +64,36 @@ def write_learned(path: Path, turns: Iterable[tuple[str, int, int, Learned]]) ->
 
     Args:
         path: Target; its directory is created.
-        turns: Group, episode, turn from 0, and what was made of it.
+        turns: Group, episode, turn from 0, and what was made of it: lists or arrays of its tokens.
     """
-    rows = [
-        {"group_id": group, "episode": episode, "turn": turn, "trained": learned.trained,
-         "advantages": learned.advantages, "log_probs": learned.log_probs, "entropies": learned.entropies}
-        for group, episode, turn, learned in turns
-    ]  # fmt: skip
     path.parent.mkdir(parents=True, exist_ok=True)
     temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
     try:
-        pq.write_table(pa.Table.from_pylist(rows, schema=SCHEMA), temporary, compression="zstd")
+        with pq.ParquetWriter(temporary, SCHEMA, compression="zstd") as file:
+            remaining = iter(turns)
+            while part := list(islice(remaining, _TURNS_AT_A_TIME)):
+                file.write_table(_table(part))
         os.replace(temporary, path)
     finally:
         temporary.unlink(missing_ok=True)
+
+
+def _table(turns: Sequence[tuple[str, int, int, Learned]]) -> pa.Table:
+    *keys, learned = zip(*turns, strict=True)
+    tokens = [_column([getattr(each, name) for each in learned], SCHEMA.field(name).type) for name in _PER_TOKEN]
+    return pa.table([*keys, *tokens], schema=SCHEMA)
+
+
+def _column(rows: Sequence[Sequence[float] | np.ndarray | None], kind: pa.ListType) -> pa.Array:
+    """Return lists as one column.
+
+    Their entries are put in a row first: an object for each would take most of the time.
+    """
+    ends = np.cumsum([0, *(0 if row is None else len(row) for row in rows)], dtype=np.int32)
+    known = [np.asarray(row) for row in rows if row is not None and len(row)]
+    values = pa.array(np.concatenate(known or [np.zeros(0)]).astype(kind.value_type.to_pandas_dtype()))
+    missing = pa.array([row is None for row in rows], pa.bool_())
+    return pa.ListArray.from_arrays(ends, values, type=kind, mask=missing)
 
 
 def read_learned(path: Path, group_id: str, episode: int) -> dict[int, Learned]:
