@@ -7,8 +7,8 @@ from typing import Literal
 import torch
 from torch import Tensor
 
-from roll.algorithms.losses.ratio import LOG_RATIO_LIMIT, log_ratio, segment_mean, segment_sum, to_ratio
-from roll.algorithms.masking import as_bool, blank, masked_mean
+from roll.algorithms.losses.ratio import LOG_RATIO_LIMIT, segment_mean, segment_sum, to_ratio
+from roll.algorithms.masking import as_bool, blank, slabs
 
 Mode = Literal["tis", "mask", "geometric_sequence"]
 Level = Literal["token", "segment", "sequence", "geometric"]
@@ -61,19 +61,23 @@ def correction(
     """
     _check(mode, level, cap, low, high, turn_ids)
     inside = as_bool(mask)
-    difference = log_ratio(old_log_probs, sampler_log_probs, inside)
     if mode == "geometric_sequence":
         level = "geometric"
-    ratio = to_ratio(_lift(difference, inside, level, turn_ids))
-    if mode is None:
-        weights, touched = torch.ones_like(ratio), torch.zeros_like(inside)
-    elif mode == "tis":
-        weights, touched = ratio.clamp_max(cap), ratio > cap
-    else:
-        touched = (ratio < low) | (ratio > high)
-        weights = (~touched).to(ratio.dtype)
-    metrics = _metrics(difference, blank(sampler_log_probs, inside), weights, touched, inside)
-    return blank(weights, inside), metrics
+    weights = torch.zeros_like(inside, dtype=torch.result_type(old_log_probs, sampler_log_probs))
+    measured = []
+    for rows in slabs(inside):
+        kept, sampler = inside[rows], blank(sampler_log_probs[rows], inside[rows])
+        difference = blank(old_log_probs[rows], kept) - sampler
+        turns = None if turn_ids is None else turn_ids[rows]
+        touched = torch.zeros_like(kept)
+        if mode is None:
+            weights[rows] = kept
+        else:
+            ratio = to_ratio(_lift(difference, kept, level, turns))
+            touched = ratio > cap if mode == "tis" else (ratio < low) | (ratio > high)
+            weights[rows] = blank(ratio.clamp_max(cap) if mode == "tis" else (~touched).to(ratio.dtype), kept)
+        measured.append(_sums(difference, sampler, weights[rows], touched, kept))
+    return weights, _metrics(measured, torch.count_nonzero(inside), weights)
 
 
 def _lift(difference: Tensor, mask: Tensor, level: str, turn_ids: Tensor | None) -> Tensor:
@@ -85,20 +89,29 @@ def _lift(difference: Tensor, mask: Tensor, level: str, turn_ids: Tensor | None)
     return segment_sum(difference, mask, turn_ids if level == "segment" else None)
 
 
-def _metrics(difference: Tensor, sampler: Tensor, weights: Tensor, touched: Tensor, mask: Tensor) -> dict[str, Tensor]:
-    """Describe the disagreement of trainer and sampler per token, and what was done about it."""
-    ratio = to_ratio(difference)
+_MEANS = ("ratio_mean", "kl", "kl_k3", "probability_gap", "weight_mean", "corrected_fraction")
+
+
+def _sums(difference: Tensor, sampler: Tensor, weights: Tensor, touched: Tensor, mask: Tensor) -> Tensor:
+    """Describe the disagreement of trainer and sampler of some rows, and what was done about it.
+
+    Returns:
+        ``[7]``: the sums over tokens of what :data:`_MEANS` names, and the largest ratio.
+    """
     limited = difference.clamp(-LOG_RATIO_LIMIT, LOG_RATIO_LIMIT)
+    ratio = limited.exp()
+    largest = blank(ratio, mask).amax()
     probability_gap = (sampler.exp() - (sampler + difference).exp()).abs()
-    return {
-        "sampler/ratio_mean": masked_mean(ratio, mask),
-        "sampler/ratio_max": blank(ratio, mask).amax() if mask.numel() else ratio.sum(),
-        "sampler/kl": masked_mean(-difference, mask),
-        "sampler/kl_k3": masked_mean(torch.expm1(limited) - limited, mask),
-        "sampler/probability_gap": masked_mean(probability_gap, mask),
-        "sampler/weight_mean": masked_mean(weights, mask),
-        "sampler/corrected_fraction": masked_mean(touched.to(ratio.dtype), mask),
-    }
+    per_token = (ratio, -difference, torch.expm1(limited) - limited, probability_gap, weights, touched.to(ratio.dtype))
+    return torch.stack([*(blank(each, mask).sum() for each in per_token), largest])
+
+
+def _metrics(measured: list[Tensor], tokens: Tensor, weights: Tensor) -> dict[str, Tensor]:
+    """Return the metrics of what :func:`_sums` returned of all rows."""
+    found = torch.stack(measured) if measured else weights.new_zeros(1, len(_MEANS) + 1)
+    means = found[:, :-1].sum(0) / tokens.clamp_min(1)
+    named = {f"sampler/{name}": mean for name, mean in zip(_MEANS, means.unbind(), strict=True)}
+    return {**named, "sampler/ratio_max": found[:, -1].amax()}
 
 
 def _check(mode: str | None, level: str, cap: float, low: float, high: float, turn_ids: Tensor | None) -> None:

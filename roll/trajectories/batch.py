@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from itertools import chain
+from typing import Any
 
 import numpy as np
 import torch
@@ -36,18 +37,17 @@ def collate(samples: Sequence[Sample], pad_token_id: int) -> TensorDict:
     if not samples:
         raise ValueError("No sample to train on: every trajectory of the step failed or had no turn.")
     lengths = torch.tensor([len(sample.token_ids) for sample in samples])
-    valid = torch.arange(int(lengths.max())) < lengths.unsqueeze(1)
-    total = int(lengths.sum())
+    shape = (len(samples), int(lengths.max()))
 
     def padded(lists: Iterable[Sequence[float]], dtype: torch.dtype, fill: float = 0) -> Tensor:
-        # One flat array and one scatter: a tensor per row would take most of the time.
-        rows = list(lists)
-        flat: np.ndarray
-        if isinstance(rows[0], np.ndarray):
-            flat = np.concatenate([np.asarray(row) for row in rows])
-        else:
-            flat = np.fromiter(chain.from_iterable(rows), _NUMPY[dtype], count=total)
-        return torch.full(valid.shape, fill, dtype=dtype).masked_scatter_(valid, torch.from_numpy(flat).to(dtype))
+        rows: list[Any] = list(lists)
+        if not isinstance(rows[0], np.ndarray):
+            flat: np.ndarray = np.fromiter(chain.from_iterable(rows), _NUMPY[dtype], count=int(lengths.sum()))
+            rows = np.split(flat, np.cumsum(lengths)[:-1])
+        whole = torch.full(shape, fill, dtype=dtype)
+        for row, entries in zip(whole.numpy(), rows, strict=True):
+            row[: len(entries)] = entries
+        return whole
 
     batch = {
         "input_ids": padded((sample.token_ids for sample in samples), torch.int64, pad_token_id),

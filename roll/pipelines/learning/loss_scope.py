@@ -11,6 +11,7 @@ from torch import Tensor
 
 from roll.algorithms.filters import difficulty_mask
 from roll.algorithms.groups import AlgorithmWarning, encode
+from roll.algorithms.masking import blank, slabs
 from roll.algorithms.off_policy import correction
 from roll.algorithms.reward_shaping import sample_weights
 from roll.config import RLConfig
@@ -128,11 +129,17 @@ def correct_sampler(batch: TensorDict, config: RLConfig) -> dict[str, float]:
     if options.mode is not None:
         batch[SAMPLER_WEIGHTS] = weights.to(old.dtype).masked_fill(batch["response_mask"] & ~mask, 1.0)
     metrics = {name: float(value) for name, value in measured.items()}
-    difference = (old - sampler)[mask].abs()
-    if difference.numel():
-        metrics["sampler/log_prob_difference_max"] = float(difference.max())
-        metrics["sampler/log_prob_difference_mean"] = float(difference.mean())
+    if bool(mask.any()):
+        largest, total = torch.stack([_difference(old[rows] - sampler[rows], mask[rows]) for rows in slabs(mask)]).T
+        metrics["sampler/log_prob_difference_max"] = float(largest.amax())
+        metrics["sampler/log_prob_difference_mean"] = float(total.sum() / torch.count_nonzero(mask))
     return metrics
+
+
+def _difference(signed: Tensor, mask: Tensor) -> Tensor:
+    """Return ``[2]``: the largest size and the sum of the sizes of ``signed`` ``[rows, sequence]`` in the mask."""
+    sizes = blank(signed, mask).abs_()
+    return torch.stack([sizes.amax(), sizes.sum()])
 
 
 def _warn_if_nothing_is_left(batch: TensorDict, kept: Tensor) -> None:
