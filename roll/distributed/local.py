@@ -11,7 +11,7 @@ from roll.distributed.call_watch import CallWatch
 from roll.distributed.context import WorkerContext, entered
 from roll.distributed.placement import RolePlan
 from roll.distributed.profiling import profiled_here
-from roll.distributed.worker_group import WorkerCalls, WorkerSpec, gather_by
+from roll.distributed.worker_group import OnTheWay, WorkerCalls, WorkerSpec, gather_by
 
 
 class LocalGroup:
@@ -79,6 +79,7 @@ class LocalGroup:
     async def each(self, method: str, args: Sequence[tuple[Any, ...]], *, timeout: float | None = None) -> list[Any]:
         """Call ``method`` of every worker, rank i with ``args[i]``; results in order of rank."""
         require_one_per_worker(self.role, self.size, method, args)
+        args = [tuple(each.arrived() if isinstance(each, OnTheWay) else each for each in own) for own in args]
         running = [asyncio.create_task(self._call(rank, method, own)) for rank, own in enumerate(args)]
         return await self._gather(method, running, range(self.size), timeout)
 

@@ -9,18 +9,30 @@ from dataclasses import dataclass
 import torch
 from tensordict import TensorDict
 
+from roll.distributed.rows_on_the_way import RowsOnTheWay
+
 
 @dataclass(frozen=True, slots=True)
 class Shard:
     """The rows of one rank.
 
     Attributes:
-        batch: The rows, in the order in which the whole batch has them; batch size ``[rows]``.
-        rows: Their numbers in the whole batch, ``[rows]`` int64, ascending.
+        whole: The whole batch.
+        rows: Their numbers in it, ``[rows]`` int64, ascending.
     """
 
-    batch: TensorDict
+    whole: TensorDict
     rows: torch.Tensor
+
+    @property
+    def batch(self) -> TensorDict:
+        """The rows, in the order in which the whole batch has them, copied; batch size ``[rows]``."""
+        return self.whole[self.rows]
+
+    @property
+    def sent(self) -> TensorDict | RowsOnTheWay:
+        """The same for a call to a worker, not copied here."""
+        return self.whole if len(self.rows) == len(self.whole) else RowsOnTheWay(self.whole, self.rows)
 
 
 def shard(batch: TensorDict, lengths: torch.Tensor | Sequence[int], ranks: int) -> list[Shard]:
@@ -47,7 +59,7 @@ def shard(batch: TensorDict, lengths: torch.Tensor | Sequence[int], ranks: int) 
     units = _units(batch)
     dealt = balanced_rows([sum(tokens[row] for row in unit) for unit in units], ranks)
     parts = (torch.tensor(sorted(row for one in part for row in units[one]), dtype=torch.int64) for part in dealt)
-    return [Shard(batch[rows], rows) for rows in parts]
+    return [Shard(batch, rows) for rows in parts]
 
 
 def _units(batch: TensorDict) -> list[list[int]]:
@@ -97,6 +109,8 @@ def unshard(shards: Sequence[Shard], outputs: Sequence[torch.Tensor], fill: floa
     for rank, (part, output) in enumerate(zip(shards, outputs, strict=True)):
         if len(output) != len(part.rows):
             raise ValueError(f"Rank {rank} returned {len(output)} rows for {len(part.rows)}.")
+    if len(shards) == 1:
+        return outputs[0]
     # A rank without rows may not know how wide its result would have been, nor its type.
     filled = [output for output in outputs if len(output)] or [outputs[0]]
     widths = [max(sizes) for sizes in zip(*(output.shape[1:] for output in filled), strict=True)]

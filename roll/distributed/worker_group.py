@@ -42,6 +42,14 @@ class WorkerSpec:
         return any(inspect.iscoroutinefunction(function) for name, function in members if name != "close")
 
 
+class OnTheWay:
+    """An argument of a call that is another value where it arrives. One that is pickled sees to that itself."""
+
+    def arrived(self) -> Any:
+        """Return that value, for a worker in this process."""
+        raise NotImplementedError
+
+
 class WorkerCalls(Protocol):
     """Calls to the workers of a role; can be handed to workers of other roles.
 

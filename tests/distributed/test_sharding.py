@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import pickle
+
+import numpy as np
 import pytest
 import torch
 from hypothesis import given, settings
@@ -100,3 +103,28 @@ def test_lengths_must_be_one_per_row() -> None:
         balanced_rows([1, -1], 2)
     with pytest.raises(ValueError, match="ranks=0"):
         balanced_rows([1], 0)
+
+
+@pytest.mark.parametrize("width", [3, 700])
+def test_rows_arrive_as_they_were_and_wide_ones_are_not_copied_to_be_sent(width: int) -> None:
+    batch = batch_of([4, 1, 1, 2, 3])
+    batch["wide"] = torch.randn(5, width).double()
+    batch["mask"] = batch["wide"] > 0
+    batch["narrow"] = torch.randn(width, 5).bfloat16().T  # not contiguous
+    batch["deep"] = torch.randn(5, 2, width)
+    for part in shard(batch, [4, 1, 1, 2, 3], 3) + shard(batch, [4, 1, 1, 2, 3], 7):
+        buffers: list[pickle.PickleBuffer] = []
+        pickled = pickle.dumps(part.sent, protocol=5, buffer_callback=buffers.append)
+        arrived = pickle.loads(pickled, buffers=[bytes(buffer) for buffer in buffers])
+        assert arrived.batch_size == part.batch.batch_size and set(arrived.keys()) == set(batch.keys())
+        for name, column in part.batch.items():
+            assert arrived[name].dtype == column.dtype and torch.equal(arrived[name], column)
+        memory, own = batch["wide"].numpy(), [np.frombuffer(buffer, np.uint8) for buffer in buffers]
+        shared = [np.shares_memory(memory, each) for each in own]
+        assert any(shared) == (width > 3 and len(part.rows) > 0)
+
+
+def test_the_only_rank_is_given_the_batch_itself() -> None:
+    batch = batch_of([4, 1, 2])
+    (part,) = shard(batch, [4, 1, 2], 1)
+    assert part.sent is batch

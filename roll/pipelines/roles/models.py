@@ -62,16 +62,11 @@ class ModelRole:
     async def _per_row(self, method: str, batch: TensorDict, *arguments: Any) -> Tensor:
         """Call a method that returns a tensor with one row per row of the batch."""
         parts = self._parts(batch.select(*_SCORED, strict=False) if method in _OF_TOKENS else batch)
-        outputs = await self.group.each(method, [(parts[place.rank].batch, *arguments) for place in self._places])
-        if len(parts) == 1:
-            return self._spoken(outputs)[0]
+        outputs = await self.group.each(method, [(parts[place.rank].sent, *arguments) for place in self._places])
         return unshard(parts, self._spoken(outputs))
 
     def _parts(self, batch: TensorDict) -> list[Shard]:
-        size = self._places[0].size
-        if size == 1:
-            return [Shard(batch, batch["lengths"])]
-        return shard(batch, batch["lengths"], size)
+        return shard(batch, batch["lengths"], self._places[0].size)
 
     def _spoken(self, outputs: list[Any]) -> list[Any]:
         """Return the output for each part, of the rank that speaks for it."""
