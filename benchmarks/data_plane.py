@@ -7,8 +7,14 @@ Many ranks share two processes; each is called by itself and sent its own rows.
 * ``driver MB / 1,000``: what the driver packs and unpacks per 1,000 samples. Target: at most 1 MB.
 * ``driver GB``: the most memory it had, less what it had before; it stays as it is however large the step.
 * ``s/step``: of a second step, from the outlines of all episodes to the end of the update: the batch, log-probs,
-  advantages, the update.
-* ``× copy``: that, over the time of a plain copy of the bytes that ranks were sent and answered. Target: at most 1.5.
+  advantages, the update, and what is kept of them on disk.
+* ``CPU s``: the processor time of all processes for it, which other work on the machine changes less.
+* ``batch``: the seconds of it until the batch is made and its log-probs can be asked for.
+* ``ranks``: the seconds of it in which ranks are asked: rows are dealt, sent, read and answered, and the answers put in
+  order. The rest is arithmetic over whole batches (credit, measures, mini-batches), and the writing of files.
+* ``× copy``: ``ranks`` over the time of a plain copy of the bytes that ranks were sent and answered, into memory that
+  was written to before. Target: at most 1.5.
+* ``step``: ``s/step`` over the same.
 
 ``--driver`` measures the same where all tokens go through the driver (``data_plane: driver``).
 """
@@ -44,6 +50,7 @@ from roll.models.loading import load_tokenizer  # noqa: E402
 from roll.pipelines.learning.elsewhere import LearnerElsewhere  # noqa: E402
 from roll.pipelines.learning.learner import Learner  # noqa: E402
 from roll.pipelines.roles.models import TrainRole  # noqa: E402
+from roll.strategies.base import Loss  # noqa: E402
 from roll.tracking import NullProgress  # noqa: E402
 from roll.trajectories.model import Status, Trajectory, TrajectoryGroup, Turn  # noqa: E402
 from roll.trajectories.sealed import seal  # noqa: E402
@@ -81,6 +88,7 @@ class Ranks:
 
     def __init__(self) -> None:
         self._bytes = 0
+        self._asked: list[tuple[float, float]] = []
 
     def compute_log_probs(self, batch: TensorDict) -> torch.Tensor:
         """Return zeros for the rows of one rank."""
@@ -93,6 +101,14 @@ class Ranks:
         """Take no step."""
         self._read(batch)
         return {"loss": 0.0}
+
+    def note(self, begun: float, ended: float) -> None:
+        """Take note of when all ranks were asked."""
+        self._asked.append((begun, ended))
+
+    def asked(self) -> list[tuple[float, float]]:
+        """Return what was noted, on the clock of the machine."""
+        return self._asked
 
     def moved(self) -> int:
         """Return the bytes that came and went."""
@@ -118,6 +134,28 @@ class ManyRanks:
         """Call a method for every rank."""
         calls = (self.calls_to.one(rank % PROCESSES, method, *own) for rank, own in enumerate(args))
         return list(await asyncio.gather(*calls))
+
+
+class TimedRole(TrainRole):
+    """Tells the first rank how long each call took, of which it knows nothing in another process."""
+
+    async def compute_log_probs(self, batch: TensorDict) -> torch.Tensor:
+        """See the class."""
+        begun = time.monotonic()
+        answer = await super().compute_log_probs(batch)
+        await self._note(begun)
+        return answer
+
+    async def train_step(self, batch: TensorDict, loss: Loss) -> dict[str, float]:
+        """See the class."""
+        begun = time.monotonic()
+        answer = await super().train_step(batch, loss)
+        await self._note(begun)
+        return answer
+
+    async def _note(self, begun: float) -> None:
+        group: Any = self.group
+        await group.calls_to.one(0, "note", begun, time.monotonic())
 
 
 @dataclass
@@ -164,7 +202,7 @@ async def measure(samples: int, tokens: int, ranks: int, by_workers: bool) -> di
     async with open_cluster(config) as cluster:
         group = await cluster.start("actor_train", WorkerSpec(cls=Ranks))
         places = [DataPlace(rank, ranks) for rank in range(ranks)]
-        trainer = TrainRole(ManyRanks(group.calls(), ranks), places)  # type: ignore[arg-type]
+        trainer = TimedRole(ManyRanks(group.calls(), ranks), places)  # type: ignore[arg-type]
         core: Any = SimpleNamespace(trainer=trainer, critic=None, reference=None, tokenizer=load_tokenizer("toy"))
         learner: Any = Learner(config, core, NullProgress())
         parcels = None
@@ -183,9 +221,11 @@ async def measure(samples: int, tokens: int, ranks: int, by_workers: bool) -> di
         passed = time.perf_counter() - begun
         await learner.learn(learner.make_batch(groups), 1)  # ranks import what they unpack
         through = counted.bytes
-        first, before_second = sum(await group.all("moved")), time.perf_counter()
+        first, asked_before = sum(await group.all("moved")), len(await group.one(0, "asked"))
+        busy, before_second = processor_time(), time.monotonic()
         await learner.learn(learner.make_batch(groups), 2)
-        learned = time.perf_counter()
+        learned, busy = time.monotonic(), processor_time() - busy
+        asked = (await group.one(0, "asked"))[asked_before:]
         moved = sum(await group.all("moved")) - first
         peak = int(Path("/proc/self/status").read_text().split("VmHWM:")[1].split()[0]) * 1024
     return {
@@ -193,9 +233,18 @@ async def measure(samples: int, tokens: int, ranks: int, by_workers: bool) -> di
         "driver_gb": (peak - before) / 1e9,
         "play": passed,
         "step": learned - before_second,
+        "cpu": busy,
+        "batch": asked[0][0] - before_second,
+        "ranks": sum(ended - begun for begun, ended in asked),
         "moved_gb": moved / 1e9,
         "copy": plain_copy(moved),
     }
+
+
+def processor_time() -> float:
+    """Return the seconds that this process and those below it, Ray's among them, have computed."""
+    processes = [psutil.Process(), *psutil.Process().children(recursive=True)]
+    return sum(times.user + times.system for times in (process.cpu_times() for process in processes))
 
 
 def plain_copy(size: int) -> float:
@@ -224,7 +273,8 @@ def main() -> None:
     # Forked: Ray gives its workers the classes of `__main__`, and a process that is spawned has none there.
     context = multiprocessing.get_context("fork")
     print(
-        f"{'':8} {'samples':>8} {'driver MB / 1,000':>18} {'driver GB':>10} {'s/step':>8} {'moved GB':>9} {'× copy':>7}"
+        f"{'':8} {'samples':>8} {'driver MB / 1,000':>18} {'driver GB':>10} {'s/step':>8} {'CPU s':>7} {'batch':>7} "
+        f"{'ranks':>7} {'moved GB':>9} {'× copy':>7} {'step':>7}"
     )
     for mode in ("driver", "workers") if args.driver else ("workers",):
         for samples in args.samples:
@@ -239,7 +289,8 @@ def main() -> None:
             process.join()
             print(
                 f"{mode:8} {samples:8,} {row['driver_mb']:18.2f} {row['driver_gb']:10.2f} {row['step']:8.2f} "
-                f"{row['moved_gb']:9.2f} {row['step'] / row['copy']:7.1f}",
+                f"{row['cpu']:7.2f} {row['batch']:7.2f} {row['ranks']:7.2f} {row['moved_gb']:9.2f} "
+                f"{row['ranks'] / row['copy']:7.1f} {row['step'] / row['copy']:7.1f}",
                 flush=True,
             )
 
