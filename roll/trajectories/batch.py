@@ -12,10 +12,12 @@ from tensordict import TensorDict
 from torch import Tensor
 
 from roll.trajectories.picture_column import PICTURES, picture_column
-from roll.trajectories.samples import NO_TURN, Sample
+from roll.trajectories.samples import NO_TURN, Runs, Sample
 
 _NUMPY = {torch.int64: np.int64, torch.bool: np.bool_, torch.float32: np.float64}
 """What lists are read as; numbers are rounded to single precision once."""
+
+_OF_BATCH = {**_NUMPY, torch.float32: np.float32}
 
 
 def collate(samples: Sequence[Sample], pad_token_id: int) -> TensorDict:
@@ -41,7 +43,11 @@ def collate(samples: Sequence[Sample], pad_token_id: int) -> TensorDict:
 
     def padded(lists: Iterable[Sequence[float]], dtype: torch.dtype, fill: float = 0) -> Tensor:
         rows: list[Any] = list(lists)
-        if not isinstance(rows[0], np.ndarray):
+        if all(isinstance(row, Runs) for row in rows):
+            values: np.ndarray = np.array([value for row in rows for value in (*row.values, fill)], _NUMPY[dtype])
+            counts = [count for row in rows for count in (*row.counts, shape[1] - len(row))]
+            return torch.from_numpy(np.repeat(values.astype(_OF_BATCH[dtype]), counts).reshape(shape))
+        if all(isinstance(row, list) for row in rows):
             flat: np.ndarray = np.fromiter(chain.from_iterable(rows), _NUMPY[dtype], count=int(lengths.sum()))
             rows = np.split(flat, np.cumsum(lengths)[:-1])
         whole = torch.full(shape, fill, dtype=dtype)

@@ -20,6 +20,31 @@ _MODES = ("trajectory", "step")
 
 
 @dataclass(slots=True)
+class Runs:
+    """Entries of tokens, where long stretches of them are equal.
+
+    Attributes:
+        values: The entry of each stretch.
+        counts: How many tokens have it.
+    """
+
+    values: list[float] = field(default_factory=list)
+    counts: list[int] = field(default_factory=list)
+
+    def add(self, value: float, count: int) -> None:
+        """Add a stretch."""
+        self.values.append(value)
+        self.counts.append(count)
+
+    def __len__(self) -> int:
+        return sum(self.counts)
+
+    def __array__(self, dtype: Any = None, copy: bool | None = None) -> np.ndarray:
+        """Return an entry for each token."""
+        return np.repeat(np.array(self.values, dtype), self.counts)
+
+
+@dataclass(slots=True)
 class Sample:
     """One sequence to train on. Lists have one entry per token, aligned to the token they describe.
 
@@ -80,7 +105,7 @@ def samples_from(
 
     Args:
         trajectory: Its turns must be complete; see :func:`is_trainable`. Where they have arrays of tokens, samples have
-            arrays too.
+            arrays too, and :class:`Runs`.
         mode: ``"trajectory"``: one sample for each run of turns whose tokens extend one another (one, unless the
             history was rendered anew on the way). ``"step"``: one per turn, with the whole prompt of that turn.
         max_length: Longest sample allowed, in tokens.
@@ -145,28 +170,28 @@ def _join(trajectory: Trajectory, first: int, run: list[Turn], trained_from: int
 
 
 def _join_arrays(sample: Sample, first: int, run: list[Turn], trained_from: int) -> Sample:
-    """Do the same with turns that have arrays in place of lists; so has the sample then."""
+    """Do the same with turns that have arrays in place of lists; the sample has arrays and runs then."""
     pieces: list[Any] = []
     log_probs: list[Any] = []
-    marks: list[tuple[bool, int, int]] = []
-    ends: list[tuple[int, float]] = []
+    mask, turns, hashes, rewards = Runs(), Runs(), Runs(), Runs()
     length = 0
     for offset, turn in enumerate(run):
         _check(sample, first + offset, turn)
         sample.pictures += [picture.moved(length) for picture in turn.pictures]
         is_trained = offset >= trained_from
+        shown, sampled = len(turn.prompt_ids), len(turn.completion_ids)
+        length += shown + sampled
         pieces += [turn.prompt_ids, turn.completion_ids]
-        shown, sampled = np.zeros(len(turn.prompt_ids)), np.zeros(len(turn.completion_ids))
-        log_probs += [shown, turn.logprobs if is_trained else sampled]
-        of_turn = (True, first + offset, _hash(turn.observation)) if is_trained else (False, NO_TURN, 0)
-        marks += [(False, NO_TURN, 0), of_turn]
-        length += len(shown) + len(sampled)
-        ends += [(length - 1, turn.reward)] if is_trained else []
-    counts = [len(piece) for piece in pieces]
-    mask, turns, hashes = (np.repeat(np.array(each), counts) for each in zip(*marks, strict=True))
-    rewards = np.zeros(length, np.float32)
-    for end, reward in ends:
-        rewards[end] = reward
+        log_probs += [np.zeros(shown, np.float32), turn.logprobs if is_trained else np.zeros(sampled, np.float32)]
+        for column, value, other in (
+            (mask, True, False),
+            (turns, first + offset, NO_TURN),
+            (hashes, _hash(turn.observation), 0),
+        ):
+            column.add(other, shown)
+            column.add(value if is_trained else other, sampled)
+        rewards.add(0.0, shown + sampled - 1)
+        rewards.add(turn.reward if is_trained else 0.0, 1)
     arrays: dict[str, Any] = {"token_ids": np.concatenate(pieces), "response_mask": mask, "turn_index": turns}
     arrays |= {"logprobs": np.concatenate(log_probs, dtype=np.float32), "rewards": rewards, "state_hash": hashes}
     return replace(sample, **arrays)
