@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import torch
@@ -122,6 +122,24 @@ def slabs(tensor: Tensor) -> Iterator[slice]:
     rows, height = tensor.shape[0], slab_height(tensor)
     for start in range(0, rows, height):
         yield slice(start, min(start + height, rows))
+
+
+def by_slabs(function: Callable[..., Tensor], *tensors: Tensor) -> Tensor:
+    """Return what ``function`` makes of tensors ``[batch, sequence]``, called with a block of rows of each.
+
+    Args:
+        function: Its result has what it makes of a row behind what it makes of those before.
+        tensors: Of the same shape, at least one.
+    """
+    height = slab_height(tensors[0])
+    if tensors[0].shape[0] <= height:
+        return function(*tensors)
+    return torch.cat([function(*block) for block in zip(*(each.split(height) for each in tensors), strict=True)])
+
+
+def tokens_per_row(mask: Tensor) -> Tensor:
+    """Return the number of tokens in each row of a mask ``[batch, sequence]``, ``[batch]`` int64."""
+    return by_slabs(lambda inside: inside.sum(1), as_bool(mask))
 
 
 def slab_height(tensor: Tensor) -> int:

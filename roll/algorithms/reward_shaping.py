@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from roll.algorithms.groups import GroupIds, Groups, encode
-from roll.algorithms.masking import as_bool, masked_whiten
+from roll.algorithms.masking import as_bool, by_slabs, masked_whiten
 
 Grouping = Literal["state", "traj_group_id", "inductive", "tags", "batch"]
 Method = Literal["identity", "mean", "mean_std", "asym_clip"]
@@ -216,8 +216,8 @@ def place_on_last_token(scores: Tensor, mask: Tensor) -> Tensor:
     """
     inside = as_bool(mask)
     rewards = torch.zeros(inside.shape, dtype=scores.dtype, device=scores.device)
-    positions = torch.arange(inside.shape[1], device=inside.device).expand(inside.shape)
-    last = torch.where(inside, positions, -1).amax(1)
+    positions = torch.arange(inside.shape[1], device=inside.device)
+    last = by_slabs(lambda block: torch.where(block, positions, -1).amax(1), inside)
     rows = (last >= 0).nonzero().squeeze(1)
     rewards[rows, last[rows]] = scores[rows]
     return rewards

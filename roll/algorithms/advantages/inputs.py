@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from roll.algorithms.groups import AlgorithmWarning, GroupIds, Groups, encode, representatives
-from roll.algorithms.masking import as_bool, blank, broadcast, masked_whiten
+from roll.algorithms.masking import as_bool, blank, broadcast, by_slabs, masked_whiten, tokens_per_row
 from roll.algorithms.registry import ADVANTAGES
 
 
@@ -192,7 +192,7 @@ def _complete(inputs: AdvantageInputs) -> AdvantageInputs:
         if pieces.count < batch:
             scores = pieces.sum(scores)[pieces.codes].to(scores.dtype)
     if lengths is None:
-        lengths = as_bool(inputs.mask).sum(1)
+        lengths = tokens_per_row(inputs.mask)
     fields = {name: getattr(inputs, name) for name in AdvantageInputs.__slots__}
     return AdvantageInputs(**{**fields, "scores": scores, "lengths": lengths, "trajectory_ids": trajectories})
 
@@ -232,7 +232,7 @@ def _groups_of(ids: GroupIds, mask: Tensor, trajectories: Groups) -> Sequence[An
 
 def _report(name: str, advantages: Tensor, inputs: AdvantageInputs) -> dict[str, float]:
     """Summarise the advantages, and warn when they are all zero."""
-    trained = advantages[as_bool(inputs.mask)]
+    trained = by_slabs(lambda values, inside: values[inside], advantages, as_bool(inputs.mask))
     equal = None
     if inputs.group_ids is not None and inputs.scores is not None:
         equal = zero_variance_share(inputs.scores, inputs.group_ids)

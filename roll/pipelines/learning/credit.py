@@ -13,7 +13,7 @@ from torch import Tensor
 from roll.algorithms.advantages import AdvantageInputs, AdvantageOutput, compute, finish
 from roll.algorithms.advantages.inputs import turn_table
 from roll.algorithms.kl import KLController, batch_kl, kl_controller, penalize_rewards, reward_divergence
-from roll.algorithms.masking import masked_whiten
+from roll.algorithms.masking import masked_whiten, tokens_per_row
 from roll.algorithms.registry import registry
 from roll.algorithms.reward_shaping import RunningMoments, place_on_last_token, whiten_rewards
 from roll.config import RLConfig
@@ -104,7 +104,7 @@ def assign_credit(
     mask: Tensor = batch["response_mask"]
     index = TrajectoryIndex.of(samples)
     raw = torch.tensor(list(scores), dtype=torch.float32)[index.first]
-    shaped = ScoreShaping.from_config(config)(raw, index.total(mask.sum(1)), index, state.running)
+    shaped = ScoreShaping.from_config(config)(raw, index.total(tokens_per_row(mask)), index, state.running)
     estimator = registry("advantage").get(config.adv_estimator)
     level = estimator.level
     rewards, compared, charged = _rewards(batch, shaped, index, estimator.compares_turns, config, state)
