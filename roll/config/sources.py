@@ -7,6 +7,7 @@ out where a faulty key stands.
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
+from functools import lru_cache
 from pathlib import Path
 
 import yaml
@@ -173,9 +174,22 @@ def _lines(path: Path) -> Lines:
     return found
 
 
+@lru_cache(maxsize=128)
+def nodes(text: str) -> yaml.Node | None:
+    """Return what YAML holds, with line numbers, ``None`` for nothing; nobody may change it.
+
+    A file is asked for many times while a configuration is loaded, and the shipped ones by all that are.
+
+    Raises:
+        yaml.YAMLError: It is none.
+    """
+    node: yaml.Node | None = yaml.compose(text, Loader=yaml.SafeLoader)
+    return node
+
+
 def _load(path: Path) -> yaml.MappingNode | None:
     try:
-        node = yaml.compose(path.read_text(encoding="utf-8"), Loader=yaml.SafeLoader)
+        node = nodes(path.read_text(encoding="utf-8"))
     except (OSError, UnicodeDecodeError, RecursionError, yaml.YAMLError):
         # The origin of a key is a courtesy: Hydra, which read the same file, reports one that cannot be read.
         return None

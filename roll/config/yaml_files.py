@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import lru_cache
+from io import StringIO
 from pathlib import Path
 from typing import Any, Final
 
@@ -10,7 +12,7 @@ import yaml
 from omegaconf import OmegaConf
 
 from roll.config.errors import ConfigError, Problem
-from roll.config.sources import entries_of, shown_path
+from roll.config.sources import entries_of, nodes, shown_path
 
 MOST_VALUES: Final = 20_000
 """Values that a file may stand for once its aliases are written out; the longest real ones have a few hundred."""
@@ -53,7 +55,7 @@ def _structure(path: Path) -> yaml.MappingNode | None:
     """Return what a file holds, ``None`` if it is empty, and make sure that it can be loaded."""
     try:
         text = path.read_bytes().decode("utf-8")
-        node = yaml.compose(text, Loader=yaml.SafeLoader)
+        node = nodes(text)
     except UnicodeDecodeError as error:
         line = error.object.count(b"\n", 0, error.start) + 1
         message = f"byte {error.object[error.start]:#04x} in line {line} is no UTF-8 text."
@@ -71,14 +73,20 @@ def _structure(path: Path) -> yaml.MappingNode | None:
         message = f"its aliases (`*name`) stand for more than {MOST_VALUES:,} values, or for themselves."
         raise _error(path, message, "write out what is meant.")
     try:
-        content = OmegaConf.load(path)
+        content = _content(text)
     except yaml.YAMLError as error:
         raise _not_yaml(path, error) from error
     except Exception as error:  # OmegaConf knows fewer kinds of keys and values than YAML, and says so in many ways.
         message = f"it holds what a configuration cannot: {_sentence(error)}"
         raise _error(path, message, "use text as keys, and text, numbers, true, false or null as values.") from error
-    _check_defaults(path, OmegaConf.to_container(content, resolve=False))
+    _check_defaults(path, content)
     return node
+
+
+@lru_cache(maxsize=128)
+def _content(text: str) -> Any:
+    """Return what Hydra will make of YAML; nobody may change it."""
+    return OmegaConf.to_container(OmegaConf.load(StringIO(text)), resolve=False)
 
 
 def _values(node: yaml.Node, known: dict[int, int], above: frozenset[int]) -> int:
