@@ -9,16 +9,19 @@ Requests and answers are lines of JSON on standard input and output.
 from __future__ import annotations
 
 import contextlib
+import gc
 import importlib
 import json
+import mmap
 import os
 import select
 import signal
+import struct
 import sys
 import threading
-import time
 from collections.abc import Callable
 from functools import partial
+from time import monotonic  # by name: a probe moves the clock of everybody else
 from typing import Any
 
 from roll.certificates.target import Target, find
@@ -43,6 +46,7 @@ def serve() -> None:
             for name in request["arguments"]["imported"]:
                 with contextlib.suppress(Exception):  # a module that somebody made, and that no file holds
                     importlib.import_module(name)
+            gc.freeze()  # else every collection of a child goes through, and copies, all that was imported
             answer: dict[str, Any] = {"value": threading.active_count()}
         else:
             probe = partial(PROBES[request["probe"]], **request["arguments"])
@@ -51,63 +55,90 @@ def serve() -> None:
         answers.flush()
 
 
+class _Doing:
+    """What a child does and since when, in memory that its parent reads.
+
+    A message for each call would take longer than many environments take for a step.
+    """
+
+    _HEAD = struct.Struct("dI")
+    _SIZE = 4096
+
+    def __init__(self) -> None:
+        self._shared = mmap.mmap(-1, self._SIZE)
+        self.note("starting")
+
+    def note(self, text: str) -> None:
+        """Say what comes next."""
+        said = text.encode(errors="backslashreplace")[: self._SIZE - self._HEAD.size]
+        self._shared[self._HEAD.size : self._HEAD.size + len(said)] = said
+        self._HEAD.pack_into(self._shared, 0, monotonic(), len(said))
+
+    @property
+    def since(self) -> float:
+        """When it was said last, in seconds of this machine's monotonic clock."""
+        return float(self._HEAD.unpack_from(self._shared)[0])
+
+    def __str__(self) -> str:
+        length = self._HEAD.unpack_from(self._shared)[1]
+        return self._shared[self._HEAD.size : self._HEAD.size + length].decode(errors="replace")
+
+
 def _in_child(probe: Callable[..., Any], target: Target, call_seconds: float, nowhere: int) -> dict[str, Any]:
     """Run a probe in a child; return its value, or what became of it."""
+    doing = _Doing()
     reading, writing = os.pipe()
     child = os.fork()
     if child == 0:
         os.close(reading)
         os.setsid()
         os.dup2(nowhere, 0)
-        _run(probe, target, writing)
+        _run(probe, target, doing, writing)
     os.close(writing)
     try:
-        return _answer_of(child, reading, call_seconds)
+        return _answer_of(child, doing, reading, call_seconds)
     finally:
         os.close(reading)
 
 
-def _run(probe: Callable[..., Any], target: Target, writing: int) -> None:
+def _run(probe: Callable[..., Any], target: Target, doing: _Doing, writing: int) -> None:
     """Run the probe, as the child, and leave."""
-
-    def note(text: str) -> None:
-        os.write(writing, b"N" + json.dumps(text).encode() + b"\n")
-
     answer: dict[str, Any]
     try:
-        note("its import")
-        answer = {"value": probe(note, find(target))}
+        doing.note("its import")
+        answer = {"value": probe(doing.note, find(target))}
     except BaseException as error:  # also sys.exit() of an environment: the parent must learn of it
         answer = {"raised": type(error).__name__, "message": str(error)}
-    text = b"R" + json.dumps(answer).encode() + b"\n"
+    text = json.dumps(answer).encode() + b"\n"
     while text:
         text = text[os.write(writing, text) :]
     os._exit(0)
 
 
-def _answer_of(child: int, reading: int, call_seconds: float) -> dict[str, Any]:
+def _answer_of(child: int, doing: _Doing, reading: int, call_seconds: float) -> dict[str, Any]:
     """Wait for the answer of a child for as long as it makes progress."""
-    rest, doing = b"", "starting"
-    deadline = time.monotonic() + call_seconds
+    parts: list[bytes] = []
+    progress = monotonic()
     while True:
-        ready, _, _ = select.select([reading], [], [], max(deadline - time.monotonic(), 0.0))
-        if not ready:
+        progress = max(progress, doing.since)
+        left = progress + call_seconds - monotonic()
+        if left <= 0:
             os.killpg(child, signal.SIGKILL)
             os.waitpid(child, 0)
-            return {"hung": call_seconds, "doing": doing}
+            return {"hung": call_seconds, "doing": str(doing)}
+        ready, _, _ = select.select([reading], [], [], left)
+        if not ready:
+            continue
         data = os.read(reading, 1 << 20)
         if not data:
             _, status = os.waitpid(child, 0)
-            return {"died": _how(os.waitstatus_to_exitcode(status)), "doing": doing}
-        deadline = time.monotonic() + call_seconds
-        *lines, rest = (rest + data).split(b"\n")
-        for line in lines:
-            if line[:1] == b"R":
-                _kill_group(child)
-                answer: dict[str, Any] = json.loads(line[1:])
-                return answer
-        if lines:
-            doing = json.loads(lines[-1][1:])
+            return {"died": _how(os.waitstatus_to_exitcode(status)), "doing": str(doing)}
+        progress = monotonic()
+        parts.append(data)
+        if data.endswith(b"\n"):
+            _kill_group(child)
+            answer: dict[str, Any] = json.loads(b"".join(parts))
+            return answer
 
 
 def _kill_group(child: int) -> None:
