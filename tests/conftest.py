@@ -82,6 +82,10 @@ def pytest_collection_finish() -> None:
     gc.enable()
 
 
-def pytest_unconfigure() -> None:
-    """Let the collector look at all again: libraries that count what is left at the end would complain."""
-    gc.unfreeze()
+@pytest.hookimpl(tryfirst=True)
+def pytest_configure(config: pytest.Config) -> None:
+    """Let the collector look at all again: libraries that count what is left at the end would complain.
+
+    After what pytest does at the end (what is registered first is done last), which collects twice.
+    """
+    config.add_cleanup(gc.unfreeze)
