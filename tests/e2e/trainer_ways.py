@@ -89,7 +89,7 @@ def train(
     done = start(
         [*script, *way.words, *(f"{key}={value}" for key, value in given.items())], ROOT, timeout=400, **variables
     )
-    assert done.returncode == 0, done.stdout + done.stderr
+    assert done.returncode == 0, f"it ended with {done.returncode}:\n{done.stdout}{done.stderr}"
     return folder
 
 
