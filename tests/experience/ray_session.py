@@ -48,10 +48,11 @@ class Session:
         pid = RayStore(name, folder=folder).standing().pid
         os.kill(pid, signal.SIGKILL)
         until = time.monotonic() + 30
-        while Path(f"/proc/{pid}/stat").exists() and time.monotonic() < until:
-            if Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] == "Z":
-                return
-            time.sleep(0.01)
+        with suppress(FileNotFoundError, ProcessLookupError):  # it is gone
+            while time.monotonic() < until:
+                if Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] == "Z":
+                    return
+                time.sleep(0.01)
 
 
 @contextmanager
