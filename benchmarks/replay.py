@@ -77,15 +77,16 @@ def read(folder: Path) -> Measured:
     """Return what came of the run in a folder."""
     rows = read_metrics(folder / "logs" / "metrics.jsonl")
     found = {int(row["step"]): row["val/success"] for row in rows if row.get("val/success") is not None}
-    sampled, tokens, success = [0], [0], []
+    sampled, tokens, success = [0], [], []
     # What is replayed is stored where it was sampled.
     for step in range(1, max(int(row["step"]) for row in rows) + 1):
         columns = pq.read_table(trajectory_path(folder, step, "train"), columns=["completion_tokens", "success"])
-        tokens += columns["completion_tokens"].to_pylist()
+        own = columns["completion_tokens"].to_pylist()
+        tokens += own
         success += columns["success"].to_pylist()
-        sampled.append(sum(tokens))
+        sampled.append(sampled[-1] + sum(own))
     evaluations = [Point(sampled[step], found[step]) for step in sorted(found)]
-    return Measured(evaluations, np.cumsum(tokens)[1:], np.array(success, bool))
+    return Measured(evaluations, np.cumsum(tokens), np.array(success, bool))
 
 
 def tokens_until(points: Sequence[Point], success: float) -> int | None:

@@ -97,11 +97,12 @@ def masked_sum(values: Tensor, mask: Tensor, dim: int | None = None) -> Tensor:
 
     Both are ``[batch, sequence]``, the sum a scalar, or ``[batch]`` for ``dim`` 1.
     """
-    if values.dim() != 2 or values.shape != mask.shape or values.shape[0] <= (height := slab_height(values)):
+    if values.dim() != 2 or values.shape != mask.shape:
         kept = blank(values, mask)
         return kept.sum() if dim is None else kept.sum(dim)
-    sums = [blank(*block).sum(dim) for block in zip(values.split(height), mask.split(height), strict=True)]
-    return torch.stack(sums).sum() if dim is None else torch.cat(sums)
+    if dim is None:
+        return by_slabs(lambda *block: blank(*block).sum().unsqueeze(0), values, mask).sum()
+    return by_slabs(lambda *block: blank(*block).sum(dim), values, mask)
 
 
 def masked_mean(values: Tensor, mask: Tensor, dim: int | None = None) -> Tensor:

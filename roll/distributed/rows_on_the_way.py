@@ -39,9 +39,8 @@ class RowsOnTheWay(OnTheWay):
         return _together, (columns, len(self.rows))
 
     def _column(self, column: Any) -> Any:
-        if not (isinstance(column, Tensor) and column.device.type == "cpu" and column.is_contiguous()):
-            return column[self.rows]
-        if column[:1].nbytes < _WORTH_IT:
+        plain = isinstance(column, Tensor) and column.device.type == "cpu" and column.is_contiguous()
+        if not plain or column[:1].nbytes < _WORTH_IT:
             return column[self.rows]
         bytes_of = column.detach().flatten(1).view(torch.uint8).numpy()
         pieces = [PickleBuffer(bytes_of[row]) for row in self.rows.tolist()]

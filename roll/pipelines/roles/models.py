@@ -104,7 +104,7 @@ class TrainRole(ModelRole):
         """
         parts, totals = self._parts(batch), loss.totals(batch)
         reports = await self.group.each(
-            "train_step", [(parts[place.rank].batch, loss, totals) for place in self._places]
+            "train_step", [(parts[place.rank].sent, loss, totals) for place in self._places]
         )
         return dict(self._spoken(reports)[0])
 
