@@ -132,7 +132,7 @@ def main() -> None:
                 flush=True,
             )
             if layout == "shared":
-                leave(f"shared_prefixes/{case}", ratios)
+                leave(f"shared_prefixes: {case}", ratios)
 
 
 def now() -> float:
