@@ -244,7 +244,15 @@ def test_estimator_equals_the_loop(name: str, batch: Batch) -> None:
 
 
 @pytest.mark.long
-@pytest.mark.parametrize(("gamma", "lam"), [(1.0, 1.0), (0.99, 0.95), (0.5, 0.0), (0.0, 0.5)])
+@pytest.mark.parametrize(
+    ("gamma", "lam"),
+    [
+        pytest.param(1.0, 1.0, marks=pytest.mark.exhaustive),
+        (0.99, 0.95),
+        pytest.param(0.5, 0.0, marks=pytest.mark.exhaustive),
+        pytest.param(0.0, 0.5, marks=pytest.mark.exhaustive),
+    ],
+)
 @pytest.mark.parametrize("gaps", [False, True])
 def test_gae_in_float32_is_exact_to_five_digits_over_8192_tokens(gamma: float, lam: float, gaps: bool) -> None:
     noise = torch.Generator().manual_seed(0)

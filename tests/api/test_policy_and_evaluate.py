@@ -123,6 +123,7 @@ def test_what_is_written_is_a_run_that_can_be_opened(tmp_path: Path) -> None:
     assert run.curve("greedy/success").last == pytest.approx(found.greedy.success.mean)
 
 
+@pytest.mark.exhaustive
 def test_the_opponent_of_a_game_stays_the_policy_that_the_configuration_starts_from(tmp_path: Path) -> None:
     policy = tmp_path / "trained"
     shutil.copytree(TOYS["toy_duel"], policy)

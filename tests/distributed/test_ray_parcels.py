@@ -20,7 +20,7 @@ from roll.distributed.ray_cluster import RayCluster  # noqa: E402
 from roll.distributed.ray_group import RayGroup  # noqa: E402
 from roll.distributed.ray_parcels import RayParcel, RayParcels  # noqa: E402
 
-pytestmark = pytest.mark.processes
+pytestmark = [pytest.mark.processes, pytest.mark.exhaustive]
 
 CONFIG = {
     "cluster": "ray",

@@ -67,6 +67,7 @@ def assert_same(one: Path, other: Path, steps: int = STEPS) -> None:
     assert furthest(one / final, other / final) < 5e-5
 
 
+@pytest.mark.exhaustive
 def test_the_run_is_that_of_one_process_and_the_driver_sees_no_token(
     alone: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -29,7 +29,8 @@ REAL = [
     ),
 ]
 WAYS = [
-    *(("of_a_users_own", asked) for asked in ("likeliest", "sampled")),
+    ("of_a_users_own", "likeliest"),
+    pytest.param("of_a_users_own", "sampled", marks=pytest.mark.exhaustive),
     # What the others score is compared in tests/integration/test_engine_scores.py; one run shows that it arrives.
     *(pytest.param(*engine.values, "likeliest", marks=[*engine.marks, pytest.mark.exhaustive]) for engine in REAL),
 ]

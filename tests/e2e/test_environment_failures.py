@@ -24,8 +24,11 @@ def mixed(*tags: str) -> dict[str, object]:
     ("tag", "reason"),
     [
         ("raises", "RuntimeError: the server of this game is down"),
-        ("hangs", "step took longer than timeouts.step=0.3 s"),
-        ("rubbish", "step() must return (observation, reward, terminated, truncated, info)"),
+        pytest.param("hangs", "step took longer than timeouts.step=0.3 s", marks=pytest.mark.exhaustive),
+        pytest.param(
+            *("rubbish", "step() must return (observation, reward, terminated, truncated, info)"),
+            marks=pytest.mark.exhaustive,
+        ),
     ],
 )
 def test_a_broken_environment_costs_its_episodes_only(
@@ -69,6 +72,7 @@ def test_prompts_that_do_not_fit_stop_the_run_with_the_key_to_raise(tmp_path: Pa
         run_agentic(small_config(tmp_path, **QUICK, **mixed("steady"), sequence_length=20))
 
 
+@pytest.mark.exhaustive
 def test_rewards_that_teach_nothing_are_reported_once_per_step(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -258,6 +258,7 @@ def learned_groups(folder: Path, steps: int) -> list[list[str]]:
     return [list(dict.fromkeys(member.group_id for member in trained_on(folder, step + 1))) for step in range(steps)]
 
 
+@pytest.mark.exhaustive
 def test_what_a_lease_leaves_is_learned_from_in_the_next_steps_and_a_run_that_goes_on_ends_the_same(
     tmp_path: Path,
 ) -> None:

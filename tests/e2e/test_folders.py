@@ -50,6 +50,7 @@ def test_resuming_an_older_checkpoint_sets_the_newer_one_aside(tmp_path: Path) -
     assert [row["step"] for row in rows(out)] == [1, 2]
 
 
+@pytest.mark.exhaustive
 def test_a_damaged_checkpoint_is_named_and_the_run_goes_on_from_the_one_before(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

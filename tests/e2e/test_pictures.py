@@ -78,6 +78,7 @@ def test_a_checkpoint_can_be_played_with_as_it_is(finished: Path, tmp_path: Path
     assert [row["step"] for row in rows(tmp_path / "next") if "rollout/errors" in row] == [1, 2]
 
 
+@pytest.mark.exhaustive
 def test_the_same_seed_gives_the_same_run(folder: Path, finished: Path, tmp_path: Path) -> None:
     run_agentic(config_of(folder, tmp_path / "again"))
     assert rows(tmp_path / "again") == rows(finished)

@@ -42,7 +42,10 @@ def config(folder: Path, **changes: Any) -> Any:
     )
 
 
-@pytest.mark.parametrize(("tool", "worker"), [("calculator", "CallsACalculator"), ("python", "CallsPython")])
+@pytest.mark.parametrize(
+    ("tool", "worker"),
+    [pytest.param("calculator", "CallsACalculator", marks=pytest.mark.exhaustive), ("python", "CallsPython")],
+)
 def test_a_prompt_is_answered_with_a_tool(
     tool: str, worker: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -40,6 +40,7 @@ def trajectories(output_dir: Path, step: int) -> list[Trajectory]:
     return read_trajectories(trajectory_path(output_dir, step, "train"))
 
 
+@pytest.mark.exhaustive
 def test_a_duel_against_the_frozen_start_repeats_bit_for_bit_and_reports_each_seat(tmp_path: Path) -> None:
     first = played(tmp_path / "first", 2, eval_steps=2)
     assert first == played(tmp_path / "again", 2, eval_steps=2)

@@ -95,7 +95,8 @@ def test_workers_that_keep_groups_and_lease_them_may_die(tmp_path: Path) -> None
 REPLAY = {"experience.fresh_share": 0.5, "experience.uses": 2, "async_generation_ratio": 0}
 
 
-@pytest.mark.parametrize("faults", ["", pytest.param("learner:3", marks=pytest.mark.exhaustive)])
+@pytest.mark.exhaustive
+@pytest.mark.parametrize("faults", ["", "learner:3"])
 def test_a_run_that_replays_sees_no_token_and_may_lose_the_worker_that_learns(
     faults: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -11,9 +11,12 @@ from roll.config import load
 from roll.pipelines.agentic import run_agentic
 from roll.trajectories.samples import samples_from
 from roll.trajectories.store import read_trajectories
+from tests.rings import exhaustive_but
+
+CALLS = "tests.e2e.calling_engines.CallsACalculator"
 
 
-@pytest.mark.parametrize("worker", [None, "tests.e2e.calling_engines.CallsACalculator"])
+@pytest.mark.parametrize("worker", exhaustive_but([None, CALLS], CALLS))
 def test_math_problems_are_solved_with_a_calculator(worker: str | None, tmp_path: Path) -> None:
     config = load(
         "math_tools",

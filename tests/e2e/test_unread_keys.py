@@ -18,6 +18,7 @@ from roll.pipelines.rlvr import run_rlvr
 from roll.rehearsal.key_watch import BEFORE, INTERPOLATED, ONE_VALUE, KeyWatch
 from tests.e2e.rlvr_support import small_config as small_prompts
 from tests.e2e.support import ROOT, small_config
+from tests.rings import exhaustive_but
 
 ELSEWHERE = {
     "*.model_args.lora_alpha": "roll/workers/factory.py",
@@ -82,7 +83,7 @@ def rlvr_run(folder: Path) -> tuple[RLConfig, Callable[[], Any]]:
     return config, lambda: run_rlvr(config)
 
 
-@pytest.fixture(scope="module", params=[agentic_run, rlvr_run])
+@pytest.fixture(scope="module", params=exhaustive_but([agentic_run, rlvr_run], agentic_run))
 def reader(
     request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
 ) -> Iterator[tuple[KeyWatch, dict[str, str]]]:

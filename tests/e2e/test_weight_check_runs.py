@@ -20,7 +20,10 @@ QUICK = {"eval_steps": 0, "save_steps": 10, "deterministic": "true"}
     [
         ("KeepsItsCache", {}, "it kept its prefix cache"),
         # Behind the trainer, an engine has weights of its own.
-        ("MissesOneTensor", {"async_generation_ratio": 1.0}, f"layer by layer: {MISSING}"),
+        pytest.param(
+            *("MissesOneTensor", {"async_generation_ratio": 1.0}, f"layer by layer: {MISSING}"),
+            marks=pytest.mark.exhaustive,
+        ),
     ],
 )
 def test_a_run_stops_at_the_first_engine_that_lies(
@@ -51,6 +54,7 @@ def test_checking_weights_changes_nothing_else(tmp_path: Path) -> None:
     assert same(train_state(tmp_path / "true", 3), train_state(tmp_path / "false", 3))
 
 
+@pytest.mark.exhaustive
 def test_a_run_that_goes_on_checks_the_weights_that_it_begins_with(tmp_path: Path) -> None:
     ahead = {**QUICK, "async_generation_ratio": 1.0}
     run_agentic(small_config(tmp_path / "out", **{**ahead, "save_steps": 1}, max_steps=1))
@@ -64,6 +68,7 @@ def test_a_run_that_goes_on_checks_the_weights_that_it_begins_with(tmp_path: Pat
         run_agentic(lying)
 
 
+@pytest.mark.exhaustive
 def test_a_trainer_in_bf16_gives_its_weights_to_an_engine_in_fp32(tmp_path: Path) -> None:
     half = {"actor_train__model_args__dtype": "bf16", "old_log_probs": "recompute", "max_steps": 2}
     run_agentic(small_config(tmp_path / "out", **{**QUICK, **half}))

@@ -73,6 +73,7 @@ def shut_in(program: str | list[str], files: Path, timeout: float = 60.0, **cont
     return played
 
 
+@pytest.mark.exhaustive
 def test_one_of_a_run_that_was_killed_goes_with_it(tmp_path: Path) -> None:
     starts = f"""
 import tempfile
@@ -94,6 +95,7 @@ with tempfile.TemporaryFile() as said, container.running(["sleep", "301"], {{}},
     assert not running("sleep 301")
 
 
+@pytest.mark.exhaustive
 def test_one_whose_client_dies_is_an_error(files: Path) -> None:
     async def kills(request: GenerationRequest) -> Completion:
         (name,) = containers()  # which is none any more when its client has been killed
@@ -111,6 +113,7 @@ def test_one_whose_client_dies_is_an_error(files: Path) -> None:
     assert containers() == []
 
 
+@pytest.mark.exhaustive
 def test_one_that_says_it_has_ended_and_kills_its_warden_is_killed_all_the_same(files: Path) -> None:
     pretends = """
 import signal, time
@@ -126,6 +129,7 @@ time.sleep(300)
     wait_until(lambda: not containers(), 20)
 
 
+@pytest.mark.exhaustive
 def test_a_check_that_cannot_be_run_is_an_error_and_no_zero(files: Path, tmp_path: Path, disturbed: Any) -> None:
     begun = tmp_path / "begun"
     broken = f'if [ "$1" = start ]; then [ -e {begun} ] && echo "no daemon" >&2 && exit 125; touch {begun}; fi'
@@ -138,6 +142,7 @@ def test_a_check_that_cannot_be_run_is_an_error_and_no_zero(files: Path, tmp_pat
     assert containers() == []
 
 
+@pytest.mark.exhaustive
 def test_one_on_another_machine_is_not_entered(files: Path, disturbed: Any) -> None:
     disturbed(f'if [ "$1" = inspect ]; then echo {os.getpid()}; exit 0; fi')
     played = shut_in("", files)
@@ -146,6 +151,7 @@ def test_one_on_another_machine_is_not_entered(files: Path, disturbed: Any) -> N
     assert containers() == []
 
 
+@pytest.mark.exhaustive
 def test_the_network_of_the_machine_reaches_all_of_it(files: Path) -> None:
     with socket.create_server(("127.0.0.1", 0)) as other:
         program = f"\nimport socket; socket.create_connection(('127.0.0.1', {other.getsockname()[1]}), 5)"
@@ -175,6 +181,7 @@ def test_it_has_no_rights_of_root_unless_options_give_them(files: Path) -> None:
     assert shut_in(program, files, options=["--cap-add=chown"]).status is Status.COMPLETED
 
 
+@pytest.mark.exhaustive
 def test_variables_are_seen_with_any_text(files: Path) -> None:
     (files / "agent.py").write_text(PROGRAM + "\nprint(repr(os.environ['TOLD']), os.environ['ROLL_TASK'])")
     (played,) = play(

@@ -106,6 +106,7 @@ def alike(said: str, word: str) -> float:
     return SequenceMatcher(None, word, said, autojunk=False).ratio()
 
 
+@pytest.mark.exhaustive
 def test_a_seat_that_is_not_trained_is_answered_and_not_recorded() -> None:
     told: list[str] = []
 
@@ -165,6 +166,7 @@ def test_a_taskset_earns_what_verifiers_own_evaluation_says(taskset: str, tmp_pa
     assert spoken(theirs)[: len(ours.turns)] == spoken(ours)
 
 
+@pytest.mark.exhaustive
 def test_a_conversation_that_grows_too_long_or_takes_too_many_turns_is_scored() -> None:
     (played,) = play(lambda told: TOOL_CALL, "echo_tool_v1")
     assert (played.score, played.metrics["truncated"], len(played.turns)) == (1.0, 1.0, 6), played.error
@@ -258,7 +260,7 @@ def test_what_fails_in_a_taskset_is_no_reward_of_zero_and_the_next_episode_is_pl
     ("options", "reason"),
     [
         ({"taskset": "nowhere-v1"}, "taskset 'nowhere-v1' not found"),
-        ({"taskset": {"id": "echo-v1", "word": 1}}, "taskset.word"),
+        pytest.param({"taskset": {"id": "echo-v1", "word": 1}}, "taskset.word", marks=pytest.mark.exhaustive),
         pytest.param({"env": {"agnt": {}}}, "agnt", marks=pytest.mark.exhaustive),
         pytest.param({"env": {"id": "nowhere"}}, "environment 'nowhere' not found", marks=pytest.mark.exhaustive),
         pytest.param({"select": {"include": {"idx": [99]}}}, "has no tasks", marks=pytest.mark.exhaustive),

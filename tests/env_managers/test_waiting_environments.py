@@ -93,6 +93,7 @@ class Meeting(CountEnv):
         return super().step(response)
 
 
+@pytest.mark.exhaustive
 @pytest.mark.long
 def test_thousands_of_environments_wait_at_the_same_time_in_one_event_loop() -> None:
     before = threading.active_count()

@@ -223,6 +223,7 @@ def test_tasks_of_another_server_are_told(urls: Mapping[str, str]) -> None:
         played(NemoGymEnv(urls[COUNTER], examples(WEATHER)))
 
 
+@pytest.mark.exhaustive
 @needs_theirs
 @pytest.mark.long
 def test_an_episode_survives_a_server_that_dies(tmp_path: Path) -> None:

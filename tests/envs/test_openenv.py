@@ -241,6 +241,7 @@ def test_our_client_plays_our_server_and_an_episode_survives_its_restart() -> No
     assert [turn.observation for turn in again.turns] == [turn.observation for turn in whole.turns]
 
 
+@pytest.mark.exhaustive
 def test_a_full_server_and_one_that_is_not_there_say_so() -> None:
     with ours("FrozenLake", None, "--sessions", "1") as (url, _):
 

@@ -53,6 +53,7 @@ def test_a_group_is_put_into_the_object_store_once_and_read_there(session: Sessi
     assert lease is not None and list(lease.groups) == [make_group(0)]
 
 
+@pytest.mark.exhaustive
 def test_whoever_decides_opens_a_store_that_is_there_and_makes_none(session: Session) -> None:
     name = session.new_name()
     with pytest.raises(StoreError, match=rf"has no experience store '{name}' in the namespace 'roll' \(yet\)"):

@@ -82,7 +82,14 @@ def test_shared_prefixes_equal_a_plain_loop(two: RankPool) -> None:
     check(two, ZeroCase(shares=(5, 2), config=SETTINGS["zero 3"], train=options))
 
 
-@pytest.mark.parametrize(("tokens", "samples"), [(None, None), (40, None), (None, 1)])
+@pytest.mark.parametrize(
+    ("tokens", "samples"),
+    [
+        pytest.param(None, None, marks=pytest.mark.exhaustive),
+        (40, None),
+        pytest.param(None, 1, marks=pytest.mark.exhaustive),
+    ],
+)
 def test_any_micro_batches_give_the_same_gradient(two: RankPool, tokens: int | None, samples: int | None) -> None:
     limits = {"max_tokens_per_microbatch": tokens, "max_samples_per_microbatch": samples}
     check(two, ZeroCase(shares=(5, 2), config=SETTINGS["zero 2"], train=limits))
@@ -107,6 +114,7 @@ def test_a_critic_learns_as_in_a_plain_loop(two: RankPool, setting: str, shares:
     check(two, ZeroCase(shares=shares, critic=True, config=SETTINGS[setting]))
 
 
+@pytest.mark.exhaustive
 def test_a_pass_without_a_response_is_made_in_step_with_the_other_ranks(two: RankPool) -> None:
     limits = {"max_samples_per_microbatch": 1, "log_prob_chunk_size": 2}
     check(two, ZeroCase(shares=(3, 3), likelihood=True, config=SETTINGS["zero 3"], train=limits))
@@ -166,7 +174,7 @@ def test_stage_3_shares_weights_out_and_gathers_a_bucket_at_a_time(two: RankPool
         assert found["later"] == found["whole"], "a model that is loaded later is whole"
 
 
-@pytest.mark.parametrize("critic", [False, True])
+@pytest.mark.parametrize("critic", exhaustive_but([False, True], False))
 @pytest.mark.parametrize(("stage", "packed"), [pytest.param(0, False, marks=pytest.mark.exhaustive), (3, True)])
 def test_a_frozen_model_scores_like_a_whole_one(two: RankPool, stage: int, critic: bool, packed: bool) -> None:
     options = {"use_sequence_packing": packed}

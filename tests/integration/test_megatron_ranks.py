@@ -167,6 +167,7 @@ def test_bf16_comes_near(plain: Plain, critic: bool, megatron: dict) -> None:
             assert ours["loss"] == pytest.approx(theirs["loss"], abs=0.03)
 
 
+@pytest.mark.exhaustive
 def test_ranks_that_hold_one_copy_of_the_model_say_so() -> None:
     found = ranks(4).run("places", Case(megatron={**TENSOR, **PIPELINE}))
     assert [(rank, size) for rank, size, _ in found] == [(0, 1)] * 4

@@ -10,9 +10,10 @@ from picture_scenarios import step
 from rank_pool import RankPool
 
 from tests.models.tiny_vision import make_tiny_vision
+from tests.rings import exhaustive_but
 
 
-@pytest.mark.parametrize("shares", [(2, 2), (4, 0), (1, 3)])
+@pytest.mark.parametrize("shares", exhaustive_but([(2, 2), (4, 0), (1, 3)], (4, 0)))
 def test_ranks_take_the_step_of_one_process(two: RankPool, tmp_path: Path, shares: tuple[int, int]) -> None:
     folder = str(make_tiny_vision(tmp_path / "vision"))
     loss, parameters, scored = step(folder, shares)

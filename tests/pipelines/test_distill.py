@@ -86,6 +86,7 @@ def test_every_tag_has_its_own_teacher(tmp_path: Path) -> None:
     assert 0 < metrics(tmp_path)[-1]["train/distill/divergence"] < 10
 
 
+@pytest.mark.exhaustive
 def test_what_a_teacher_said_is_stored_and_teaches_without_it(tmp_path: Path) -> None:
     once = {"max_steps": 1, "eval_steps": 0, "save_steps": 0}
     DistillPipeline.start(config(tmp_path / "first", teacher_top_k=6, store_teacher=True, divergence="jsd", **once))
@@ -132,6 +133,7 @@ def test_what_teaches_nobody_is_refused(tmp_path: Path) -> None:
     assert "has 2 teachers" in mistakes(tmp_path, teachers=two)
 
 
+@pytest.mark.exhaustive
 def test_the_penalty_of_reinforcement_learning_is_the_same_pull(whole: Path, tmp_path: Path) -> None:
     keys = {
         **{key: value for key, value in SMALL.items() if "scheduler" not in key and "warmup" not in key},

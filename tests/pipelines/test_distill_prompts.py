@@ -71,6 +71,7 @@ def test_what_nobody_graded_has_no_score(whole: Path) -> None:
     assert not {"rollout/reward", "rollout/success", "reward/mean", "env/success"} & first.keys()
 
 
+@pytest.mark.exhaustive
 def test_a_run_goes_on_exactly_where_it_was_stopped(whole: Path, tmp_path: Path) -> None:
     PromptDistillPipeline.start(config(tmp_path, max_steps=2))
     PromptDistillPipeline.start(config(tmp_path, resume_from_checkpoint=True))

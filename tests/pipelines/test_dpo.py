@@ -104,7 +104,7 @@ def test_adapters_that_are_switched_off_are_the_reference(rows: Path, tmp_path: 
         assert a == {name: pytest.approx(value, rel=1e-5, abs=1e-7) for name, value in b.items()}
 
 
-@pytest.mark.parametrize("kind", ["kto", "orpo"])
+@pytest.mark.parametrize("kind", ["kto", pytest.param("orpo", marks=pytest.mark.exhaustive)])
 def test_other_losses_learn_from_the_same_pairs(rows: Path, tmp_path: Path, kind: str) -> None:
     DPOPipeline.start(config(rows, tmp_path, loss_type=kind, max_steps=3))
 

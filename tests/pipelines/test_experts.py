@@ -81,7 +81,11 @@ def test_an_expert_who_answered_the_same_prompts_joins_every_group(tmp_path: Pat
     assert row["rollout/reward"] == row["reward/mean"]
 
 
-@pytest.mark.parametrize(("answer", "earned"), [("{answer}", 1.1), ("7{answer}", 0.1)], ids=["right", "wrong"])
+@pytest.mark.parametrize(
+    ("answer", "earned"),
+    [pytest.param("{answer}", 1.1, marks=pytest.mark.exhaustive), ("7{answer}", 0.1)],
+    ids=["right", "wrong"],
+)
 def test_an_experts_answer_is_graded_as_the_policys_are(answer: str, earned: float, tmp_path: Path) -> None:
     file = tmp_path / "answers.jsonl"
     problems = [json.loads(line) for line in (DATA / "arithmetic_train.jsonl").read_text().splitlines()[:14]]

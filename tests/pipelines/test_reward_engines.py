@@ -58,6 +58,7 @@ def test_a_reward_model_scores_the_whole_conversation_in_its_own_template(reward
         assert trajectory.score == pytest.approx(2 * expected, abs=1e-5)
 
 
+@pytest.mark.exhaustive
 def test_of_a_reward_model_with_several_outputs_the_configuration_names_the_score(tmp_path: Path) -> None:
     several = saved_classifier(tmp_path / "several", labels=3)
     out = tmp_path / "out"

@@ -117,6 +117,7 @@ def megatron_job(folder: Path, devices: int, **options: Any) -> RLVRConfig:
     return job(written(folder / "rows.jsonl", *GOOD), **changes)
 
 
+@pytest.mark.exhaustive
 @needs_megatron
 @pytest.mark.processes
 @pytest.mark.usefixtures("ranks_of_one")
