@@ -74,7 +74,13 @@ def test_a_person_plays_in_a_terminal() -> None:
 
 @pytest.mark.processes
 @pytest.mark.parametrize(
-    ("name", "code"), [("FrozenLake", 0), ("broken_envs:NanReward", 3), ("SimpleSokobann", 2), ("nowhere:Env", 2)]
+    ("name", "code"),
+    [
+        ("FrozenLake", 0),
+        ("broken_envs:NanReward", 3),
+        ("SimpleSokobann", 2),
+        pytest.param("nowhere:Env", 2, marks=pytest.mark.exhaustive),
+    ],
 )
 def test_check_says_by_its_exit_code_whether_it_is_fit(
     name: str, code: int, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch

@@ -1,5 +1,5 @@
 import importlib.util
-import subprocess
+import os
 import sys
 from collections.abc import Mapping
 from pathlib import Path
@@ -11,6 +11,7 @@ from PIL import Image
 
 import roll.envs
 from roll.envs.builtin import _TAGS, _TYPES
+from tests import programs
 
 ROOT = Path(__file__).resolve().parents[2]
 SCRIPT = ROOT / "scripts" / "generate_env_catalogue.py"
@@ -36,7 +37,8 @@ def cost(**changes: Any) -> Mapping[str, Any]:
 @pytest.mark.processes
 @pytest.mark.skipif(not Path("/usr/games/advent").exists(), reason="the package open-adventure is not installed")
 def test_the_catalogue_shows_what_the_tags_are():
-    result = subprocess.run([sys.executable, str(SCRIPT), "--check"], capture_output=True, text=True, cwd=ROOT)
+    environment = {**os.environ, "OMP_NUM_THREADS": "1"}
+    result = programs.run([sys.executable, str(SCRIPT), "--check"], ROOT, environment, 120)
     assert (result.returncode, result.stderr) == (0, "")
 
 

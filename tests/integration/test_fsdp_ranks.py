@@ -133,7 +133,7 @@ def test_parameters_are_streamed_one_at_a_time(two: RankPool) -> None:
     assert max(two.run(tensors_alive_while_streaming, Case())) <= 1
 
 
-@pytest.mark.parametrize("critic", [False, True])
+@pytest.mark.parametrize("critic", exhaustive_but([False, True], False))
 def test_mixed_precision_computes_in_bf16_and_moves_fp32_weights(two: RankPool, critic: bool) -> None:
     case = Case(shares=(1, 1), critic=critic, double=False, train={"mixed_precision": True})
     batch = case.batch(1)

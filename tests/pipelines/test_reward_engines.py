@@ -95,6 +95,7 @@ def test_the_policy_judges_its_own_responses_while_groups_are_replaced(tmp_path:
     assert graded and all(0 <= t.turns[0].reward_parts["llm_judge"] <= 1 for t in graded)
 
 
+@pytest.mark.exhaustive
 def test_a_judge_of_its_own_says_what_the_policy_says_where_it_is_the_same_model(tmp_path: Path) -> None:
     options = {"prompt": "{response}", "score_pattern": "(\\d)"}
     terms = {"math_rule": {"tag_included": ["arithmetic"]}}

@@ -113,7 +113,7 @@ def test_reinforcement_learning_takes_it_as_grader_and_as_start_of_the_critic(tr
     assert step["critic/value_mean"] != 0  # the values of a new head are all 0
 
 
-@pytest.mark.parametrize("supervision", ["outcome", "process"])
+@pytest.mark.parametrize("supervision", ["outcome", pytest.param("process", marks=pytest.mark.exhaustive)])
 def test_a_run_that_is_resumed_goes_on_exactly(pairs: Path, workings: Path, tmp_path: Path, supervision: str) -> None:
     rows = pairs if supervision == "outcome" else workings
     changes = {"supervision": supervision, "eval_steps": 0}

@@ -224,6 +224,7 @@ def test_the_policy_is_measured_by_what_it_plays_and_answers(rows: Path, tmp_pat
     assert weights[0].read_bytes() == weights[1].read_bytes()
 
 
+@pytest.mark.exhaustive
 @pytest.mark.processes
 def test_what_is_measured_is_that_of_the_policy_in_its_checkpoint(rows: Path, tmp_path: Path) -> None:
     data = {"validation": {"data_args": {"file_name": str(problems_to_solve(tmp_path))}}}

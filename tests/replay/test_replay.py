@@ -36,7 +36,14 @@ def of(found: Replay, name: str) -> EpisodeReplay:
     return next(each for each in found.episodes if f"{each.stored.group_id}/{each.stored.episode}" == name)
 
 
-@pytest.mark.parametrize(("step", "phase"), [(1, "train"), (2, "train"), (2, "val")])
+@pytest.mark.parametrize(
+    ("step", "phase"),
+    [
+        pytest.param(1, "train", marks=pytest.mark.exhaustive),
+        (2, "train"),
+        pytest.param(2, "val", marks=pytest.mark.exhaustive),
+    ],
+)
 def test_every_episode_of_a_run_comes_out_the_same_bit_for_bit(games: StoredRun, step: int, phase: Phase) -> None:
     found = replay(games, step=step, phase=phase)
     assert found.same and found.draws and {each.stored.tag for each in found.episodes} == set(TAGS)
@@ -44,7 +51,7 @@ def test_every_episode_of_a_run_comes_out_the_same_bit_for_bit(games: StoredRun,
     assert all(each.log_probs.equal == each.log_probs.compared > 0 for each in found.episodes)
 
 
-@pytest.mark.parametrize(("step", "phase"), [(2, "train"), (2, "val")])
+@pytest.mark.parametrize(("step", "phase"), [(2, "train"), pytest.param(2, "val", marks=pytest.mark.exhaustive)])
 def test_every_answer_of_a_run_comes_out_the_same_and_is_graded_the_same(
     answers: StoredRun, step: int, phase: Phase
 ) -> None:

@@ -76,6 +76,7 @@ def test_it_learns_what_it_is_shown_and_samples_it(service: tinker.ServiceClient
     assert answer.sequences[0].logprobs[0] > -1.0
 
 
+@pytest.mark.exhaustive
 def test_samplers_of_many_steps_have_few_engines_and_answer_as_before(tmp_path: Path) -> None:
     prompt = types.ModelInput.from_ints(load_tokenizer("toy_math")("What is 2 + 3?")["input_ids"])
     drawn = types.SamplingParams(max_tokens=4, temperature=1.0, seed=1)

@@ -128,7 +128,7 @@ def expected(folder: Path, batch: TensorDict) -> dict[str, Tensor]:
 
 
 @pytest.mark.parametrize("layout", LAYOUTS)
-@pytest.mark.parametrize("checkpointing", [False, True])
+@pytest.mark.parametrize("checkpointing", [False, pytest.param(True, marks=pytest.mark.exhaustive)])
 def test_the_gradient_is_the_models_own(folder: Path, batch: TensorDict, expected, layout, checkpointing: bool) -> None:
     trainer = FsdpTrainStrategy(
         load_model(str(folder)).double(),
