@@ -67,7 +67,9 @@ def _parse_text(text: str) -> list[int]:
     try:
         tree = ast.parse(stripped, mode="eval")
         return _walk(tree.body, text)
-    except (SyntaxError, RecursionError, MemoryError) as error:
+    except DeviceMappingError:
+        raise
+    except (SyntaxError, ValueError, RecursionError, MemoryError) as error:  # ValueError: NUL, before Python 3.11.4
         raise DeviceMappingError(f"{text!r} is not a device mapping.") from error
 
 

@@ -45,6 +45,7 @@ def test_every_documented_form_is_read(written: object, devices: list[int]) -> N
         "open('/etc/passwd')",
         "list(open('/etc/passwd'))",
         "range(0, 8) * 2",
+        "\0",
         "range(*[0, 8])",
         "range(stop=8)",
         "list(range(0,4), 5)",
