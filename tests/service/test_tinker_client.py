@@ -274,7 +274,7 @@ def test_weights_for_sampling_are_what_peft_reads(service: tinker.ServiceClient,
         with pytest.raises(urllib.error.HTTPError, match="401"):
             urllib.request.urlopen(other)
     with tarfile.open(fileobj=io.BytesIO(content)) as archive:
-        archive.extractall(tmp_path, filter="data")
+        archive.extractall(tmp_path, **({"filter": "data"} if hasattr(tarfile, "data_filter") else {}))  # Python 3.11.4
     expected = logprobs_of(PeftModel.from_pretrained(load_model("toy_math"), str(tmp_path)))
     sampling = service.create_sampling_client(model_path=path).result()
     ids = load_tokenizer("toy_math")(TEXT)["input_ids"]
