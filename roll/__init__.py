@@ -4,8 +4,9 @@
 talks to what it learned, and ``roll.evaluate(policy, env="SimpleSokoban")`` measures it.
 """
 
-from importlib import import_module
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
+
+from roll.common.offered import offered
 
 if TYPE_CHECKING:
     from roll.api.endpoint import Endpoint as Endpoint
@@ -31,17 +32,6 @@ _FROM = {
     "StoredRun": "roll.runs.stored",
     "ConfigError": "roll.config",
 }
-"""What ``roll`` offers, imported when it is asked for: ``import roll`` itself imports nothing."""
+"""What ``roll`` offers, imported when it is asked for: ``import roll`` itself imports nothing else."""
 
-
-def __getattr__(name: str) -> Any:
-    """Import what is asked for the first time."""
-    if name not in _FROM:
-        raise AttributeError(f"module 'roll' has no attribute {name!r}")
-    found = globals()[name] = getattr(import_module(_FROM[name]), name)
-    return found
-
-
-def __dir__() -> list[str]:
-    """Return what there is, for completion."""
-    return sorted([*globals(), *_FROM])
+__getattr__, __dir__ = offered(__name__, _FROM)

@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import ast
 import subprocess
 import sys
+from pathlib import Path
+from types import ModuleType
 
 import pytest
 
 import roll
+import roll.config
 
 ASKED = """
 import sys, time
@@ -27,6 +31,28 @@ def test_importing_roll_takes_next_to_no_time_and_imports_nothing_but_itself() -
     spent, *imported = done.stdout.split()
     assert float(spent) < 0.05
     assert "roll" in imported and {name for name in imported if name not in sys.stdlib_module_names} == {"roll"}
+
+
+@pytest.mark.processes
+@pytest.mark.parametrize("package", ["roll.rewards", "roll.rendering", "roll.tracking"])
+def test_what_starts_in_many_processes_reads_no_keys(package: str) -> None:
+    code = f"import sys, {package}; print(*{{'pydantic', 'omegaconf', 'numpy'}} & set(sys.modules))"
+    assert subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout.split() == []
+
+
+@pytest.mark.parametrize("package", [roll, roll.config], ids=lambda package: package.__name__)
+def test_what_type_checkers_see_is_what_is_offered(package: ModuleType) -> None:
+    assert package.__file__
+    seen = {
+        name.asname: block.module
+        for node in ast.parse(Path(package.__file__).read_text()).body
+        if isinstance(node, ast.If)
+        for block in node.body
+        if isinstance(block, ast.ImportFrom)
+        for name in block.names
+    }
+    assert seen == package._FROM
+    assert all(hasattr(package, name) for name in seen)
 
 
 def test_everything_that_it_offers_is_there_and_named_in_its_completion() -> None:

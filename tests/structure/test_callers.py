@@ -52,10 +52,10 @@ def definitions(tree: ast.Module) -> Iterator[_Definition]:
 
 
 def names_used(tree: ast.Module) -> Iterator[str]:
-    """Names that are read, and strings that can be names; neither imports nor ``__all__``: those only pass on."""
+    """Names that are read, and strings that can be names; not imports and what packages offer: those only pass on."""
     passed_on: set[ast.AST] = set()
     for node in ast.walk(tree):
-        if isinstance(node, ast.Assign) and ast.unparse(node.targets[0]) == "__all__":
+        if isinstance(node, ast.Assign) and ast.unparse(node.targets[0]) in ("__all__", "_FROM"):
             passed_on |= set(ast.walk(node))
     for node in ast.walk(tree):
         if node in passed_on:
@@ -103,6 +103,7 @@ def test_a_definition_that_is_only_passed_on_has_no_caller() -> None:
     source = """
 from elsewhere import passed_on
 __all__ = ["passed_on", "by_name", "alone"]
+_FROM = {"passed_on": "elsewhere", "alone": "here"}
 def alone(): "Return what `alone` returns."
 def read(): return read
 class Worker:

@@ -1,4 +1,4 @@
-"""Whether every version that `make` installs can be: Debian 12 has Python 3.11.2, and the newest of ours a newer one."""
+"""Whether every version that `make` installs can be: Debian 12 has Python 3.11.2, and some packages want more."""
 
 from __future__ import annotations
 
