@@ -9,6 +9,7 @@ import uuid
 from collections.abc import Mapping, Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass
+from functools import cache
 from typing import Any
 
 import ray
@@ -334,7 +335,7 @@ class RayGroup(RayCalls):
         )
 
     def _create(self, rank: int) -> Any:
-        host = ray.remote(AsyncHost if self._is_async else Host).options(
+        host = _actor_class(AsyncHost if self._is_async else Host).options(
             name=actor_name(self.role, rank, self._restarts[rank]),
             namespace=self._namespace,
             num_cpus=CPUS_PER_WORKER,
@@ -370,6 +371,12 @@ class RayGroup(RayCalls):
             devices=place.devices,
             own_process=True,
         )
+
+
+@cache
+def _actor_class(host: type) -> Any:
+    """Return the class of Ray for a host, always the same: Ray sends each that it has not seen to the whole cluster."""
+    return ray.remote(host)
 
 
 async def _outcome(ref: Any) -> None:

@@ -199,6 +199,24 @@ def test_a_call_that_is_running_when_its_worker_is_restarted_fails(victims: Work
 
 
 @pytest.mark.exhaustive
+def test_a_class_is_sent_to_the_cluster_once_however_many_workers_it_has(
+    victims: WorkerGroup, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from ray._private.function_manager import FunctionActorManager
+
+    sent: list[str] = []
+    send = FunctionActorManager.export_actor_class
+
+    def noted(self: FunctionActorManager, made: type, *args: object) -> None:
+        sent.append(made.__name__)
+        send(self, made, *args)
+
+    monkeypatch.setattr(FunctionActorManager, "export_actor_class", noted)
+    asyncio.run(victims.restart())
+    asyncio.run(victims.restart())
+    assert len(sent) <= 1
+
+
 def test_a_constructor_that_fails_says_which_and_leaves_nothing_behind(cluster: RayCluster) -> None:
     async def play() -> None:
         with pytest.raises(Refused, match="refused to be made") as caught:
