@@ -6,8 +6,10 @@ import sys
 from pathlib import Path
 from typing import Any
 
+from omegaconf import OmegaConf
+
 from roll.config import RLVRConfig, load
-from tests.e2e.support import ROOT
+from tests.e2e.support import ROOT, composed
 
 SCRIPT = ROOT / "examples" / "start_rlvr_pipeline.py"
 EVALUATION = ROOT / "examples" / "start_evaluation.py"
@@ -46,15 +48,11 @@ def evaluation_command(**changes: Any) -> list[str]:
 
 def small_config(output_dir: Path, **changes: Any) -> RLVRConfig:
     """The same small run for this process; values may be mappings and lists too."""
-    from hydra import compose, initialize_config_dir
-    from omegaconf import OmegaConf
-
     overrides: dict[str, Any] = {**SMALL, "output_dir": output_dir, "progress": "none"}
     overrides |= {key.replace("__", "."): value for key, value in changes.items()}
-    with initialize_config_dir(str(ROOT / "roll" / "presets" / "config"), version_base="1.3"):
-        composed = compose("rlvr_math")
-    OmegaConf.set_struct(composed, False)
+    config = composed("rlvr_math")
+    OmegaConf.set_struct(config, False)
     for key, value in overrides.items():
         plain = {"true": True, "false": False}.get(value, value) if isinstance(value, str) else value
-        OmegaConf.update(composed, key, str(plain) if isinstance(plain, Path) else plain, merge=False)
-    return load(composed, kind=RLVRConfig)
+        OmegaConf.update(config, key, str(plain) if isinstance(plain, Path) else plain, merge=False)
+    return load(config, kind=RLVRConfig)

@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
+import copy
 import json
 import os
 import subprocess
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
+from functools import cache
 from pathlib import Path
 from typing import Any
 
 import torch
+from omegaconf import DictConfig, OmegaConf
 
 from roll.config import AgenticConfig, load
 from tests import programs
@@ -81,13 +84,29 @@ def beside(words: list[str], cwd: Path, log: Path, **variables: str) -> Iterator
 
 def small_config(output_dir: Path, preset: str = "sokoban", **changes: Any) -> AgenticConfig:
     """The same small run for this process; ``changes`` are overrides with ``__`` for dots."""
-    from hydra import compose, initialize_config_dir
+    from hydra.core.override_parser.overrides_parser import OverridesParser
 
     overrides = {**SMALL, "output_dir": output_dir, "progress": "none"}
     overrides |= {key.replace("__", "."): value for key, value in changes.items()}
+    config = composed(preset)
+    for change in OverridesParser.create().parse_overrides(
+        [f"{key}={_quoted(each)}" for key, each in overrides.items()]
+    ):
+        OmegaConf.update(config, change.key_or_group, change.value(), merge=True, force_add=True)
+    return load(config)
+
+
+def composed(preset: str) -> DictConfig:
+    """A configuration that ships, to be changed: composed once, which takes longer than all that is done to it."""
+    return copy.deepcopy(_composed(preset))
+
+
+@cache
+def _composed(preset: str) -> DictConfig:
+    from hydra import compose, initialize_config_dir
+
     with initialize_config_dir(str(ROOT / "roll" / "presets" / "config"), version_base="1.3"):
-        composed = compose(preset, [f"++{key}={_quoted(value)}" for key, value in overrides.items()])
-    return load(composed)
+        return compose(preset)
 
 
 def _quoted(value: Any) -> str:
