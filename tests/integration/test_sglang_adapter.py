@@ -43,6 +43,11 @@ class Case:
     def generate(self, name: str, prompt: list[int], **sampling: Any) -> Coroutine[Any, Any, Completion]:
         return self.strategy.generate(GenerationRequest(name, prompt, SamplingParams(**sampling), seed=3, priority=2))
 
+    async def sampled(self, requests: int = 1) -> None:
+        """Wait until so many requests have a token."""
+        while sum(bool(one.tokens) for one in self.manager.running.values()) < requests:
+            await asyncio.sleep(0.001)
+
 
 @pytest.fixture
 def case(monkeypatch: pytest.MonkeyPatch, loop: asyncio.AbstractEventLoop) -> Case:
@@ -132,7 +137,7 @@ def test_an_update_runs_inside_the_bracket_and_drops_the_cache(
 def test_a_request_that_spans_an_update_says_so(case: Case) -> None:
     async def scenario() -> Completion:
         task = asyncio.create_task(case.generate("a", [1], max_new_tokens=60))
-        await asyncio.sleep(0.02)
+        await case.sampled()
         await case.strategy.update_weights(update(2, 1))
         return await task
 
@@ -145,7 +150,7 @@ def test_a_request_that_spans_an_update_says_so(case: Case) -> None:
 def test_an_update_that_the_engine_refuses_silently_is_an_error(case: Case, where: str) -> None:
     async def scenario() -> None:
         task = asyncio.create_task(case.generate("a", [1], max_new_tokens=500))
-        await asyncio.sleep(0.02)
+        await case.sampled()
         setattr(case.manager, f"refuse_{where}", True)
         with pytest.raises(WeightLoadError, match="shapes differ" if where == "load" else "flush_cache"):
             await case.strategy.update_weights(update(2, 1))
@@ -181,7 +186,7 @@ def test_abort_ends_one_request_and_none_whose_id_begins_alike(case: Case) -> No
     async def scenario() -> tuple[Completion, Completion]:
         one = asyncio.create_task(case.generate("r1", [1], max_new_tokens=80))
         ten = asyncio.create_task(case.generate("r10", [1], max_new_tokens=80))
-        await asyncio.sleep(0.02)
+        await case.sampled(2)
         await case.strategy.abort("r1")
         await case.strategy.abort("unknown")
         return await one, await ten
@@ -195,7 +200,7 @@ def test_abort_ends_one_request_and_none_whose_id_begins_alike(case: Case) -> No
 def test_cancelling_the_caller_ends_the_request(case: Case) -> None:
     async def scenario() -> None:
         task = asyncio.create_task(case.generate("a", [1], max_new_tokens=500))
-        await asyncio.sleep(0.02)
+        await case.sampled()
         task.cancel()
         with pytest.raises(asyncio.CancelledError):
             await task
@@ -208,7 +213,7 @@ def test_cancelling_the_caller_ends_the_request(case: Case) -> None:
 def test_pause_and_resume(case: Case) -> None:
     async def scenario() -> Completion:
         task = asyncio.create_task(case.generate("a", [1], max_new_tokens=60))
-        await asyncio.sleep(0.02)
+        await case.sampled()
         await case.strategy.pause()
         newcomer = asyncio.create_task(case.generate("b", [1], max_new_tokens=1))
         unwanted = asyncio.create_task(case.generate("c", [1], max_new_tokens=1))
