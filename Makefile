@@ -87,7 +87,7 @@ train: core  ## Run another agentic configuration: make train CONFIG=frozen_lake
 quick: setup  ## Run the tests that start no process (two cores, 80 s)
 	$(BIN)/python -m pytest --ring quick $(TWO) $(TESTS)
 
-test: setup  ## Run the tests, with one of each: Ray, vLLM where it is installed, DeepSpeed, Megatron, a browser, a terminal
+test: setup  ## Run the tests (two cores, 10 minutes), with one of each: Ray, vLLM where it is installed, DeepSpeed, Megatron, a browser, a terminal
 	$(BIN)/python -m pytest --ring test $(FOUR) $(TESTS)
 
 test-all: setup  ## Run all tests: every combination, every fault, long runs
