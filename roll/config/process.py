@@ -15,6 +15,8 @@ _DEFAULTS = {
 }
 
 _COLLECTOR_THRESHOLDS = (10_000, 5, 10)
+_FROZEN_BY_PYTHON = 1_000
+"""At most: 3.12 starts with some hundred objects."""
 
 
 def process_defaults() -> dict[str, str]:
@@ -33,6 +35,11 @@ def prepare_process(system_envs: Mapping[str, str] | None = None) -> None:
     os.environ.update(system_envs or {})
 
 
+def have_frozen() -> bool:
+    """Tell whether somebody keeps the garbage collector from what was imported."""
+    return gc.get_freeze_count() > _FROZEN_BY_PYTHON
+
+
 @contextmanager
 def collector_waits() -> Iterator[Callable[[], None]]:
     """Keep the garbage collector from looking while much is imported, all of which stays.
@@ -41,20 +48,23 @@ def collector_waits() -> Iterator[Callable[[], None]]:
     sixth of the time of the import.
 
     Yields:
-        What lets it look again, at what is made from then on. At the end it looks at everything, as before.
+        What lets it look again, at what is made from then on. At the end it looks at everything, as before; not at
+        what whoever called has frozen.
     """
-    looked = gc.isenabled()
+    looked, frozen_before = gc.isenabled(), have_frozen()
     gc.disable()
 
     def go_on() -> None:
-        gc.freeze()
+        if not frozen_before:
+            gc.freeze()
         if looked:
             gc.enable()
 
     try:
         yield go_on
     finally:
-        gc.unfreeze()
+        if not frozen_before:
+            gc.unfreeze()
         if looked:
             gc.enable()
 
@@ -65,15 +75,19 @@ def settle_collector() -> Callable[[], None]:
     It would walk over half a million objects again and again, 0.1 s each time. What a step makes goes with its last
     reference; to look for cycles among it every 700 objects took a tenth of the time of whatever played episodes.
 
+    Where whoever called froze something, that stays as it is: it could not be told from the rest afterwards.
+
     Returns:
         What undoes it.
     """
-    before = gc.get_threshold()
-    gc.freeze()
+    before, frozen_before = gc.get_threshold(), have_frozen()
+    if not frozen_before:
+        gc.freeze()
     gc.set_threshold(*_COLLECTOR_THRESHOLDS)
 
     def undo() -> None:
-        gc.unfreeze()
+        if not frozen_before:
+            gc.unfreeze()
         gc.set_threshold(*before)
 
     return undo
