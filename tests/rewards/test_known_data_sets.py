@@ -89,6 +89,7 @@ def test_rows_of_mbpp_are_tested_by_their_list_after_their_set_up(tmp_path: Path
     assert code_score(prompt, "def root(n):\n    return 5") == 0.0
 
 
+@pytest.mark.processes  # a grader, for answers that are no plain numbers
 def test_rows_of_gsm8k_are_graded_by_what_stands_after_the_hashes(tmp_path: Path) -> None:
     prompt = prompt_of(tmp_path, WORD_PROBLEM, prompt="question", ground_truth="answer")
     assert prompt.messages[-1]["content"] == WORD_PROBLEM["question"]
