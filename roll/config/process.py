@@ -15,8 +15,6 @@ _DEFAULTS = {
 }
 
 _COLLECTOR_THRESHOLDS = (10_000, 5, 10)
-_FROZEN_BY_PYTHON = 1_000
-"""At most: 3.12 starts with some hundred objects."""
 
 
 def process_defaults() -> dict[str, str]:
@@ -35,11 +33,6 @@ def prepare_process(system_envs: Mapping[str, str] | None = None) -> None:
     os.environ.update(system_envs or {})
 
 
-def have_frozen() -> bool:
-    """Tell whether somebody keeps the garbage collector from what was imported."""
-    return gc.get_freeze_count() > _FROZEN_BY_PYTHON
-
-
 @contextmanager
 def collector_waits() -> Iterator[Callable[[], None]]:
     """Keep the garbage collector from looking while much is imported, all of which stays.
@@ -48,23 +41,20 @@ def collector_waits() -> Iterator[Callable[[], None]]:
     sixth of the time of the import.
 
     Yields:
-        What lets it look again, at what is made from then on. At the end it looks at everything, as before; not at
-        what whoever called has frozen.
+        What lets it look again, at what is made from then on. At the end it looks at everything, as before.
     """
-    looked, frozen_before = gc.isenabled(), have_frozen()
+    looked = gc.isenabled()
     gc.disable()
 
     def go_on() -> None:
-        if not frozen_before:
-            gc.freeze()
+        gc.freeze()
         if looked:
             gc.enable()
 
     try:
         yield go_on
     finally:
-        if not frozen_before:
-            gc.unfreeze()
+        gc.unfreeze()
         if looked:
             gc.enable()
 
@@ -75,19 +65,15 @@ def settle_collector() -> Callable[[], None]:
     It would walk over half a million objects again and again, 0.1 s each time. What a step makes goes with its last
     reference; to look for cycles among it every 700 objects took a tenth of the time of whatever played episodes.
 
-    Where whoever called froze something, that stays as it is: it could not be told from the rest afterwards.
-
     Returns:
         What undoes it.
     """
-    before, frozen_before = gc.get_threshold(), have_frozen()
-    if not frozen_before:
-        gc.freeze()
+    before = gc.get_threshold()
+    gc.freeze()
     gc.set_threshold(*_COLLECTOR_THRESHOLDS)
 
     def undo() -> None:
-        if not frozen_before:
-            gc.unfreeze()
+        gc.unfreeze()
         gc.set_threshold(*before)
 
     return undo

@@ -217,6 +217,7 @@ def test_a_class_is_sent_to_the_cluster_once_however_many_workers_it_has(
     assert len(sent) <= 1
 
 
+@pytest.mark.exhaustive
 def test_a_constructor_that_fails_says_which_and_leaves_nothing_behind(cluster: RayCluster) -> None:
     async def play() -> None:
         with pytest.raises(Refused, match="refused to be made") as caught:
