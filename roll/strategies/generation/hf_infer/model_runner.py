@@ -18,6 +18,7 @@ from roll.generation.pictures import Picture
 from roll.strategies.attention_kernels import without_plans_for_each_shape
 from roll.strategies.fingerprints import Fingerprints, fingerprint
 from roll.strategies.generation.hf_infer.batch_plan import AttentionGroup, BatchPlan, IntArray, plan_batch
+from roll.strategies.generation.hf_infer.cpu_products import quicken
 from roll.strategies.generation.hf_infer.picture_inputs import PictureInputs, for_language
 from roll.strategies.generation.hf_infer.slot_cache import SlotCache
 
@@ -227,6 +228,7 @@ class ModelRunner:
                     module.slot_cache = cache
         elif self._view.config._attn_implementation not in ("sdpa", "eager"):
             self._view.set_attn_implementation("sdpa")
+        quicken(self._view)
 
     def _choose_layout(self, wanted: Layout | None) -> Layout:
         kinds = set(getattr(self._original.config.get_text_config(), "layer_types", None) or ["full_attention"])

@@ -1,0 +1,251 @@
+"""Tokens per second of ``hf_infer`` and of other engines, with a real model on this machine's processors.
+
+    OMP_NUM_THREADS=2 python benchmarks/real_model.py [--requests 1 8 32 128] [--dtypes fp32 bf16] [--engines …]
+
+SmolLM2-135M-Instruct (``make smollm``) completes random prompts of 64 tokens by 48 more, greedily, all requests at
+once:
+
+* ``hf_infer``: our engine;
+* ``generate``: ``model.generate`` of transformers, all prompts as one batch;
+* ``continuous``: ``model.generate_batch`` of transformers, continuous batching over a paged cache;
+* ``vllm``: vLLM for CPUs with its own defaults (``make vllm``), by ``LLM.generate``;
+* ``llama.cpp``: with ``--llama``, a folder with its programs ``llama-batched-bench`` and ``convert_hf_to_gguf.py``.
+
+Each has a process of its own, is warmed up with the same work once, and is then asked ``--rounds`` times; what counts
+is the median. ``bound`` is what one request could have if nothing took time but reading each weight once per token, as
+fast as this machine reads in a dot product of a large tensor with itself.
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import json
+import os
+import re
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Sequence
+from pathlib import Path
+
+import torch
+from ratios import leave
+
+PROMPT = 64
+NEW = 48
+ENGINES = ("hf_infer", "generate", "continuous", "vllm")
+MARK = "MEASURED "
+
+Prompts = list[list[int]]
+Complete = Callable[[Prompts], None]
+
+
+def prompts(count: int) -> Prompts:
+    """Return random prompts."""
+    noise = torch.Generator().manual_seed(count)
+    return torch.randint(1000, 40_000, (count, PROMPT), generator=noise).tolist()
+
+
+def hf_infer(dtype: str) -> Complete:
+    """Return what completes prompts with our engine."""
+    from roll.generation import GenerationRequest, SamplingParams
+    from roll.models.loading import load_model
+    from roll.strategies.generation.hf_infer.strategy import HfInferStrategy
+
+    engine = HfInferStrategy(load_model("smollm2", dtype=dtype), max_slots=128, max_length=PROMPT + NEW)
+    sampling = SamplingParams(max_new_tokens=NEW, temperature=0.0)
+
+    async def complete(asked: Prompts) -> None:
+        requests = [GenerationRequest(str(number), prompt, sampling) for number, prompt in enumerate(asked)]
+        answers = await asyncio.gather(*(engine.generate(request) for request in requests))
+        assert all(len(answer.token_ids) == NEW for answer in answers)
+
+    return lambda asked: asyncio.run(complete(asked))
+
+
+def generate(dtype: str) -> Complete:
+    """Return what completes prompts with one call of ``model.generate``."""
+    from roll.models.loading import load_model
+
+    model = load_model("smollm2", dtype=dtype)
+
+    def complete(asked: Prompts) -> None:
+        ids = torch.tensor(asked)
+        with torch.inference_mode():
+            out = model.generate(
+                ids,
+                attention_mask=torch.ones_like(ids),
+                max_new_tokens=NEW,
+                min_new_tokens=NEW,
+                do_sample=False,
+                pad_token_id=0,
+            )
+        assert out.shape == (len(asked), PROMPT + NEW)
+
+    return complete
+
+
+def continuous(dtype: str) -> Complete:
+    """Return what completes prompts with continuous batching of transformers."""
+    from transformers import ContinuousBatchingConfig, GenerationConfig
+
+    from roll.models.loading import load_model
+
+    model = load_model("smollm2", dtype=dtype)
+    # No token ends it: the engine has no least number of tokens.
+    wanted = GenerationConfig(max_new_tokens=NEW, do_sample=False, eos_token_id=-1, pad_token_id=0)
+
+    def complete(asked: Prompts) -> None:
+        # What it infers from the memory of a GPU: as much as these prompts need.
+        cache = ContinuousBatchingConfig(
+            page_size=32,
+            num_blocks=len(asked) * -(-(PROMPT + NEW) // 32) + 1,
+            max_batch_tokens=max(512, len(asked)),
+            max_requests_per_batch=len(asked),
+        )
+        answers = model.generate_batch(asked, generation_config=wanted, continuous_batching_config=cache)
+        assert [len(answer.generated_tokens) for answer in answers.values()] == [NEW] * len(asked)
+
+    return complete
+
+
+def vllm(dtype: str) -> Complete:
+    """Return what completes prompts with vLLM."""
+    os.environ.setdefault("VLLM_CPU_KVCACHE_SPACE", "1")
+    os.environ.setdefault("VLLM_CPU_OMP_THREADS_BIND", "nobind")  # as many threads as the others
+    os.environ.setdefault("VLLM_LOGGING_LEVEL", "WARNING")
+    from vllm import LLM, SamplingParams
+
+    from roll.models.finding import resolve_pretrain
+
+    named = {"fp32": "float32", "bf16": "bfloat16"}[dtype]
+    engine = LLM(
+        model=resolve_pretrain("smollm2"),
+        dtype=named,
+        max_model_len=PROMPT + NEW,
+        max_num_seqs=128,
+        enable_prefix_caching=False,
+        disable_log_stats=True,
+    )
+    sampling = SamplingParams(temperature=0.0, max_tokens=NEW, ignore_eos=True, detokenize=False)
+
+    def complete(asked: Prompts) -> None:
+        answers = engine.generate([{"prompt_token_ids": prompt} for prompt in asked], sampling, use_tqdm=False)
+        assert all(len(answer.outputs[0].token_ids) == NEW for answer in answers)
+
+    return complete
+
+
+def timed(engine: str, dtype: str, counts: Sequence[int], rounds: int) -> dict[int, list[float]]:
+    """Return the tokens per second of each round, by the number of requests."""
+    complete = {"hf_infer": hf_infer, "generate": generate, "continuous": continuous, "vllm": vllm}[engine](dtype)
+    found: dict[int, list[float]] = {}
+    for count in counts:
+        asked = prompts(count)
+        complete(asked)
+        for _ in range(rounds):
+            begun = time.perf_counter()
+            complete(asked)
+            found.setdefault(count, []).append(count * NEW / (time.perf_counter() - begun))
+    return found
+
+
+def llama(folder: Path, dtype: str, counts: Sequence[int], rounds: int) -> dict[int, list[float]]:
+    """Return the same for llama.cpp, from the table of its own benchmark."""
+    from roll.models.finding import resolve_pretrain
+
+    threads = str(torch.get_num_threads())
+    found: dict[int, list[float]] = {}
+    with tempfile.TemporaryDirectory() as made:
+        model = Path(made, "model.gguf")
+        kind = {"fp32": "f32", "bf16": "bf16"}[dtype]
+        convert = [sys.executable, folder / "convert_hf_to_gguf.py", resolve_pretrain("smollm2")]
+        subprocess.run([*convert, "--outtype", kind, "--outfile", model], check=True, capture_output=True)
+        for count in counts:
+            size = str(count * (PROMPT + NEW))
+            words = [folder / "llama-batched-bench", "-m", model, "-t", threads, "-tb", threads, "-c", size]
+            words += [
+                "-npp",
+                str(PROMPT),
+                "-ntg",
+                str(NEW),
+                "-npl",
+                str(count),
+                "-ctk",
+                "f16",
+                "--output-format",
+                "jsonl",
+            ]
+            for _ in range(rounds):
+                told = subprocess.run([str(word) for word in words], check=True, capture_output=True, text=True)
+                (row,) = re.findall(r"^\{.*\}$", told.stdout, re.MULTILINE)
+                found.setdefault(count, []).append(count * NEW / json.loads(row)["t"])
+    return found
+
+
+def apart(engine: str, dtype: str, counts: Sequence[int], rounds: int) -> dict[int, list[float]]:
+    """Return what :func:`timed` finds in a process of its own."""
+    words = [sys.executable, __file__, "--alone", engine, "--dtypes", dtype, "--rounds", str(rounds)]
+    done = subprocess.run([*words, "--requests", *map(str, counts)], capture_output=True, text=True)
+    for line in done.stdout.splitlines():
+        if line.startswith(MARK):
+            return {int(count): speeds for count, speeds in json.loads(line.removeprefix(MARK)).items()}
+    sys.exit(f"{engine} with {dtype} failed:\n{done.stdout[-2000:]}{done.stderr[-3000:]}")
+
+
+def bandwidth() -> float:
+    """Return the bytes that all threads together read in a second."""
+    much = torch.ones(1 << 28)
+    seconds = []
+    for _ in range(5):
+        begun = time.perf_counter()
+        torch.dot(much, much)
+        seconds.append(time.perf_counter() - begun)
+    return much.nbytes / min(seconds)
+
+
+def main() -> None:
+    """Ask every engine, and print a table."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--requests", type=int, nargs="+", default=[1, 8, 32, 128])
+    parser.add_argument("--dtypes", nargs="+", choices=["fp32", "bf16"], default=["fp32", "bf16"])
+    parser.add_argument("--engines", nargs="+", choices=ENGINES, default=list(ENGINES))
+    parser.add_argument("--rounds", type=int, default=3)
+    parser.add_argument("--llama", type=Path, help="folder with the programs of llama.cpp")
+    parser.add_argument("--alone", choices=ENGINES, help=argparse.SUPPRESS)
+    args = parser.parse_args()
+    if args.alone:
+        print(MARK + json.dumps(timed(args.alone, args.dtypes[0], args.requests, args.rounds)))
+        return
+    from roll.models.loading import load_model
+
+    weights = sum(parameter.numel() for parameter in load_model("smollm2").parameters())
+    read = bandwidth()
+    print(f"torch {torch.__version__}, {torch.get_num_threads()} threads, which read {read / 1e9:.1f} GB/s; tokens/s")
+    print(f"{'':18}" + "".join(f"{count:>9}" for count in args.requests))
+    for dtype in args.dtypes:
+        print(f"{dtype} {'bound':13}{read / weights / (4 if dtype == 'fp32' else 2):9.1f}")
+        speeds: dict[str, dict[int, list[float]]] = {}
+        for engine in args.engines:
+            speeds[engine] = apart(engine, dtype, args.requests, args.rounds)
+            show(dtype, engine, speeds[engine])
+        if args.llama:
+            speeds["llama.cpp"] = llama(args.llama, dtype, args.requests, args.rounds)
+            show(dtype, "llama.cpp", speeds["llama.cpp"])
+        own = speeds.pop("hf_infer", {})
+        for engine, theirs in speeds.items():
+            for count in own:
+                ratios = [mine / other for mine, other in zip(own[count], theirs[count], strict=True)]
+                leave(f"real_model: {dtype}, {count} requests against {engine}", ratios)
+
+
+def show(dtype: str, engine: str, speeds: dict[int, list[float]]) -> None:
+    """Print a row."""
+    print(f"{dtype} {engine:13}" + "".join(f"{statistics.median(found):9.1f}" for found in speeds.values()), flush=True)
+
+
+if __name__ == "__main__":
+    main()
