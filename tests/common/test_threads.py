@@ -88,15 +88,19 @@ def test_a_caller_that_is_cancelled_waits_no_longer(way: Way) -> None:
 
 @WAYS
 def test_a_result_that_comes_after_the_loop_is_forgotten(way: Way) -> None:
-    release, ended = threading.Event(), threading.Event()
+    started, release, ended = (threading.Event() for _ in range(3))
 
     def late() -> None:
+        started.set()
         release.wait(60)
         ended.set()
 
     async def run() -> None:
+        task = asyncio.ensure_future(way(late))
+        while not started.is_set():  # what has not begun when it is given up never does
+            await asyncio.sleep(0.001)
         with pytest.raises(asyncio.TimeoutError):
-            await asyncio.wait_for(way(late), 0.01)
+            await asyncio.wait_for(task, 0.01)
 
     before = threading.excepthook
     failures: list[Any] = []
