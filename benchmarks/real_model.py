@@ -36,7 +36,6 @@ from ratios import leave
 
 PROMPT = 64
 NEW = 48
-ENGINES = ("hf_infer", "generate", "continuous", "vllm")
 MARK = "MEASURED "
 
 Prompts = list[list[int]]
@@ -139,9 +138,12 @@ def vllm(dtype: str) -> Complete:
     return complete
 
 
+ENGINES = {"hf_infer": hf_infer, "generate": generate, "continuous": continuous, "vllm": vllm}
+
+
 def timed(engine: str, dtype: str, counts: Sequence[int], rounds: int) -> dict[int, list[float]]:
     """Return the tokens per second of each round, by the number of requests."""
-    complete = {"hf_infer": hf_infer, "generate": generate, "continuous": continuous, "vllm": vllm}[engine](dtype)
+    complete = ENGINES[engine](dtype)
     found: dict[int, list[float]] = {}
     for count in counts:
         asked = prompts(count)
@@ -167,18 +169,7 @@ def llama(folder: Path, dtype: str, counts: Sequence[int], rounds: int) -> dict[
         for count in counts:
             size = str(count * (PROMPT + NEW))
             words = [folder / "llama-batched-bench", "-m", model, "-t", threads, "-tb", threads, "-c", size]
-            words += [
-                "-npp",
-                str(PROMPT),
-                "-ntg",
-                str(NEW),
-                "-npl",
-                str(count),
-                "-ctk",
-                "f16",
-                "--output-format",
-                "jsonl",
-            ]
+            words += f"-npp {PROMPT} -ntg {NEW} -npl {count} --output-format jsonl".split()
             for _ in range(rounds):
                 told = subprocess.run([str(word) for word in words], check=True, capture_output=True, text=True)
                 (row,) = re.findall(r"^\{.*\}$", told.stdout, re.MULTILINE)
