@@ -6,6 +6,7 @@ SmolLM2-135M-Instruct (``make smollm``) completes random prompts of 64 tokens by
 once:
 
 * ``hf_infer``: our engine;
+* ``packed``: our engine with ``pack_weights``, a second copy of its weights;
 * ``generate``: ``model.generate`` of transformers, all prompts as one batch;
 * ``continuous``: ``model.generate_batch`` of transformers, continuous batching over a paged cache;
 * ``vllm``: vLLM for CPUs with its own defaults (``make vllm``), by ``LLM.generate``;
@@ -29,6 +30,7 @@ import sys
 import tempfile
 import time
 from collections.abc import Callable, Sequence
+from functools import partial
 from pathlib import Path
 
 import torch
@@ -48,13 +50,13 @@ def prompts(count: int) -> Prompts:
     return torch.randint(1000, 40_000, (count, PROMPT), generator=noise).tolist()
 
 
-def hf_infer(dtype: str) -> Complete:
+def hf_infer(dtype: str, **options: bool) -> Complete:
     """Return what completes prompts with our engine."""
     from roll.generation import GenerationRequest, SamplingParams
     from roll.models.loading import load_model
     from roll.strategies.generation.hf_infer.strategy import HfInferStrategy
 
-    engine = HfInferStrategy(load_model("smollm2", dtype=dtype), max_slots=128, max_length=PROMPT + NEW)
+    engine = HfInferStrategy(load_model("smollm2", dtype=dtype), max_slots=128, max_length=PROMPT + NEW, **options)
     sampling = SamplingParams(max_new_tokens=NEW, temperature=0.0)
 
     async def complete(asked: Prompts) -> None:
@@ -138,7 +140,13 @@ def vllm(dtype: str) -> Complete:
     return complete
 
 
-ENGINES = {"hf_infer": hf_infer, "generate": generate, "continuous": continuous, "vllm": vllm}
+ENGINES = {
+    "hf_infer": hf_infer,
+    "packed": partial(hf_infer, pack_weights=True),
+    "generate": generate,
+    "continuous": continuous,
+    "vllm": vllm,
+}
 
 
 def timed(engine: str, dtype: str, counts: Sequence[int], rounds: int) -> dict[int, list[float]]:

@@ -2,14 +2,32 @@
 
 from __future__ import annotations
 
+from roll.config.errors import ConfigError, Problem
 from roll.strategies.base import GenerationStrategy
+from roll.strategies.generation.hf_infer.cpu_products import CannotPackError
+from roll.strategies.generation.hf_infer.options import HfInferOptions
 from roll.strategies.generation.hf_infer.strategy import HfInferStrategy
 from roll.strategies.jobs import EngineJob
 
 
 def engine(job: EngineJob) -> GenerationStrategy:
-    """Return an engine around the trainer's own model, where it is in this process, or a copy."""
+    """Return an engine around the trainer's own model, where it is in this process, or a copy.
+
+    Raises:
+        ConfigError: An option is unknown, or its weights cannot be packed.
+    """
+    options = HfInferOptions.from_mapping(job.strategy_config, job.path)
     model = job.shared_model if job.shared_model is not None else job.load()
-    return HfInferStrategy(
-        model, activity=job.activity, max_slots=job.max_slots, max_length=job.max_length, decode=job.decode
-    )
+    try:
+        return HfInferStrategy(
+            model,
+            activity=job.activity,
+            max_slots=job.max_slots,
+            max_length=job.max_length,
+            max_prefill_tokens=options.max_prefill_tokens,
+            pack_weights=options.pack_weights,
+            decode=job.decode,
+        )
+    except CannotPackError as error:
+        problem = Problem(f"{job.path}.pack_weights", f"{error}.", "leave it out.", options.pack_weights)
+        raise ConfigError([problem]) from error

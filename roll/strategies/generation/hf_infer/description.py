@@ -7,6 +7,7 @@ from roll.config.strategies import StrategyDescription
 HF_INFER: Final = StrategyDescription(
     name="hf_infer",
     engine="roll.strategies.generation.hf_infer.build:engine",
+    check_options="roll.strategies.generation.hf_infer.options:HfInferOptions.from_mapping",
     scorer="roll.strategies.training.pytorch.build:scorer",
     packs=True,
     shares_prefixes=True,

@@ -47,10 +47,12 @@ class HfInferStrategy:
         in_thread: Run the forward pass in a thread, so that the event loop stays responsive. ``None``: on accelerators
             only; on CPU the hand-over costs more than it gives, and steps are short.
         layout: See :class:`ModelRunner`; ``None`` chooses.
+        pack_weights: See :class:`ModelRunner`.
         decode: Of the policy's tokenizer, where requests end at texts.
 
     Raises:
         ValueError: If the sizes are not positive or the model cannot be run exactly.
+        CannotPackError: If its weights cannot be packed.
     """
 
     def __init__(
@@ -64,6 +66,7 @@ class HfInferStrategy:
         activity: Activity | None = None,
         in_thread: bool | None = None,
         layout: Layout | None = None,
+        pack_weights: bool = False,
         decode: Decode | None = None,
     ) -> None:
         for name, value in (
@@ -75,7 +78,9 @@ class HfInferStrategy:
                 raise ValueError(f"hf_infer: {name} is {value}; it must be at least 1")
         if device is not None:
             model = model.to(device)
-        runner = ModelRunner(model, max_slots=max_slots, max_length=max_length, layout=layout)
+        runner = ModelRunner(
+            model, max_slots=max_slots, max_length=max_length, layout=layout, pack_weights=pack_weights
+        )
         self.max_length = max_length
         self._stop_strings = StopStrings(decode)
         self._engine = Engine(
@@ -158,6 +163,7 @@ class HfInferStrategy:
         await self.pause()
         self._engine.drop_prefixes()
         self._engine.runner.cache.free()
+        self._engine.runner.forget_copies()
         if self._engine.runner.device.type != "cpu":
             self._weights.park(self._engine.runner.weights())
 

@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import replace
 from typing import Annotated, Any, ClassVar, Literal
 
-from pydantic import Field, ValidationError, model_validator
+from pydantic import Field, model_validator
 
 from roll.config.base import ConfigModel
-from roll.config.errors import ConfigError, FixableError
-from roll.config.validation import validation_problems
+from roll.config.errors import FixableError
+from roll.config.validation import checked_options
 
 Size = Annotated[int, Field(ge=1)]
 
@@ -94,13 +93,7 @@ class MegatronOptions(ConfigModel):
         Raises:
             ConfigError: A key is unknown, its value is none that it can have, or two keys contradict each other.
         """
-        given = dict(options or {})
-        try:
-            return cls.model_validate(given)
-        except ValidationError as error:
-            problems = validation_problems(error, given, cls)
-            placed = [replace(one, path=f"{path}.{one.path}" if one.path else path) for one in problems]
-            raise ConfigError(placed) from error
+        return checked_options(cls, options, path)
 
     @property
     def virtual_stages(self) -> int | None:

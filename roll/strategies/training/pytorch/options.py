@@ -3,14 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import replace
 from typing import Annotated, Any, Literal
 
-from pydantic import Field, ValidationError
+from pydantic import Field
 
 from roll.config.base import ConfigModel
-from roll.config.errors import ConfigError
-from roll.config.validation import validation_problems
+from roll.config.validation import checked_options
 
 
 class FsdpOptions(ConfigModel):
@@ -53,9 +51,4 @@ class FsdpOptions(ConfigModel):
         Raises:
             ConfigError: A key is unknown, or its value is none that it can have.
         """
-        given = dict(options or {})
-        try:
-            return cls.model_validate(given)
-        except ValidationError as error:
-            problems = validation_problems(error, given, cls)
-            raise ConfigError([replace(problem, path=f"{path}.{problem.path}") for problem in problems]) from error
+        return checked_options(cls, options, path)

@@ -14,9 +14,19 @@ from torch import nn
 from torch.nn.functional import linear
 from transformers import LlamaConfig, LlamaForCausalLM
 
+from roll.config.errors import ConfigError
 from roll.generation import GenerationRequest, SamplingParams
-from roll.strategies.generation.hf_infer.cpu_products import few_rows_product, quicken, widened_product
+from roll.strategies.base import WeightUpdate
+from roll.strategies.generation.hf_infer.build import engine as build_engine
+from roll.strategies.generation.hf_infer.cpu_products import (
+    CannotPackError,
+    PackedProduct,
+    few_rows_product,
+    quicken,
+    widened_product,
+)
 from roll.strategies.generation.hf_infer.strategy import HfInferStrategy
+from roll.strategies.jobs import EngineJob
 
 SHAPES = st.tuples(st.integers(0, 20), st.integers(1, 70), st.integers(1, 40))
 
@@ -40,7 +50,13 @@ def test_products_are_those_of_doubles(shape: tuple[int, int, int], has_bias: bo
         x = x.unsqueeze(0)
     # Sums of one precision and of the other, and a rounding of the result to 8 bits.
     widened = partial(widened_product, block=torch.empty(100))
-    for product, dtype, error in ((few_rows_product, torch.float32, 1e-5), (widened, torch.bfloat16, 2**-7)):
+    ways = (
+        (few_rows_product, torch.float32, 1e-5),
+        (widened, torch.bfloat16, 2**-7),
+        (PackedProduct(), torch.float32, 1e-5),
+        (PackedProduct(), torch.bfloat16, 2**-7),
+    )
+    for product, dtype, error in ways:
         given_x, given_weight = x.to(dtype), weight.to(dtype)
         given_bias = None if bias is None else bias.to(dtype)
         exact = linear(given_x.double(), given_weight.double(), None if given_bias is None else given_bias.double())
@@ -83,10 +99,11 @@ def test_the_engine_changes_its_own_layers_and_not_those_of_the_trainer() -> Non
     asyncio.run(engine.close())
 
 
+@pytest.mark.parametrize("pack", [False, True], ids=["as they are", "packed"])
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=str)
-def test_tokens_and_log_probs_are_those_of_the_model_itself(threads: int, dtype: torch.dtype) -> None:
+def test_tokens_and_log_probs_are_those_of_the_model_itself(threads: int, dtype: torch.dtype, pack: bool) -> None:
     large = model(1024, dtype)
-    engine = HfInferStrategy(large, max_slots=16, max_length=32)
+    engine = HfInferStrategy(large, max_slots=16, max_length=32, pack_weights=pack)
     sampling = SamplingParams(max_new_tokens=6, temperature=1.0)
     for rows in (1, 3, 9):
         prompts = [[(7 * row + 3 * place) % 512 for place in range(5)] for row in range(rows)]
@@ -109,3 +126,60 @@ def test_where_the_processor_multiplies_bf16_pytorch_does(monkeypatch: pytest.Mo
     large = model(1024, torch.bfloat16)
     quicken(large)
     assert not any("forward" in vars(layer) for layer in large.modules())
+
+
+def copies(engine: HfInferStrategy) -> int:
+    packed = engine._engine.runner._packed
+    assert packed
+    return sum(each._copy is not None for each in packed)
+
+
+def test_packed_weights_are_those_that_were_loaded_last() -> None:
+    """Those of a trainer that changes its own model in place, as a run in one process has it."""
+    large = model(1024)
+    engine = HfInferStrategy(large, max_slots=16, max_length=32, pack_weights=True)
+    prompts = [[(7 * row + 3 * place) % 512 for place in range(5)] for row in range(9)]
+    sampling = SamplingParams(max_new_tokens=2)
+
+    async def logprobs(version: int) -> list[float]:
+        asked = [GenerationRequest(f"{version}-{row}", prompt, sampling) for row, prompt in enumerate(prompts)]
+        answers = await asyncio.gather(*(engine.generate(request) for request in asked))
+        with torch.inference_mode():
+            ids = torch.tensor([[*prompt, *each.token_ids] for prompt, each in zip(prompts, answers, strict=True)])
+            expected = large(ids).logits[:, 4:-1].log_softmax(-1).gather(2, ids[:, 5:, None])[..., 0]
+        assert torch.allclose(torch.tensor([each.logprobs for each in answers]), expected, atol=1e-4)
+        return answers[0].logprobs
+
+    async def run() -> None:
+        before = await logprobs(0)
+        assert copies(engine) == 15
+        with torch.no_grad():
+            for parameter in large.parameters():
+                parameter.data.add_(0.03 * torch.randn_like(parameter))  # `_version` does not tell
+        await engine.update_weights(WeightUpdate(1, iter(large.named_parameters())))
+        assert copies(engine) == 0
+        assert await logprobs(1) != before
+        await engine.sleep()
+        assert copies(engine) == 0
+        await engine.wake()
+        await engine.close()
+
+    asyncio.run(run())
+
+
+def test_the_few_rows_of_a_step_need_no_copy() -> None:
+    x, weight = torch.randn(4, 8), torch.randn(3, 8)
+    product = PackedProduct()
+    product(x, weight, None)
+    assert product._copy is None
+    product(torch.randn(5, 8), weight, None)
+    assert product._copy is not None
+
+
+def test_what_cannot_be_packed_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
+    with pytest.raises(CannotPackError, match="fp32 or bf16"):
+        HfInferStrategy(model(64).half(), pack_weights=True)
+    monkeypatch.setattr(torch.backends.mkldnn, "is_available", lambda: False)
+    job = EngineJob(folder=str, load=lambda: model(64), strategy_config={"pack_weights": True}, path="its.options")
+    with pytest.raises(ConfigError, match=r"its.options.pack_weights = True\n.*no oneDNN"):
+        build_engine(job)
