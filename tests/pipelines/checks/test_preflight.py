@@ -11,6 +11,7 @@ import pytest
 
 from roll.common.threads import CallThreads
 from roll.config import AgenticConfig, ConfigError, ConfigWarning, RLVRConfig, load
+from roll.config.errors import Problem
 from roll.config.trackers import TRACKERS
 from roll.distributed.context import WorkerContext, entered
 from roll.env_managers.trajectory import TrajectoryEnvManager
@@ -324,3 +325,14 @@ def test_what_megatron_needs_on_a_gpu_is_told_before_a_model_loads(monkeypatch: 
     assert problem.path == "actor_train.strategy_args.strategy_name"
     assert "transformer_engine, which is not installed" in problem.message
     assert problem.fix.startswith("pip install 'transformer-engine[pytorch]', or use deepspeed_train or fsdp_train")
+
+
+def test_an_option_that_hf_infer_does_not_have_is_told_before_a_model_loads() -> None:
+    def found(**options: object) -> list[Problem]:
+        arguments = {"strategy_name": "hf_infer", "strategy_config": options}
+        return list(strategy_problems(AgenticConfig(actor_infer={"strategy_args": arguments})))
+
+    assert found(pack_weights=True, max_prefill_tokens=64) == []
+    (problem,) = found(pack_weigths=True)
+    assert problem.path == "actor_infer.strategy_args.strategy_config.pack_weigths"
+    assert problem.fix == "did you mean pack_weights?"
