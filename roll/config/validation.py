@@ -4,18 +4,15 @@ from __future__ import annotations
 
 import types
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import replace
 from math import isfinite
-from typing import Any, TypeVar, Union, get_args, get_origin
+from typing import Any, Union, get_args, get_origin
 
 from pydantic import ValidationError
 from pydantic_core import ErrorDetails
 
 from roll.common.spelling import nearest
 from roll.config.base import ConfigModel
-from roll.config.errors import UNSET, ConfigError, FixableError, Problem, choose_from
-
-Options = TypeVar("Options", bound=ConfigModel)
+from roll.config.errors import UNSET, FixableError, Problem, choose_from
 
 _EXPECTED: Mapping[str, str] = {
     "int_type": "a whole number",
@@ -53,26 +50,6 @@ def validation_problems(error: ValidationError, data: Mapping[str, Any], kind: t
     for detail in error.errors(include_url=False):
         by_path.setdefault(_key_path(detail["loc"], data, kind), []).append(detail)
     return [_problem(path, details, kind) for path, details in by_path.items()]
-
-
-def checked_options(kind: type[Options], options: Mapping[str, Any] | None, path: str) -> Options:
-    """Return what a ``strategy_config`` says.
-
-    Args:
-        kind: The model.
-        options: The mapping; ``None`` for all defaults.
-        path: The key path of the mapping, for errors.
-
-    Raises:
-        ConfigError: A key is unknown, its value is none that it can have, or two keys contradict each other.
-    """
-    given = dict(options or {})
-    try:
-        return kind.model_validate(given)
-    except ValidationError as error:
-        problems = validation_problems(error, given, kind)
-        placed = [replace(one, path=f"{path}.{one.path}" if one.path else path) for one in problems]
-        raise ConfigError(placed) from error
 
 
 def valid_keys(kind: type[ConfigModel]) -> list[str]:

@@ -2,16 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import Annotated, Any
+from typing import Annotated
 
 from pydantic import Field
 
-from roll.config.base import ConfigModel
-from roll.config.validation import checked_options
+from roll.config.strategy_options import StrategyOptions
 
 
-class HfInferOptions(ConfigModel):
+class HfInferOptions(StrategyOptions):
     """How it samples. A model that only scores has no use for them."""
 
     max_prefill_tokens: Annotated[int, Field(ge=1)] = Field(
@@ -24,16 +22,3 @@ class HfInferOptions(ConfigModel):
         description="On CPUs, keep a second copy of the weights of linear layers (in fp32 where the processor "
         "multiplies no bf16), in an order that is quicker to multiply; of models with 32 MB of them or more.",
     )
-
-    @classmethod
-    def from_mapping(cls, options: Mapping[str, Any] | None, path: str = "strategy_config") -> HfInferOptions:
-        """Check a ``strategy_config``.
-
-        Args:
-            options: The mapping; ``None`` for all defaults.
-            path: The key path of the mapping, for errors.
-
-        Raises:
-            ConfigError: A key is unknown, or its value is none that it can have.
-        """
-        return checked_options(cls, options, path)

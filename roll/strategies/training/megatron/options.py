@@ -3,18 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Annotated, Any, ClassVar, Literal
+from typing import Annotated, ClassVar, Literal
 
 from pydantic import Field, model_validator
 
-from roll.config.base import ConfigModel
 from roll.config.errors import FixableError
-from roll.config.validation import checked_options
+from roll.config.strategy_options import StrategyOptions
 
 Size = Annotated[int, Field(ge=1)]
 
 
-class MegatronOptions(ConfigModel):
+class MegatronOptions(StrategyOptions):
     """How a model is spread over ranks, what is recomputed, and how experts are computed."""
 
     key_aliases: ClassVar[Mapping[str, str]] = {
@@ -81,19 +80,6 @@ class MegatronOptions(ConfigModel):
     gradient_accumulation_fusion: bool = Field(
         False, description="Add weight gradients up inside the matrix kernel (Transformer Engine or Apex)."
     )
-
-    @classmethod
-    def from_mapping(cls, options: Mapping[str, Any] | None, path: str = "strategy_config") -> MegatronOptions:
-        """Check a ``strategy_config``.
-
-        Args:
-            options: The mapping; ``None`` for all defaults.
-            path: The key path of the mapping, for errors.
-
-        Raises:
-            ConfigError: A key is unknown, its value is none that it can have, or two keys contradict each other.
-        """
-        return checked_options(cls, options, path)
 
     @property
     def virtual_stages(self) -> int | None:

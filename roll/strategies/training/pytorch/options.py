@@ -2,16 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import Annotated, Any, Literal
+from typing import Annotated, Literal
 
 from pydantic import Field
 
-from roll.config.base import ConfigModel
-from roll.config.validation import checked_options
+from roll.config.strategy_options import StrategyOptions
 
 
-class FsdpOptions(ConfigModel):
+class FsdpOptions(StrategyOptions):
     """How a model is spread over ranks. With one rank only ``torch_compile`` has an effect."""
 
     fsdp_size: Annotated[int, Field(ge=-1)] = Field(
@@ -39,16 +37,3 @@ class FsdpOptions(ConfigModel):
         "of ranks and of attention heads.",
     )
     torch_compile: bool = Field(False, description="Compile each layer; pays for long runs, needs a C++ compiler.")
-
-    @classmethod
-    def from_mapping(cls, options: Mapping[str, Any] | None, path: str = "strategy_config") -> FsdpOptions:
-        """Check a ``strategy_config``.
-
-        Args:
-            options: The mapping; ``None`` for all defaults.
-            path: The key path of the mapping, for errors.
-
-        Raises:
-            ConfigError: A key is unknown, or its value is none that it can have.
-        """
-        return checked_options(cls, options, path)
