@@ -28,6 +28,8 @@ from roll.strategies.generation.hf_infer.cpu_products import (
 from roll.strategies.generation.hf_infer.strategy import HfInferStrategy
 from roll.strategies.jobs import EngineJob
 
+HAS_ONEDNN = torch.backends.mkldnn.is_available()
+needs_onednn = pytest.mark.skipif(not HAS_ONEDNN, reason="this build of PyTorch has no oneDNN")
 SHAPES = st.tuples(st.integers(0, 20), st.integers(1, 70), st.integers(1, 40))
 
 
@@ -53,8 +55,7 @@ def test_products_are_those_of_doubles(shape: tuple[int, int, int], has_bias: bo
     ways = (
         (few_rows_product, torch.float32, 1e-5),
         (widened, torch.bfloat16, 2**-7),
-        (PackedProduct(), torch.float32, 1e-5),
-        (PackedProduct(), torch.bfloat16, 2**-7),
+        *([(PackedProduct(), torch.float32, 1e-5), (PackedProduct(), torch.bfloat16, 2**-7)] if HAS_ONEDNN else []),
     )
     for product, dtype, error in ways:
         given_x, given_weight = x.to(dtype), weight.to(dtype)
@@ -99,7 +100,7 @@ def test_the_engine_changes_its_own_layers_and_not_those_of_the_trainer() -> Non
     asyncio.run(engine.close())
 
 
-@pytest.mark.parametrize("pack", [False, True], ids=["as they are", "packed"])
+@pytest.mark.parametrize("pack", [False, pytest.param(True, marks=needs_onednn)], ids=["as they are", "packed"])
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=str)
 def test_tokens_and_log_probs_are_those_of_the_model_itself(threads: int, dtype: torch.dtype, pack: bool) -> None:
     large = model(1024, dtype)
@@ -134,6 +135,7 @@ def copies(engine: HfInferStrategy) -> int:
     return sum(each._copy is not None for each in packed)
 
 
+@needs_onednn
 def test_packed_weights_are_those_that_were_loaded_last() -> None:
     """Those of a trainer that changes its own model in place, as a run in one process has it."""
     large = model(1024)
@@ -167,6 +169,7 @@ def test_packed_weights_are_those_that_were_loaded_last() -> None:
     asyncio.run(run())
 
 
+@needs_onednn
 def test_the_few_rows_of_a_step_need_no_copy() -> None:
     x, weight = torch.randn(4, 8), torch.randn(3, 8)
     product = PackedProduct()
@@ -176,6 +179,7 @@ def test_the_few_rows_of_a_step_need_no_copy() -> None:
     assert product._copy is not None
 
 
+@needs_onednn
 def test_what_cannot_be_packed_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
     with pytest.raises(CannotPackError, match="fp32 or bf16"):
         HfInferStrategy(model(64).half(), pack_weights=True)
