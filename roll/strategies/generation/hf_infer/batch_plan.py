@@ -51,6 +51,8 @@ class BatchPlan:
         slot_index: ``[tokens]`` slot of each token.
         positions: ``[tokens]`` position of each token in its sequence.
         last_index: ``[rows]`` flat index of the last token of each row, rows as they were given.
+        wanted_index: ``[wanted]`` flat indices of the tokens whose logits are wanted: the last ones of each row, in the
+            order of the rows as they were given.
         groups: The attention calls.
     """
 
@@ -58,11 +60,19 @@ class BatchPlan:
     slot_index: torch.Tensor
     positions: torch.Tensor
     last_index: torch.Tensor
+    wanted_index: torch.Tensor
     groups: list[AttentionGroup]
 
 
 def plan_batch(
-    slots: IntArray, starts: IntArray, lengths: IntArray, device: torch.device, *, group_rows: int, group_scores: int
+    slots: IntArray,
+    starts: IntArray,
+    lengths: IntArray,
+    device: torch.device,
+    *,
+    group_rows: int,
+    group_scores: int,
+    wanted: IntArray | None = None,
 ) -> BatchPlan:
     """Plan a forward pass over rows of new tokens.
 
@@ -73,6 +83,7 @@ def plan_batch(
         device: Where index tensors go.
         group_rows: Most cache rows in one attention call.
         group_scores: Most padded query-key pairs in one attention call (bounds the mask's memory).
+        wanted: ``[rows]`` of how many last tokens logits are wanted, at most ``lengths``; ``None`` for one each.
     """
     # Single tokens first, by slot, so that runs of slots can be read in place; then the others by similar length.
     size_class = np.where(lengths == 1, 0, np.frexp(lengths.astype(np.float64))[1])
@@ -86,13 +97,20 @@ def plan_batch(
     ]
     last = np.empty_like(order)
     last[order] = offsets[1:] - 1
+    ends = last if wanted is None else np.repeat(last - wanted + 1, wanted) + _counted(wanted)
     return BatchPlan(
         order=order,
         slot_index=torch.from_numpy(np.repeat(slots, lengths)).to(device),
         positions=torch.from_numpy(positions).to(device),
         last_index=torch.from_numpy(last).to(device),
+        wanted_index=torch.from_numpy(ends).to(device),
         groups=groups,
     )
+
+
+def _counted(counts: IntArray) -> IntArray:
+    """Return 0, 1, … below each count, one after another."""
+    return np.arange(counts.sum()) - np.repeat(np.cumsum(counts) - counts, counts)
 
 
 def _cut(

@@ -25,6 +25,7 @@ def engine(job: EngineJob) -> GenerationStrategy:
             max_slots=job.max_slots,
             max_length=job.max_length,
             max_prefill_tokens=options.max_prefill_tokens,
+            draft_tokens=options.draft_tokens,
             pack_weights=options.pack_weights,
             decode=job.decode,
         )

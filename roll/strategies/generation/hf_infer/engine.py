@@ -10,6 +10,7 @@ import torch
 
 from roll.generation import Completion, GenerationRequest, fold_seed
 from roll.generation.pictures import marked
+from roll.strategies.generation.hf_infer.drafts import Drafts
 from roll.strategies.generation.hf_infer.model_runner import ModelRunner
 from roll.strategies.generation.hf_infer.prefix_index import BLOCK, PrefixIndex
 from roll.strategies.generation.hf_infer.sampling import forbid, penalise, sample, uniforms
@@ -35,6 +36,7 @@ class Sequence:
         finish_reason: Set when it ended.
         serial: Number of its admission.
         prefix_keys: Keys in the prefix index, if it was admitted without a prefix of its own.
+        reach: How many tokens are guessed ahead the next time: one more than were right the last time.
     """
 
     request: GenerationRequest
@@ -49,6 +51,7 @@ class Sequence:
     finish_reason: str | None = None
     serial: int = 0
     prefix_keys: list[int] = field(default_factory=list)
+    reach: int = 0
 
     def cached_ids(self) -> list[int]:
         """Tokens whose keys and values lie in its slot, as far as it still knows."""
@@ -81,7 +84,12 @@ class Sequence:
         )
 
 
-StepResults = list[tuple[Sequence, int, int | None, float]]
+Row = tuple[Sequence, int, list[int]]
+"""What runs in a step: a sequence, how many tokens of its own that are not in the cache, and the guessed ones after."""
+
+StepResults = list[tuple[Row, int, list[int], list[float]]]
+"""Of each row the ``computed`` of its sequence then, and what was sampled, with log-probs: nothing while the prompt is
+not through, and more than one token where a guess was right."""
 
 
 @dataclass(slots=True)
@@ -92,6 +100,8 @@ class Counters:
     prefill_tokens: int = 0
     forward_tokens: int = 0
     cached_tokens: int = 0
+    guessed_tokens: int = 0
+    rightly_guessed_tokens: int = 0
     steps: int = 0
     slot_steps: int = 0
     forward_seconds: float = 0.0
@@ -108,10 +118,17 @@ class Engine:
         max_prefill_tokens: Most prompt tokens per step. Running sequences take their step beside them, so a long prompt
             delays a running one by at most one such step.
         stop_strings: Finds texts that end completions.
+        draft_tokens: Most tokens that are guessed ahead of a sequence and computed in the same step.
     """
 
     def __init__(
-        self, runner: ModelRunner, *, max_slots: int, max_prefill_tokens: int, stop_strings: StopStrings
+        self,
+        runner: ModelRunner,
+        *,
+        max_slots: int,
+        max_prefill_tokens: int,
+        stop_strings: StopStrings,
+        draft_tokens: int = 0,
     ) -> None:
         self.runner = runner
         self.stop_strings = stop_strings
@@ -121,6 +138,9 @@ class Engine:
         self.pool = SlotPool(max_slots)
         self.active: dict[str, Sequence] = {}
         self._prefixes: PrefixIndex[Sequence] = PrefixIndex()
+        # The padded layout has logits of the last token of a row alone.
+        self.draft_tokens = draft_tokens if runner.layout == "flat" else 0
+        self._drafts = Drafts()
 
     def admit(self, sequence: Sequence) -> bool:
         """Give ``sequence`` a slot, keeping the prefix its session has there; ``False`` if all slots are busy."""
@@ -140,6 +160,9 @@ class Engine:
                 gone = owner is None or (owner.finish_reason is not None and len(owner.cached_ids()) < length * BLOCK)
                 if gone:
                     self._prefixes.add(key, sequence)
+        if self.draft_tokens:
+            sequence.reach = self.draft_tokens
+            self._drafts.add(sequence.tokens, sequence.cached)
         self.active[sequence.request.request_id] = sequence
         return True
 
@@ -154,54 +177,76 @@ class Engine:
         """Run one forward pass; changes nothing but the cache and counters, so that it may run in another thread.
 
         Returns:
-            For each sequence that took part: itself, its new ``computed``, and the sampled token (``None`` while its
-            prompt is not through) with its log-probability.
+            What came of each sequence that took part.
         """
         started = time.perf_counter()
         with torch.inference_mode():
             rows = self._rows()
             if not rows:  # all were aborted before this step, in its thread, began
                 return []
+            tokens = [s.tokens[s.computed : s.computed + count] + draft for s, count, draft in rows]
+            lengths = [len(each) for each in tokens]
+            guessed = [len(draft) for _, _, draft in rows] if self.draft_tokens else []
             logits = self.runner.forward(
-                np.array([self._slot_of(sequence) for sequence, _ in rows], dtype=np.int64),
-                np.array([sequence.computed for sequence, _ in rows], dtype=np.int64),
-                np.array([count for _, count in rows], dtype=np.int64),
-                [sequence.tokens[sequence.computed : sequence.computed + count] for sequence, count in rows],
-                [sequence.request.pictures for sequence, _ in rows],
+                np.array([self._slot_of(sequence) for sequence, _, _ in rows], dtype=np.int64),
+                np.array([sequence.computed for sequence, _, _ in rows], dtype=np.int64),
+                np.array(lengths, dtype=np.int64),
+                tokens,
+                [sequence.request.pictures for sequence, _, _ in rows],
+                1 + np.array(guessed, dtype=np.int64) if any(guessed) else None,
             )
             forwarded = time.perf_counter()
-            complete = [
-                i for i, (sequence, count) in enumerate(rows) if sequence.computed + count == len(sequence.tokens)
-            ]
-            drawn = self._sample(logits, [rows[i][0] for i in complete], complete)
+            drawn = self._sample(logits, rows)
         counters = self.counters
         counters.steps += 1
         counters.slot_steps += len(rows)
+        counters.guessed_tokens += sum(guessed)
+        counters.forward_tokens += sum(lengths)
         counters.forward_seconds += forwarded - started
         counters.sampling_seconds += time.perf_counter() - forwarded
+        return self._results(rows, *drawn)
+
+    def _results(self, rows: list[Row], tokens: list[int], logprobs: list[float]) -> StepResults:
+        """Deal what was drawn to the rows, to each up to its first wrong guess: what was drawn later follows a lie."""
         results: StepResults = []
-        for i, (sequence, count) in enumerate(rows):
-            counters.forward_tokens += count
-            counters.prefill_tokens += count if not sequence.logprobs or count > 1 else 0
-            token, logprob = drawn.get(i, (None, 0.0))
-            results.append((sequence, sequence.computed + count, token, logprob))
+        place = 0
+        for row in rows:
+            sequence, count, draft = row
+            computed, right, end = sequence.computed + count, 0, place
+            if computed == len(sequence.tokens):
+                while right < len(draft) and draft[right] == tokens[place + right]:
+                    right += 1
+                end += right + 1
+            if count > 1 or not sequence.logprobs:
+                self.counters.prefill_tokens += count
+            results.append((row, computed + right, tokens[place:end], logprobs[place:end]))
+            if end > place:
+                place += 1 + len(draft)
+                self.counters.rightly_guessed_tokens += right
         return results
 
-    def _rows(self) -> list[tuple[Sequence, int]]:
-        """Choose the sequences of the next step and how many tokens each runs."""
-        rows = []
+    def _rows(self) -> list[Row]:
+        """Choose the sequences of the next step and what each runs."""
+        rows: list[Row] = []
         budget = self.max_prefill_tokens
         # A copy: with a step in a thread, an abort may take a sequence out meanwhile.
         for sequence in list(self.active.values()):
             if sequence.computed == 0 and sequence.prefix_keys and not self._take_prefix(sequence):
                 continue
-            count = len(sequence.tokens) - sequence.computed
-            if count > 1:
-                count = min(count, budget)
+            missing = len(sequence.tokens) - sequence.computed
+            if missing == 1:
+                rows.append((sequence, 1, self._draft(sequence) if self.draft_tokens else []))
+            elif missing > 1 and budget > 0:
+                count = min(missing, budget)
                 budget -= count
-            if count > 0:
-                rows.append((sequence, count))
+                rows.append((sequence, count, []))
         return rows
+
+    def _draft(self, sequence: Sequence) -> list[int]:
+        """Guess how a sequence goes on that has one token to compute, with room for one more behind the guess."""
+        if sequence.request.sampling.repetition_penalty != 1.0:  # which each token changes for those after it
+            return []
+        return self._drafts.guess(sequence.tokens, min(sequence.reach, sequence.limit - len(sequence.tokens) - 1))
 
     def _take_prefix(self, sequence: Sequence) -> bool:
         """Copy the longest prefix that another sequence has; ``False`` if it is worth waiting for one being computed.
@@ -230,26 +275,44 @@ class Engine:
         assert sequence.slot is not None
         return sequence.slot.index
 
-    def _sample(
-        self, logits: torch.Tensor, sequences: list[Sequence], rows: list[int]
-    ) -> dict[int, tuple[int | None, float]]:
-        """Draw a token for each of ``sequences``, which are the given rows of ``logits``."""
-        if not sequences:
-            return {}
-        if len(rows) < logits.shape[0]:
-            logits = logits.index_select(0, torch.tensor(rows, device=logits.device))
-        params = [sequence.request.sampling for sequence in sequences]
+    def _sample(self, logits: torch.Tensor, rows: list[Row]) -> tuple[list[int], list[float]]:
+        """Draw what follows each complete row and each of its guesses; returns tokens and their log-probs, in order.
+
+        Args:
+            logits: ``[tokens, vocabulary]``: of the last token of each row, and of as many more as were guessed.
+            rows: The rows.
+        """
+        # The sequence of each, and how many of its guesses come before.
+        places: list[tuple[Sequence, int]] = []
+        wanted: list[bool] = []
+        for sequence, count, draft in rows:
+            is_complete = sequence.computed + count == len(sequence.tokens)
+            wanted.append(is_complete)
+            if is_complete:
+                places.append((sequence, 0))
+            if draft:
+                places.extend((sequence, guessed) for guessed in range(1, 1 + len(draft)))
+                wanted.extend([True] * len(draft))
+        if not places:
+            return [], []
+        if len(places) < len(wanted):
+            logits = logits[torch.tensor(wanted, device=logits.device)]
+        params = [sequence.request.sampling for sequence, _ in places]
         penalties = {i: p.repetition_penalty for i, p in enumerate(params) if p.repetition_penalty != 1.0}
         if penalties:
-            logits = penalise(logits, penalties, [sequence.token_ids for sequence in sequences])
-        early = {i: s.request.sampling.stop_token_ids for i, s in enumerate(sequences) if _is_early(s)}
+            logits = penalise(logits, penalties, [sequence.token_ids for sequence, _ in places])
+        early = {
+            i: sequence.request.sampling.stop_token_ids
+            for i, (sequence, guessed) in enumerate(places)
+            if _is_early(sequence, guessed)
+        }
         if early:
             logits = forbid(logits, early)
         noise = uniforms(
-            np.array([sequence.seed for sequence in sequences], dtype=np.uint64),
-            np.array([len(sequence.logprobs) for sequence in sequences], dtype=np.uint64),
+            np.array([sequence.seed for sequence, _ in places], dtype=np.uint64),
+            np.array([len(sequence.logprobs) + guessed for sequence, guessed in places], dtype=np.uint64),
         )
-        tokens, logprobs = sample(
+        return sample(
             logits,
             np.array([p.temperature for p in params], dtype=np.float64),
             np.array([p.top_k for p in params], dtype=np.int64),
@@ -257,28 +320,31 @@ class Engine:
             noise,
             np.array([p.min_p for p in params], dtype=np.float64),
         )
-        return {row: (token, logprob) for row, token, logprob in zip(rows, tokens, logprobs, strict=True)}
 
     def apply(self, results: StepResults) -> list[Sequence]:
         """Book the results of a step; returns the sequences that ended with it."""
         ended: list[Sequence] = []
-        for sequence, computed, token, logprob in results:
+        for (sequence, _, draft), computed, tokens, logprobs in results:
             if sequence.finish_reason is not None:  # aborted while the step ran
                 continue
-            sequence.computed = computed
-            if token is None:
-                continue
-            sequence.tokens.append(token)
-            sequence.logprobs.append(logprob)
-            oldest = self.version if sequence.versions is None else sequence.versions[0]
-            sequence.versions = (oldest, self.version)
-            self.counters.generated_tokens += 1
-            if token in sequence.request.sampling.stop_token_ids or self._completes_text(sequence):
-                self.end(sequence, "stop")
-            elif len(sequence.tokens) >= sequence.limit:
-                self.end(sequence, "length")
-            if sequence.finish_reason is not None:
-                ended.append(sequence)
+            known, sequence.computed = len(sequence.tokens), computed
+            for token, logprob in zip(tokens, logprobs, strict=True):
+                sequence.tokens.append(token)
+                sequence.logprobs.append(logprob)
+                oldest = self.version if sequence.versions is None else sequence.versions[0]
+                sequence.versions = (oldest, self.version)
+                self.counters.generated_tokens += 1
+                if token in sequence.request.sampling.stop_token_ids or self._completes_text(sequence):
+                    self.end(sequence, "stop")
+                elif len(sequence.tokens) >= sequence.limit:
+                    self.end(sequence, "length")
+                if sequence.finish_reason is not None:
+                    ended.append(sequence)
+                    break
+            if draft:
+                sequence.reach = min(self.draft_tokens, len(tokens))
+            if self.draft_tokens:
+                self._drafts.add(sequence.tokens, known)
         return ended
 
     def _completes_text(self, sequence: Sequence) -> bool:
@@ -292,6 +358,7 @@ class Engine:
         """Forget all cached keys and values; running sequences compute theirs again."""
         self.pool.drop_prefixes()
         self._prefixes.clear()
+        self._drafts.clear()
         for sequence in self.active.values():
             sequence.computed = 0
 
@@ -301,9 +368,10 @@ class Engine:
             sequence.computed = 0
             self.end(sequence, "abort")
         self._prefixes.clear()
+        self._drafts.clear()
         self.pool.drop_prefixes()
 
 
-def _is_early(sequence: Sequence) -> bool:
-    """Tell whether a completion has not the least tokens yet that it is to have."""
-    return len(sequence.logprobs) < sequence.request.sampling.min_new_tokens
+def _is_early(sequence: Sequence, guessed: int = 0) -> bool:
+    """Tell whether a completion has not the least tokens yet that it is to have, with some more that are guessed."""
+    return len(sequence.logprobs) + guessed < sequence.request.sampling.min_new_tokens

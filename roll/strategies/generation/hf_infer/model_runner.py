@@ -123,8 +123,9 @@ class ModelRunner:
         lengths: IntArray,
         tokens: list[list[int]],
         pictures: Sequence[Sequence[Picture]] = (),
+        wanted: IntArray | None = None,
     ) -> torch.Tensor:
-        """Run new tokens and return the logits of the last token of each row, ``[rows, vocabulary]``.
+        """Run new tokens and return the logits of the last tokens of each row, ``[wanted, vocabulary]``.
 
         Args:
             slots: ``[rows]`` slot of each row, all different.
@@ -132,10 +133,17 @@ class ModelRunner:
             lengths: ``[rows]`` new tokens.
             tokens: New token ids of each row; what stands for a picture is below 0.
             pictures: Of each row, with those that are in the cache; none for text alone.
+            wanted: ``[rows]`` of how many last tokens; ``None`` for one each, as the padded layout always has it.
         """
         self.cache.reserve(int(slots.max()) + 1, int((starts + lengths).max()))
         plan = plan_batch(
-            slots, starts, lengths, self.device, group_rows=self._group_rows, group_scores=self._group_scores
+            slots,
+            starts,
+            lengths,
+            self.device,
+            group_rows=self._group_rows,
+            group_scores=self._group_scores,
+            wanted=wanted,
         )
         ordered = chain.from_iterable(tokens[row] for row in plan.order.tolist())
         flat = np.fromiter(ordered, dtype=np.int64, count=int(lengths.sum()))
@@ -156,9 +164,9 @@ class ModelRunner:
 
     def _forward_flat(self, plan: BatchPlan, inputs: dict[str, torch.Tensor]) -> torch.Tensor:
         self.cache.begin(plan)
-        keep = {"logits_to_keep": plan.last_index} if self._accepts_keep else {}
+        keep = {"logits_to_keep": plan.wanted_index} if self._accepts_keep else {}
         logits = self._view(**inputs, past_key_values=self.cache, use_cache=True, **keep).logits[0]
-        return logits if self._accepts_keep else logits.index_select(0, plan.last_index)
+        return logits if self._accepts_keep else logits.index_select(0, plan.wanted_index)
 
     def _forward_padded(self, plan: BatchPlan, ids: torch.Tensor) -> torch.Tensor:
         """One forward pass per group with the model's own attention.

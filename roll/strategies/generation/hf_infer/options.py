@@ -17,6 +17,11 @@ class HfInferOptions(StrategyOptions):
         description="Most prompt tokens in one step. What is being sampled goes on beside them, and waits for a long "
         "prompt by at most one such step.",
     )
+    draft_tokens: Annotated[int, Field(ge=0)] = Field(
+        0,
+        description="Most tokens that are guessed ahead of a sequence, from what followed the same tokens before, and "
+        "computed in one step with what it has. Changes no token; pays where few sequences run, or on a GPU.",
+    )
     pack_weights: bool = Field(
         False,
         description="On CPUs, keep a second copy of the weights of linear layers (in fp32 where the processor "

@@ -48,6 +48,8 @@ class HfInferStrategy:
             only; on CPU the hand-over costs more than it gives, and steps are short.
         layout: See :class:`ModelRunner`; ``None`` chooses.
         pack_weights: See :class:`ModelRunner`.
+        draft_tokens: Most tokens that are guessed ahead of a sequence, and computed in one step with what it has (see
+            :mod:`roll.strategies.generation.hf_infer.drafts`); 0 for none.
         decode: Of the policy's tokenizer, where requests end at texts.
 
     Raises:
@@ -67,6 +69,7 @@ class HfInferStrategy:
         in_thread: bool | None = None,
         layout: Layout | None = None,
         pack_weights: bool = False,
+        draft_tokens: int = 0,
         decode: Decode | None = None,
     ) -> None:
         for name, value in (
@@ -84,7 +87,11 @@ class HfInferStrategy:
         self.max_length = max_length
         self._stop_strings = StopStrings(decode)
         self._engine = Engine(
-            runner, max_slots=max_slots, max_prefill_tokens=max_prefill_tokens, stop_strings=self._stop_strings
+            runner,
+            max_slots=max_slots,
+            max_prefill_tokens=max_prefill_tokens,
+            stop_strings=self._stop_strings,
+            draft_tokens=draft_tokens,
         )
         self._activity = activity
         threaded = runner.device.type != "cpu" if in_thread is None else in_thread
@@ -220,6 +227,8 @@ class HfInferStrategy:
             "prefill_tokens": float(c.prefill_tokens),
             "forward_tokens": float(c.forward_tokens),
             "cached_tokens": float(c.cached_tokens),
+            "guessed_tokens": float(c.guessed_tokens),
+            "rightly_guessed_tokens": float(c.rightly_guessed_tokens),
             "requests": float(c.requests),
             "steps": float(c.steps),
             "mean_active_slots": c.slot_steps / max(c.steps, 1),
