@@ -10,11 +10,9 @@ from pydantic import BaseModel
 
 from roll.algorithms.registry import registry
 from roll.config import RLConfig
-from roll.config.strategies import ability_for
 from roll.config.worker import DataArgs, TrainWorkerConfig
 from roll.pipelines.checks.algorithms import NORMALISATION
 from roll.pipelines.learning.algorithm_options import LOSS_KEYS, estimator_keys, loss_keys
-from roll.strategies.generation.hf_infer.description import HF_INFER
 
 Condition = Callable[[RLConfig, str], bool]
 """Of a run and a role (empty where the rule is about no role): whether a rule holds there."""
@@ -201,11 +199,6 @@ def _engine_computes_by_itself(config: RLConfig, role: str) -> bool:
     return not config.actor_infer.strategy_args.about.computes_as_trainer
 
 
-def _scores_with_an_engine_for_sampling(config: RLConfig, role: str) -> bool:
-    about = dict(config.roles())[role].strategy_args.about
-    return about is HF_INFER and not about.is_engine_for(ability_for(role))
-
-
 def _own_budget(config: RLConfig, role: str) -> bool:
     worker = dict(config.roles()).get(role)
     return isinstance(worker, TrainWorkerConfig) and worker.training_args.max_tokens_per_microbatch is not None
@@ -253,11 +246,6 @@ _OF_ROLES: Final = (
     *_rules(
         dict.fromkeys((f"*.model_args.{key}" for key in ("lora_rank", "lora_alpha", "lora_target")), _LORA),
         _is_not_trained,
-    ),
-    Rule(
-        "*.strategy_args.strategy_config",
-        "options of hf_infer say how it samples, and this role only scores",
-        _scores_with_an_engine_for_sampling,
     ),
     Rule("*.model_args.disable_gradient_checkpointing", "only roles that are trained have gradients", _is_not_trained),
     *_rules(

@@ -336,9 +336,3 @@ def test_an_option_that_hf_infer_does_not_have_is_told_before_a_model_loads() ->
     (problem,) = found(pack_weigths=True)
     assert problem.path == "actor_infer.strategy_args.strategy_config.pack_weigths"
     assert problem.fix == "did you mean pack_weights?"
-
-
-def test_options_for_sampling_do_nothing_where_hf_infer_only_scores() -> None:
-    packed = {"strategy_args": {"strategy_name": "hf_infer", "strategy_config": {"pack_weights": True}}}
-    (said,) = keys_without_effect(AgenticConfig(actor_infer=packed, reference=packed))
-    assert said.startswith("reference.strategy_args.strategy_config has no effect: ")
