@@ -101,7 +101,8 @@ def test_a_session_goes_on_after_a_stop_among_guesses(model):
 def test_new_weights_in_the_middle_are_those_of_what_is_sampled_after_them(model, in_thread):
     other = qwen(1).double()
     engine = engine_for(qwen().double(), draft_tokens=4, in_thread=in_thread)
-    asked = [GenerationRequest(str(i), prompt, SHARP, seed=i) for i, prompt in enumerate(prompts(6))]
+    greedy = replace(SHARP, temperature=0.0)
+    asked = [GenerationRequest(str(i), prompt, greedy) for i, prompt in enumerate(prompts(6))]
 
     async def main() -> list[Completion]:
         answers = asyncio.gather(*(engine.generate(request) for request in asked))
@@ -112,10 +113,10 @@ def test_new_weights_in_the_middle_are_those_of_what_is_sampled_after_them(model
 
     for request, completion in zip(asked, asyncio.run(main()), strict=True):
         assert completion.policy_version[1] == 1 and len(completion.token_ids) == 40
-        # What follows any part of it that the new weights have begun is theirs.
         again = replace(request, prompt_ids=[*request.prompt_ids, *completion.token_ids[:-1]])
-        (last,) = run_all(engine_for(other), [replace(again, sampling=replace(SHARP, max_new_tokens=1))])
-        assert len(last.token_ids) == 1
+        (last,) = run_all(engine_for(other), [replace(again, sampling=replace(greedy, max_new_tokens=1))])
+        assert last.token_ids == completion.token_ids[-1:]
+        assert last.logprobs == pytest.approx(completion.logprobs[-1:], abs=1e-9)
 
 
 def test_repetition_penalties_and_padded_rows_are_not_guessed_for(model):
