@@ -50,7 +50,6 @@ class BatchPlan:
         order: ``[rows]`` the order in which the rows given to :func:`plan_batch` lie in the flat batch.
         slot_index: ``[tokens]`` slot of each token.
         positions: ``[tokens]`` position of each token in its sequence.
-        last_index: ``[rows]`` flat index of the last token of each row, rows as they were given.
         wanted_index: ``[wanted]`` flat indices of the tokens whose logits are wanted: the last ones of each row, in the
             order of the rows as they were given.
         groups: The attention calls.
@@ -59,7 +58,6 @@ class BatchPlan:
     order: IntArray
     slot_index: torch.Tensor
     positions: torch.Tensor
-    last_index: torch.Tensor
     wanted_index: torch.Tensor
     groups: list[AttentionGroup]
 
@@ -90,7 +88,7 @@ def plan_batch(
     order = np.lexsort((slots, size_class))
     slots, starts, lengths = slots[order], starts[order], lengths[order]
     offsets = np.concatenate(([0], np.cumsum(lengths)))
-    positions = np.arange(offsets[-1]) - np.repeat(offsets[:-1] - starts, lengths)
+    positions = np.repeat(starts, lengths) + _counted(lengths)
     groups = [
         _group(slots[a:b], starts[a:b], lengths[a:b], int(offsets[a]), device)
         for a, b in _cut(slots, starts, lengths, group_rows, group_scores)
@@ -102,7 +100,6 @@ def plan_batch(
         order=order,
         slot_index=torch.from_numpy(np.repeat(slots, lengths)).to(device),
         positions=torch.from_numpy(positions).to(device),
-        last_index=torch.from_numpy(last).to(device),
         wanted_index=torch.from_numpy(ends).to(device),
         groups=groups,
     )

@@ -43,8 +43,8 @@ _FEW_BEFORE_PACKED = 4
 _PACKED_FOR_ROWS = 8
 """What oneDNN chooses the order of packed weights for; products of other numbers of rows are right too."""
 
-
 _PACKED = (torch.float32, torch.bfloat16)
+"""Types of weights that can be packed."""
 
 
 class CannotPackError(ValueError):
@@ -84,14 +84,15 @@ def quicken(model: nn.Module, *, pack: bool = False) -> list[PackedProduct]:
     if sum(layer.weight.nbytes for layer in layers) < _LEAST_BYTES:
         return []
     products: dict[torch.dtype, Product] = {torch.float32: few_rows_product}
-    if torch.backends.mkldnn.is_available() and not torch.ops.mkldnn._is_mkldnn_bf16_supported():
+    widens = torch.backends.mkldnn.is_available() and not torch.ops.mkldnn._is_mkldnn_bf16_supported()
+    if widens:
         # Memory that is asked for anew each time may come without pages, and take longer than the product.
         products[torch.bfloat16] = partial(widened_product, block=torch.empty(_BLOCK_NUMBERS))
     packed: list[PackedProduct] = []
     for layer in layers:
         product = products.get(layer.weight.dtype)
         if pack and layer.weight.dtype in _PACKED:
-            packed.append(PackedProduct())
+            packed.append(PackedProduct(torch.float32 if widens else layer.weight.dtype))
             product = packed[-1]
         if product is not None:
             layer.forward = partial(_forward, layer, product)  # type: ignore[method-assign]
@@ -150,11 +151,14 @@ def widened_product(x: Tensor, weight: Tensor, bias: Tensor | None = None, *, bl
 class PackedProduct:
     """The product of one layer, with a copy of its weights in the order in which oneDNN multiplies.
 
-    The copy is in fp32, and in bf16 where the processor multiplies that. It is made of the weights at the first product
-    of more than a few rows, and kept until :meth:`forget`.
+    The copy is made of the weights at the first product of more than a few rows, and kept until :meth:`forget`.
+
+    Args:
+        dtype: Of the copy, and of the arithmetic: float32, or bfloat16 where the processor multiplies that.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, dtype: torch.dtype) -> None:
+        self._dtype = dtype
         self._copy: Tensor | None = None
 
     def forget(self) -> None:
@@ -175,10 +179,9 @@ class PackedProduct:
         rows = x.numel() // x.shape[-1]
         if rows <= _FEW_BEFORE_PACKED:
             return few_rows_product(x, weight, bias) if x.dtype == torch.float32 else linear(x, weight, bias)
-        dtype = x.dtype if torch.ops.mkldnn._is_mkldnn_bf16_supported() else torch.float32
         if self._copy is None:
-            self._copy = torch.ops.mkldnn._reorder_linear_weight(weight.detach().to(dtype), _PACKED_FOR_ROWS)
-        wide = None if bias is None else bias.to(dtype)
-        flat = x.reshape(rows, x.shape[-1]).to(dtype)
+            self._copy = torch.ops.mkldnn._reorder_linear_weight(weight.detach().to(self._dtype), _PACKED_FOR_ROWS)
+        wide = None if bias is None else bias.to(self._dtype)
+        flat = x.reshape(rows, x.shape[-1]).to(self._dtype)
         product = torch.ops.mkldnn._linear_pointwise(flat, self._copy, wide, "none", [], "")
         return product.to(x.dtype).view(*x.shape[:-1], weight.shape[0])

@@ -178,9 +178,9 @@ class ModelRunner:
             self.cache.begin(plan, group)
             logits = self._padded_group(group, ids)
             if results is None:
-                results = logits.new_zeros(plan.last_index.shape[0], logits.shape[-1])
-            members = ((plan.last_index >= group.first) & (plan.last_index < group.stop)).nonzero().squeeze(1)
-            place = plan.last_index[members] - group.first
+                results = logits.new_zeros(plan.wanted_index.shape[0], logits.shape[-1])
+            members = ((plan.wanted_index >= group.first) & (plan.wanted_index < group.stop)).nonzero().squeeze(1)
+            place = plan.wanted_index[members] - group.first
             if group.output_index is not None:
                 place = group.output_index[place]
             results[members] = logits[place // group.positions.shape[1]]

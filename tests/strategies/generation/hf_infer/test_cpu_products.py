@@ -55,7 +55,10 @@ def test_products_are_those_of_doubles(shape: tuple[int, int, int], has_bias: bo
     ways = (
         (few_rows_product, torch.float32, 1e-5),
         (widened, torch.bfloat16, 2**-7),
-        *([(PackedProduct(), torch.float32, 1e-5), (PackedProduct(), torch.bfloat16, 2**-7)] if HAS_ONEDNN else []),
+        *(
+            [(PackedProduct(torch.float32), torch.float32, 1e-5), (PackedProduct(torch.float32), torch.bfloat16, 2**-7)]
+            * HAS_ONEDNN
+        ),
     )
     for product, dtype, error in ways:
         given_x, given_weight = x.to(dtype), weight.to(dtype)
@@ -172,7 +175,7 @@ def test_packed_weights_are_those_that_were_loaded_last() -> None:
 @needs_onednn
 def test_the_few_rows_of_a_step_need_no_copy() -> None:
     x, weight = torch.randn(4, 8), torch.randn(3, 8)
-    product = PackedProduct()
+    product = PackedProduct(torch.float32)
     product(x, weight, None)
     assert product._copy is None
     product(torch.randn(5, 8), weight, None)
