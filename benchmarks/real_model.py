@@ -7,6 +7,7 @@ once:
 
 * ``hf_infer``: our engine;
 * ``packed``: our engine with ``pack_weights``, a second copy of its weights;
+* ``compiled``: the same with ``torch_compile``, which takes some minutes and a C++ compiler;
 * ``generate``: ``model.generate`` of transformers, all prompts as one batch;
 * ``continuous``: ``model.generate_batch`` of transformers, continuous batching over a paged cache;
 * ``vllm``: vLLM for CPUs with its own defaults (``make vllm``), by ``LLM.generate``;
@@ -143,6 +144,7 @@ def vllm(dtype: str) -> Complete:
 ENGINES = {
     "hf_infer": hf_infer,
     "packed": partial(hf_infer, pack_weights=True),
+    "compiled": partial(hf_infer, pack_weights=True, torch_compile=True),
     "generate": generate,
     "continuous": continuous,
     "vllm": vllm,

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from roll.config.errors import ConfigError, Problem
 from roll.strategies.base import GenerationStrategy
+from roll.strategies.generation.hf_infer.compiling import CannotCompileError
 from roll.strategies.generation.hf_infer.cpu_products import CannotPackError
 from roll.strategies.generation.hf_infer.options import HfInferOptions
 from roll.strategies.generation.hf_infer.strategy import HfInferStrategy
@@ -14,7 +15,7 @@ def engine(job: EngineJob) -> GenerationStrategy:
     """Return an engine around the trainer's own model, where it is in this process, or a copy.
 
     Raises:
-        ConfigError: An option is unknown, or its weights cannot be packed.
+        ConfigError: An option is unknown, or cannot be had with this model or here.
     """
     options = HfInferOptions.from_mapping(job.strategy_config, job.path)
     model = job.shared_model if job.shared_model is not None else job.load()
@@ -27,8 +28,9 @@ def engine(job: EngineJob) -> GenerationStrategy:
             max_prefill_tokens=options.max_prefill_tokens,
             draft_tokens=options.draft_tokens,
             pack_weights=options.pack_weights,
+            torch_compile=options.torch_compile,
             decode=job.decode,
         )
-    except CannotPackError as error:
-        problem = Problem(f"{job.path}.pack_weights", f"{error}.", "leave it out.", options.pack_weights)
-        raise ConfigError([problem]) from error
+    except (CannotPackError, CannotCompileError) as error:
+        option = "pack_weights" if isinstance(error, CannotPackError) else "torch_compile"
+        raise ConfigError([Problem(f"{job.path}.{option}", f"{error}.", "leave it out.", True)]) from error

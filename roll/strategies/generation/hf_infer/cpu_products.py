@@ -22,6 +22,8 @@ import torch
 from torch import Tensor, nn
 from torch.nn.functional import linear
 
+from roll.strategies.generation.hf_infer import compiling
+
 Product = Callable[[Tensor, Tensor, Tensor | None], Tensor]
 """Of rows, weights and a bias, as ``torch.nn.functional.linear``."""
 
@@ -37,8 +39,8 @@ _FEW, _FEW_FOR_ONE_THREAD = 8, 4
 _FEW_IN_BF16 = 8
 """Rows up to which PyTorch's loop for bf16 is not slower than widened weights."""
 
-_FEW_BEFORE_PACKED = 4
-"""Rows up to which weights on the left, or the loop for bf16, are not slower than packed weights."""
+_FEW_FOR_ALL = 4
+"""Rows up to which weights on the left, or the loop for bf16, are the product of every layer here, packed or not."""
 
 _PACKED_FOR_ROWS = 8
 """What oneDNN chooses the order of packed weights for; products of other numbers of rows are right too."""
@@ -95,12 +97,33 @@ def quicken(model: nn.Module, *, pack: bool = False) -> list[PackedProduct]:
             packed.append(PackedProduct(torch.float32 if widens else layer.weight.dtype))
             product = packed[-1]
         if product is not None:
-            layer.forward = partial(_forward, layer, product)  # type: ignore[method-assign]
+            layer.forward = partial(_forward, layer, product, compiling.number(product))  # type: ignore[method-assign]
     return packed
 
 
-def _forward(layer: nn.Linear, product: Product, x: Tensor) -> Tensor:
-    return product(x, layer.weight, layer.bias)
+def _forward(layer: nn.Linear, product: Product, number: int, x: Tensor) -> Tensor:
+    if not torch.compiler.is_compiling():
+        return product(x, layer.weight, layer.bias)
+    if _rows(x) <= _FEW_FOR_ALL:
+        return _few_rows(x, layer.weight, layer.bias)
+    return compiling.product(x, layer.weight, layer.bias, number)
+
+
+def _rows(x: Tensor) -> int:
+    return x.numel() // x.shape[-1]
+
+
+def _few_rows(x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
+    return _weights_on_left(x, weight, bias) if x.dtype == torch.float32 else linear(x, weight, bias)
+
+
+def _weights_on_left(x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
+    rows = _rows(x)
+    flat = x.reshape(rows, x.shape[-1])
+    if rows == 1:
+        flat = torch.cat((flat, flat))  # one column would be a product with a vector, which is as slow
+    product = torch.mm(weight, flat.t())[:, :rows].t().contiguous().view(*x.shape[:-1], weight.shape[0])
+    return product if bias is None else product + bias
 
 
 def few_rows_product(x: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
@@ -114,14 +137,9 @@ def few_rows_product(x: Tensor, weight: Tensor, bias: Tensor | None = None) -> T
     Returns:
         ``[..., outputs]``.
     """
-    rows = x.numel() // x.shape[-1]
-    if not 0 < rows <= (_FEW if torch.get_num_threads() > 1 else _FEW_FOR_ONE_THREAD):
+    if not 0 < _rows(x) <= (_FEW if torch.get_num_threads() > 1 else _FEW_FOR_ONE_THREAD):
         return linear(x, weight, bias)
-    flat = x.reshape(rows, x.shape[-1])
-    if rows == 1:
-        flat = torch.cat((flat, flat))  # one column would be a product with a vector, which is as slow
-    product = torch.mm(weight, flat.t())[:, :rows].t().contiguous().view(*x.shape[:-1], weight.shape[0])
-    return product if bias is None else product.add_(bias)
+    return _weights_on_left(x, weight, bias)
 
 
 def widened_product(x: Tensor, weight: Tensor, bias: Tensor | None = None, *, block: Tensor) -> Tensor:
@@ -136,7 +154,7 @@ def widened_product(x: Tensor, weight: Tensor, bias: Tensor | None = None, *, bl
     Returns:
         ``[..., outputs]`` bfloat16.
     """
-    if x.numel() // x.shape[-1] <= _FEW_IN_BF16:
+    if _rows(x) <= _FEW_IN_BF16:
         return linear(x, weight, bias)
     outputs, inputs = weight.shape
     wide, parts, rows = x.float(), [], block.numel() // inputs
@@ -176,9 +194,9 @@ class PackedProduct:
         Returns:
             ``[..., outputs]`` of that type.
         """
-        rows = x.numel() // x.shape[-1]
-        if rows <= _FEW_BEFORE_PACKED:
-            return few_rows_product(x, weight, bias) if x.dtype == torch.float32 else linear(x, weight, bias)
+        rows = _rows(x)
+        if rows <= _FEW_FOR_ALL:
+            return _few_rows(x, weight, bias)
         if self._copy is None:
             self._copy = torch.ops.mkldnn._reorder_linear_weight(weight.detach().to(self._dtype), _PACKED_FOR_ROWS)
         wide = None if bias is None else bias.to(self._dtype)

@@ -17,7 +17,9 @@ from transformers import AttentionInterface
 from roll.generation.pictures import Picture
 from roll.strategies.attention_kernels import without_plans_for_each_shape
 from roll.strategies.fingerprints import Fingerprints, fingerprint
+from roll.strategies.generation.hf_infer import compiling
 from roll.strategies.generation.hf_infer.batch_plan import AttentionGroup, BatchPlan, IntArray, plan_batch
+from roll.strategies.generation.hf_infer.compiling import CannotCompileError
 from roll.strategies.generation.hf_infer.cpu_products import PackedProduct, check_packing, quicken
 from roll.strategies.generation.hf_infer.picture_inputs import PictureInputs, for_language
 from roll.strategies.generation.hf_infer.slot_cache import SlotCache
@@ -42,7 +44,7 @@ def slot_attention(
     """Attention function in the form of transformers' ``AttentionInterface`` that reads the slot cache.
 
     Of ``query`` ``[1, heads, tokens, head_dim]`` it makes ``[1, tokens, heads, value_dim]``; ``key`` and ``value`` of
-    the new tokens lie in the cache already.
+    the new tokens go to the cache.
 
     Raises:
         NotImplementedError: If the model asks for something the slot attention does not compute.
@@ -51,7 +53,10 @@ def slot_attention(
         if kwargs.get(name) is not None:
             raise NotImplementedError(f"slot attention has no {name!r}")
     cache: SlotCache = module.slot_cache  # type: ignore[assignment]
-    return cache.attend(module.layer_idx, query, scaling, sliding_window), None  # type: ignore[arg-type]
+    layer: int = module.layer_idx  # type: ignore[assignment]
+    if torch.compiler.is_compiling():
+        return compiling.attend(query, key, value, cache.number, layer, scaling, sliding_window), None
+    return cache.attend(layer, query, key, value, scaling, sliding_window), None
 
 
 class ModelRunner:
@@ -70,10 +75,12 @@ class ModelRunner:
             ``padded``.
         pack_weights: Keep a second copy of a large model's linear weights, in an order in which a CPU multiplies
             sooner.
+        torch_compile: Compile the base model, all but attention and products, at the first passes.
 
     Raises:
         ValueError: If neither layout reproduces the model's own forward pass.
         CannotPackError: If its weights cannot be packed.
+        CannotCompileError: If it would run in the padded layout, or what compiles is missing.
     """
 
     def __init__(
@@ -84,6 +91,7 @@ class ModelRunner:
         max_length: int,
         layout: Layout | None = None,
         pack_weights: bool = False,
+        torch_compile: bool = False,
     ) -> None:
         without_plans_for_each_shape()
         if pack_weights:
@@ -106,6 +114,8 @@ class ModelRunner:
         self.layout: Layout = self._choose_layout(layout)
         self.cache = SlotCache(self.layers, max_slots, max_length)
         self._bind(self.layout, self.cache)
+        if torch_compile:
+            self._compile()
 
     @functools.cached_property
     def pictures(self) -> PictureInputs:
@@ -258,6 +268,14 @@ class ModelRunner:
         elif self._view.config._attn_implementation not in ("sdpa", "eager"):
             self._view.set_attn_implementation("sdpa")
         self._packed = quicken(self._view, pack=self._pack_weights)
+
+    def _compile(self) -> None:
+        """Have the first passes make one graph of the base model."""
+        compiling.check_compiler(self.device)
+        if self.layout == "padded":
+            name = type(self._original).__name__
+            raise CannotCompileError(f"{name} runs with its own attention here, on padded rows, which change shape")
+        self._view.base_model.compile(dynamic=True)
 
     def _choose_layout(self, wanted: Layout | None) -> Layout:
         kinds = set(getattr(self._original.config.get_text_config(), "layer_types", None) or ["full_attention"])

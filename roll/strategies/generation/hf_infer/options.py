@@ -27,3 +27,8 @@ class HfInferOptions(StrategyOptions):
         description="On CPUs, keep a second copy of the weights of linear layers (in fp32 where the processor "
         "multiplies no bf16), in an order that is quicker to multiply; of models with 32 MB of them or more.",
     )
+    torch_compile: bool = Field(
+        False,
+        description="Compile the model at its first steps, for one to three minutes, so that one kernel does what "
+        "lies between two products; pays for long runs. Needs a C++ compiler on CPUs, Triton elsewhere.",
+    )

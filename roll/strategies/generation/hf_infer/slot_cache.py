@@ -9,6 +9,7 @@ from transformers.cache_utils import Cache, CacheLayerMixin
 
 from roll.strategies.generation.hf_infer.batch_plan import AttentionGroup, BatchPlan
 from roll.strategies.generation.hf_infer.causal_masks import CausalMasks
+from roll.strategies.generation.hf_infer.compiling import number
 
 _LENGTH_STEP = 64
 
@@ -35,20 +36,24 @@ class SlotLayer(CacheLayerMixin):
     def update(
         self, key_states: torch.Tensor, value_states: torch.Tensor, *args: Any, **kwargs: Any
     ) -> tuple[torch.Tensor, torch.Tensor]:
-        """Store the states of the planned tokens, ``[1, kv_heads, tokens, head_dim]`` (or padded rows of them).
+        """Take the states of the planned tokens, ``[1, kv_heads, tokens, head_dim]`` (or padded rows of them).
 
         Returns:
-            The new states in the flat layout (attention reads the cache itself); keys and values of all rows,
+            The new states in the flat layout (attention stores and reads them); keys and values of all rows,
             ``[rows, kv_heads, keys, head_dim]``, in the padded layout.
         """
+        if self.owner.padded_group is None:
+            return key_states, value_states
+        self.store(key_states, value_states)
+        return self.read(self.owner.padded_group)
+
+    def store(self, key_states: torch.Tensor, value_states: torch.Tensor) -> None:
+        """Store the states of the planned tokens, ``[1, kv_heads, tokens, head_dim]`` or padded rows of them."""
         if not self.is_initialized:
             self.lazy_initialization(key_states, value_states)
         assert self.keys is not None and self.values is not None
         self._store(self.keys, key_states)
         self._store(self.values, value_states)
-        if self.owner.padded_group is None:
-            return key_states, value_states
-        return self.read(self.owner.padded_group)
 
     def read(self, group: AttentionGroup) -> tuple[torch.Tensor, torch.Tensor]:
         """Keys and values of a group, ``[rows, kv_heads, keys, head_dim]``: views where its slots are a slice."""
@@ -107,6 +112,7 @@ class SlotCache(Cache):
         self.max_length = max_length
         self.padded_group: AttentionGroup | None = None
         self._plan: BatchPlan | None = None
+        self.number = number(self)
         self.causal = CausalMasks()
         self._masks: dict[tuple[int, int | None, torch.dtype], torch.Tensor] = {}
         self.slot_layers = [SlotLayer(self) for _ in range(layers)]
@@ -170,25 +176,37 @@ class SlotCache(Cache):
             self._masks[key] = self.causal.mask(planned.positions, planned.keys, window, dtype)
         return self._masks[key]
 
-    def attend(self, layer: int, query: torch.Tensor, scaling: float | None, window: int | None) -> torch.Tensor:
-        """Attention of the planned tokens over their own slots.
+    def attend(
+        self,
+        layer: int,
+        query: torch.Tensor,
+        key: torch.Tensor,
+        value: torch.Tensor,
+        scaling: float | None,
+        window: int | None,
+    ) -> torch.Tensor:
+        """Store keys and values of the planned tokens, and attend to those of their own slots.
 
         Args:
             layer: Index of the layer.
             query: ``[1, heads, tokens, head_dim]``.
+            key: ``[1, kv_heads, tokens, head_dim]``.
+            value: ``[1, kv_heads, tokens, value_dim]``.
             scaling: Factor on the scores; ``None`` for ``head_dim ** -0.5``.
             window: How many positions back a query sees, itself included; ``None`` for all.
 
         Returns:
             ``[1, tokens, heads, value_dim]``.
         """
+        stored = self.slot_layers[layer]
+        stored.store(key, value)
         flat = query[0].transpose(0, 1)
         pieces = []
-        for number, group in enumerate(self.plan.groups):
-            keys, values = self.slot_layers[layer].read(group)
+        for place, group in enumerate(self.plan.groups):
+            keys, values = stored.read(group)
             chosen = flat[group.first : group.stop] if group.query_index is None else flat[group.query_index]
             padded = chosen.unflatten(0, (group.rows, -1)).transpose(1, 2)
-            output = _attention(padded, keys, values, self.mask(number, window, query.dtype), scaling)
+            output = _attention(padded, keys, values, self.mask(place, window, query.dtype), scaling)
             rows = output.transpose(1, 2).flatten(0, 1)
             pieces.append(rows if group.output_index is None else rows.index_select(0, group.output_index))
         return (pieces[0] if len(pieces) == 1 else torch.cat(pieces))[None]

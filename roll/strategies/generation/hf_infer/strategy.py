@@ -48,6 +48,7 @@ class HfInferStrategy:
             only; on CPU the hand-over costs more than it gives, and steps are short.
         layout: See :class:`ModelRunner`; ``None`` chooses.
         pack_weights: See :class:`ModelRunner`.
+        torch_compile: See :class:`ModelRunner`.
         draft_tokens: Most tokens that are guessed ahead of a sequence, and computed in one step with what it has (see
             :mod:`roll.strategies.generation.hf_infer.drafts`); 0 for none.
         decode: Of the policy's tokenizer, where requests end at texts.
@@ -55,6 +56,7 @@ class HfInferStrategy:
     Raises:
         ValueError: If the sizes are not positive or the model cannot be run exactly.
         CannotPackError: If its weights cannot be packed.
+        CannotCompileError: If it cannot be compiled here.
     """
 
     def __init__(
@@ -69,6 +71,7 @@ class HfInferStrategy:
         in_thread: bool | None = None,
         layout: Layout | None = None,
         pack_weights: bool = False,
+        torch_compile: bool = False,
         draft_tokens: int = 0,
         decode: Decode | None = None,
     ) -> None:
@@ -82,7 +85,12 @@ class HfInferStrategy:
         if device is not None:
             model = model.to(device)
         runner = ModelRunner(
-            model, max_slots=max_slots, max_length=max_length, layout=layout, pack_weights=pack_weights
+            model,
+            max_slots=max_slots,
+            max_length=max_length,
+            layout=layout,
+            pack_weights=pack_weights,
+            torch_compile=torch_compile,
         )
         self.max_length = max_length
         self._stop_strings = StopStrings(decode)

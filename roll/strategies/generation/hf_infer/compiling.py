@@ -1,0 +1,93 @@
+"""What ``torch.compile`` needs to make one graph of a forward pass over slots.
+
+The compiler sees all of the model but two calls: attention over the slot cache, and products that are not PyTorch's
+own. They depend on more than tensors, so in a compiled pass they are operators, which find their owner by its number.
+"""
+
+from __future__ import annotations
+
+import importlib.util
+import itertools
+import os
+import shutil
+import sys
+import sysconfig
+from pathlib import Path
+from typing import Any, Protocol
+from weakref import WeakValueDictionary
+
+import torch
+from torch import Tensor
+
+_owners: WeakValueDictionary[int, Any] = WeakValueDictionary()
+_numbers = itertools.count()
+
+
+class Attends(Protocol):
+    """A cache of keys and values."""
+
+    def attend(
+        self, layer: int, query: Tensor, key: Tensor, value: Tensor, scaling: float | None, window: int | None
+    ) -> Tensor:
+        """Return ``[1, tokens, heads, value_dim]`` of ``query`` ``[1, heads, tokens, head_dim]``."""
+
+
+class CannotCompileError(ValueError):
+    """A model was to be compiled that cannot be, or not here."""
+
+
+def check_compiler(device: torch.device) -> None:
+    """Check that there is what compiles for ``device``.
+
+    Raises:
+        CannotCompileError: A C++ compiler or Python's headers are missing for a CPU, or Triton for another device.
+    """
+    if device.type != "cpu":
+        if importlib.util.find_spec("triton") is None:
+            raise CannotCompileError(f"compiling for {device.type} needs Triton, which is not installed")
+        return
+    compiler = os.environ.get("CXX") or ("clang++" if sys.platform == "darwin" else "g++")
+    if shutil.which(compiler) is None:
+        raise CannotCompileError(f"compiling for CPUs needs a C++ compiler, and {compiler!r} is not on PATH")
+    headers = Path(sysconfig.get_path("include"))
+    if not (headers / "Python.h").is_file():
+        raise CannotCompileError(f"compiling for CPUs needs Python's headers, and {headers} has no Python.h")
+
+
+def number(owner: object) -> int:
+    """Return a number by which the operators find ``owner`` as long as it is alive."""
+    given = next(_numbers)
+    _owners[given] = owner
+    return given
+
+
+def _attend(
+    query: Tensor, key: Tensor, value: Tensor, cache: int, layer: int, scaling: float | None, window: int | None
+) -> Tensor:
+    owner: Attends = _owners[cache]
+    return owner.attend(layer, query, key, value, scaling, window)
+
+
+def _shape_of_attend(query: Tensor, key: Tensor, value: Tensor, *others: Any) -> Tensor:
+    return query.new_empty(1, query.shape[2], query.shape[1], value.shape[3])
+
+
+def _product(x: Tensor, weight: Tensor, bias: Tensor | None, product: int) -> Tensor:
+    result: Tensor = _owners[product](x, weight, bias)
+    return result
+
+
+def _shape_of_product(x: Tensor, weight: Tensor, *others: Any) -> Tensor:
+    return x.new_empty(*x.shape[:-1], weight.shape[0])
+
+
+_library = torch.library.Library("roll_hf_infer", "DEF")
+_library.define("attend(Tensor q, Tensor k, Tensor v, int cache, int layer, float? scaling, int? window) -> Tensor")
+_library.impl("attend", _attend, "CompositeExplicitAutograd")
+torch.library.register_fake("roll_hf_infer::attend", _shape_of_attend, lib=_library)
+_library.define("product(Tensor x, Tensor weight, Tensor? bias, int product) -> Tensor")
+_library.impl("product", _product, "CompositeExplicitAutograd")
+torch.library.register_fake("roll_hf_infer::product", _shape_of_product, lib=_library)
+
+attend = torch.ops.roll_hf_infer.attend.default
+product = torch.ops.roll_hf_infer.product.default
