@@ -4,9 +4,7 @@ from __future__ import annotations
 
 from roll.config.errors import ConfigError, Problem
 from roll.strategies.base import GenerationStrategy
-from roll.strategies.generation.hf_infer.compiling import CannotCompileError
-from roll.strategies.generation.hf_infer.cpu_products import CannotPackError
-from roll.strategies.generation.hf_infer.options import HfInferOptions
+from roll.strategies.generation.hf_infer.options import HfInferOptions, UnusableOptionError
 from roll.strategies.generation.hf_infer.strategy import HfInferStrategy
 from roll.strategies.jobs import EngineJob
 
@@ -31,6 +29,6 @@ def engine(job: EngineJob) -> GenerationStrategy:
             torch_compile=options.torch_compile,
             decode=job.decode,
         )
-    except (CannotPackError, CannotCompileError) as error:
-        option = "pack_weights" if isinstance(error, CannotPackError) else "torch_compile"
-        raise ConfigError([Problem(f"{job.path}.{option}", f"{error}.", "leave it out.", True)]) from error
+    except UnusableOptionError as error:
+        problem = Problem(f"{job.path}.{error.option}", f"{error}.", "leave it out.", getattr(options, error.option))
+        raise ConfigError([problem]) from error

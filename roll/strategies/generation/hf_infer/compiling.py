@@ -13,27 +13,22 @@ import shutil
 import sys
 import sysconfig
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 from weakref import WeakValueDictionary
 
 import torch
 from torch import Tensor
 
+from roll.strategies.generation.hf_infer.options import UnusableOptionError
+
 _owners: WeakValueDictionary[int, Any] = WeakValueDictionary()
 _numbers = itertools.count()
 
 
-class Attends(Protocol):
-    """A cache of keys and values."""
-
-    def attend(
-        self, layer: int, query: Tensor, key: Tensor, value: Tensor, scaling: float | None, window: int | None
-    ) -> Tensor:
-        """Return ``[1, tokens, heads, value_dim]`` of ``query`` ``[1, heads, tokens, head_dim]``."""
-
-
-class CannotCompileError(ValueError):
+class CannotCompileError(UnusableOptionError):
     """A model was to be compiled that cannot be, or not here."""
+
+    option = "torch_compile"
 
 
 def check_compiler(device: torch.device) -> None:
@@ -64,8 +59,8 @@ def number(owner: object) -> int:
 def _attend(
     query: Tensor, key: Tensor, value: Tensor, cache: int, layer: int, scaling: float | None, window: int | None
 ) -> Tensor:
-    owner: Attends = _owners[cache]
-    return owner.attend(layer, query, key, value, scaling, window)
+    result: Tensor = _owners[cache].attend(layer, query, key, value, scaling, window)
+    return result
 
 
 def _shape_of_attend(query: Tensor, key: Tensor, value: Tensor, *others: Any) -> Tensor:

@@ -23,6 +23,7 @@ from torch import Tensor, nn
 from torch.nn.functional import linear
 
 from roll.strategies.generation.hf_infer import compiling
+from roll.strategies.generation.hf_infer.options import UnusableOptionError
 
 Product = Callable[[Tensor, Tensor, Tensor | None], Tensor]
 """Of rows, weights and a bias, as ``torch.nn.functional.linear``."""
@@ -49,8 +50,10 @@ _PACKED = (torch.float32, torch.bfloat16)
 """Types of weights that can be packed."""
 
 
-class CannotPackError(ValueError):
+class CannotPackError(UnusableOptionError):
     """Weights were to be packed that cannot be."""
+
+    option = "pack_weights"
 
 
 def check_packing(model: nn.Module) -> None:
@@ -123,7 +126,7 @@ def _weights_on_left(x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
     if rows == 1:
         flat = torch.cat((flat, flat))  # one column would be a product with a vector, which is as slow
     product = torch.mm(weight, flat.t())[:, :rows].t().contiguous().view(*x.shape[:-1], weight.shape[0])
-    return product if bias is None else product + bias
+    return product if bias is None else product.add_(bias)
 
 
 def few_rows_product(x: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:

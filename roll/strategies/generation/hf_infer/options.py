@@ -2,11 +2,17 @@
 
 from __future__ import annotations
 
-from typing import Annotated
+from typing import Annotated, ClassVar
 
 from pydantic import Field
 
 from roll.config.strategy_options import StrategyOptions
+
+
+class UnusableOptionError(ValueError):
+    """An option that cannot be had with this model, or here."""
+
+    option: ClassVar[str]
 
 
 class HfInferOptions(StrategyOptions):
