@@ -21,7 +21,14 @@ from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[1]
 # Read when libraries are loaded or Python starts: with other values the warm process cannot stand for a new one.
-_AT_IMPORT = ("OMP_NUM_THREADS", "GOMP_SPINCOUNT", "PYTHONHASHSEED", "PYTHONWARNINGS", "PYTHONDEVMODE")
+_AT_IMPORT = (
+    "OMP_NUM_THREADS",
+    "GOMP_SPINCOUNT",
+    "THP_MEM_ALLOC_ENABLE",
+    "PYTHONHASHSEED",
+    "PYTHONWARNINGS",
+    "PYTHONDEVMODE",
+)
 FOLDER_VARIABLE = "ROLL_TEST_WARM"
 """Environment variable: the folder where the warm processes of these tests listen."""
 GPU_VARIABLE = "ROLL_TEST_GPU"

@@ -114,7 +114,10 @@ def unshard(shards: Sequence[Shard], outputs: Sequence[torch.Tensor], fill: floa
     # A rank without rows may not know how wide its result would have been, nor its type.
     filled = [output for output in outputs if len(output)] or [outputs[0]]
     widths = [max(sizes) for sizes in zip(*(output.shape[1:] for output in filled), strict=True)]
-    whole = filled[0].new_full((sum(len(part.rows) for part in shards), *widths), fill)
+    size = (sum(len(part.rows) for part in shards), *widths)
+    even = all(list(output.shape[1:]) == widths for output in filled)
+    # Written once where nothing has to be filled: of a large batch each more would be felt.
+    whole = filled[0].new_empty(size) if even else filled[0].new_full(size, fill)
     for part, output in zip(shards, outputs, strict=True):
         if len(output):
             cells: tuple[torch.Tensor | slice, ...] = (part.rows, *(slice(int(size)) for size in output.shape[1:]))

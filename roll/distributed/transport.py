@@ -66,12 +66,8 @@ def _is_plain(tensor: torch.Tensor) -> bool:
 
 
 def _tensor(array: np.ndarray[Any, Any], dtype: str, shape: tuple[int, ...]) -> torch.Tensor:
-    import warnings
-
     import torch
 
-    with warnings.catch_warnings():
-        # The view is read-only on purpose; what may be done with it is part of the calls' contract.
-        warnings.filterwarnings("ignore", message=".*not writable.*")
-        flat = torch.from_numpy(array)
-    return flat.view(getattr(torch, dtype)).reshape(shape)
+    from roll.distributed.read_only import tensor_of
+
+    return tensor_of(array).view(getattr(torch, dtype)).reshape(shape)

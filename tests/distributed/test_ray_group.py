@@ -19,6 +19,7 @@ from worker_examples import Client, Rank, Refused, Service, Worker
 
 from roll.config import AgenticConfig
 from roll.distributed import WorkerCallError, WorkerDiedError, WorkerGroup, WorkerSpec, WorkerTimeoutError
+from roll.distributed.sharding import shard
 
 ray = pytest.importorskip("ray")
 
@@ -279,6 +280,20 @@ def test_environment_variables_come_from_the_run_and_the_role(pair: WorkerGroup)
 
 def test_relative_paths_mean_the_same_in_workers(pair: WorkerGroup) -> None:
     assert asyncio.run(pair.one(0, "folder")) == os.getcwd()
+
+
+@pytest.mark.parametrize("rows", [6, 200])
+def test_rows_of_a_batch_are_read_where_ray_put_them(pair: WorkerGroup, rows: int) -> None:
+    batch = TensorDict({"wide": torch.randn(rows, 1001)}, batch_size=[rows])
+    parts = shard(batch, [1001] * rows, 2)
+
+    async def play() -> None:
+        answers = await pair.each("distance", [(part.sent,) for part in parts])
+        for part, (wide, distance) in zip(parts, answers, strict=True):
+            assert torch.equal(wide, part.batch["wide"])
+            assert distance == 1008  # from one multiple of 64 bytes to the next: a copy has 1001
+
+    asyncio.run(play())
 
 
 def test_batches_arrive_as_they_were_and_are_not_copied(pair: WorkerGroup) -> None:

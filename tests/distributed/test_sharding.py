@@ -124,6 +124,31 @@ def test_rows_arrive_as_they_were_and_wide_ones_are_not_copied_to_be_sent(width:
         assert any(shared) == (width > 3 and len(part.rows) > 0)
 
 
+@pytest.mark.parametrize(
+    ("order", "gap", "shares"), [(1, 64, True), (1, 1024, True), (1, 12, False), (-1, 64, False), (0, 64, False)]
+)
+def test_rows_that_lie_at_even_distances_are_the_column_that_arrives(order: int, gap: int, shares: bool) -> None:
+    batch = batch_of([1] * 6)
+    batch["wide"] = torch.randn(6, 301).double()
+    part = shard(batch, [1] * 6, 2)[1]
+    buffers: list[pickle.PickleBuffer] = []
+    pickled = pickle.dumps(part.sent, protocol=5, buffer_callback=buffers.append)
+    rows = [np.frombuffer(buffer, np.uint8) for buffer in buffers]
+    assert [row.nbytes for row in rows] == [301 * 8] * 3
+    # Each from the next multiple of `gap` on, as Ray's object store has them (64), backwards, or out of order.
+    size = -(-301 * 8 // gap) * gap
+    places = {1: [0, 1, 2], -1: [2, 1, 0], 0: [0, 2, 1]}[order]
+    memory = np.zeros(3 * size + 64, np.uint8)
+    start = -memory.ctypes.data % 64
+    lying = [memory[start + place * size :][: 301 * 8] for place in places]
+    for place, row in zip(lying, rows, strict=True):
+        place[:] = row
+    memory.flags.writeable = False
+    column = pickle.loads(pickled, buffers=lying)["wide"]
+    assert torch.equal(column, part.batch["wide"])
+    assert np.shares_memory(memory, column.numpy()) == shares
+
+
 def test_the_only_rank_is_given_the_batch_itself() -> None:
     batch = batch_of([4, 1, 2])
     (part,) = shard(batch, [4, 1, 2], 1)

@@ -86,6 +86,10 @@ class Worker:
     def copied(self, array: Any) -> bool:
         return bool(array.flags.owndata)
 
+    def distance(self, batch: Any) -> tuple[Any, int]:
+        """The column ``wide`` of a batch, and the elements from one row to the next."""
+        return batch["wide"], batch["wide"].stride(0)
+
     def torch_imported(self) -> bool:
         return "torch" in sys.modules
 

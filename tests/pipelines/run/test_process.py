@@ -7,9 +7,11 @@ import os
 import subprocess
 import sys
 import threading
+from pathlib import Path
 
 import pytest
 
+from roll.config.process import process_defaults
 from roll.pipelines.run.interrupts import runner
 
 pytestmark = pytest.mark.processes
@@ -38,10 +40,23 @@ print(torch.get_num_threads(), os.environ["MY_VARIABLE"], notes)
 print(settle_process({"OMP_NUM_THREADS": "1", "MY_VARIABLE": "2"}))
 """
 
+PAGES = """
+import re
+from pathlib import Path
+from roll.config.process import prepare_process
+prepare_process()
+import torch
+values = torch.ones(1 << 24)
+print(re.search(r"AnonHugePages: +(\\d+)", Path("/proc/self/smaps_rollup").read_text())[1])
+"""
+
+LARGE_PAGES = Path("/sys/kernel/mm/transparent_hugepage/enabled")
+
 
 def run(script: str, *arguments: str, **variables: str) -> str:
     names = {**os.environ, "OMP_NUM_THREADS": "2", **variables}
-    names.pop("GOMP_SPINCOUNT", None)
+    for name in process_defaults():
+        names.pop(name, None)
     words = [sys.executable, "-c", script, *arguments]
     return subprocess.run(words, env=names, capture_output=True, text=True, check=True).stdout
 
@@ -54,6 +69,14 @@ def test_idle_threads_sleep_although_torch_was_loaded_first() -> None:
     # Processor time, which other programs on the machine do not change.
     spinning, sleeping = float(run(IDLE, "as it is")), float(run(IDLE, "settled"))
     assert sleeping < spinning / 4
+
+
+@pytest.mark.exhaustive
+@pytest.mark.skipif(
+    not LARGE_PAGES.exists() or "[never]" in LARGE_PAGES.read_text(), reason="this system has no large pages"
+)
+def test_large_tensors_have_large_pages() -> None:
+    assert int(run(PAGES)) > 60 * 1024  # of 64 MB
 
 
 @pytest.mark.exhaustive
