@@ -1,12 +1,12 @@
 """Time and memory of the algorithm library beside straightforward loops; prints a table and PASS or FAIL per target.
 
-    python benchmarks/algorithms.py [--threads 1] [--quick]
+    python benchmarks/algorithms.py [--threads 1] [--shapes 3]
 
 Peers: ``per-token`` walks the columns of ``[batch, sequence]`` tensors from the right, ``time-major`` does the same
 over contiguous rows of transposed copies (the copies are timed), ``per-group`` selects each group's members with a
 comparison of ids and ``per-sample`` handles one row at a time (without the metrics that ours reports), with the way
 back where ``gradient`` is named. Whitening and the masked mean have the one-line formula as their peer. Every peer is
-timed in full; its result is compared with ours first.
+timed in full, with the variables that a run has, large pages among them; its result is compared with ours first.
 
 ``largest`` is the largest tensor made along the way and ``peak`` the most tensor memory alive at once beyond the
 inputs, both in units of one ``[batch, sequence]`` float32 input (``[batch]`` for the group estimators), as seen by the
@@ -22,14 +22,18 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
 
-import torch
-from ratios import leave
-from torch import Tensor
-from torch.utils._python_dispatch import TorchDispatchMode
-from torch.utils._pytree import tree_leaves
+from roll.config.process import prepare_process
 
-from roll.algorithms import advantages, losses
-from roll.algorithms.masking import masked_mean
+prepare_process()
+
+import torch  # noqa: E402
+from ratios import leave  # noqa: E402
+from torch import Tensor  # noqa: E402
+from torch.utils._python_dispatch import TorchDispatchMode  # noqa: E402
+from torch.utils._pytree import tree_leaves  # noqa: E402
+
+from roll.algorithms import advantages, losses  # noqa: E402
+from roll.algorithms.masking import masked_mean  # noqa: E402
 
 SHAPES = ((64, 1024), (512, 4096), (1024, 8192))
 GAMMA, LAM = 0.99, 0.95

@@ -117,7 +117,7 @@ class Ranks:
     def _read(self, batch: TensorDict) -> None:
         for column in batch.values():
             self._bytes += column.nbytes
-            column.reshape(-1).view(torch.uint8)[:: os.sysconf("SC_PAGE_SIZE")].sum()
+            column.reshape(len(column), -1).view(torch.uint8)[:, :: os.sysconf("SC_PAGE_SIZE")].sum()
 
 
 class ManyRanks:

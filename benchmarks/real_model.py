@@ -13,9 +13,10 @@ once:
 * ``vllm``: vLLM for CPUs with its own defaults (``make vllm``), by ``LLM.generate``;
 * ``llama.cpp``: with ``--llama``, a folder with its programs ``llama-batched-bench`` and ``convert_hf_to_gguf.py``.
 
-Each has a process of its own, is warmed up with the same work once, and is then asked ``--rounds`` times; what counts
-is the median. ``bound`` is what one request could have if nothing took time but reading each weight once per token, as
-fast as this machine reads in a dot product of a large tensor with itself.
+Each has a process of its own, with the variables that a run has, and is warmed up with the same work once. In each of
+``--rounds`` rounds all are asked in turn, since the memory of a machine that others use too is not always as fast; what
+counts is the median. ``bound`` is what one request could have if nothing took time but reading each weight once per
+token, as fast as this machine reads in a dot product of a large tensor with itself.
 """
 
 from __future__ import annotations
@@ -30,12 +31,16 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from pathlib import Path
 
-import torch
-from ratios import leave
+from roll.config.process import prepare_process
+
+prepare_process()
+
+import torch  # noqa: E402
+from ratios import leave  # noqa: E402
 
 PROMPT = 64
 NEW = 48
@@ -151,50 +156,88 @@ ENGINES = {
 }
 
 
-def timed(engine: str, dtype: str, counts: Sequence[int], rounds: int) -> dict[int, list[float]]:
-    """Return the tokens per second of each round, by the number of requests."""
+def serve(engine: str, dtype: str) -> None:
+    """Tell the tokens per second of each number of requests that a line of the input names."""
     complete = ENGINES[engine](dtype)
-    found: dict[int, list[float]] = {}
-    for count in counts:
+    for line in sys.stdin:
+        count = int(line)
         asked = prompts(count)
+        begun = time.perf_counter()
         complete(asked)
-        for _ in range(rounds):
-            begun = time.perf_counter()
-            complete(asked)
-            found.setdefault(count, []).append(count * NEW / (time.perf_counter() - begun))
-    return found
+        print(f"{MARK}{count * NEW / (time.perf_counter() - begun)}", flush=True)
 
 
-def llama(folder: Path, dtype: str, counts: Sequence[int], rounds: int) -> dict[int, list[float]]:
-    """Return the same for llama.cpp, from the table of its own benchmark."""
-    from roll.models.finding import resolve_pretrain
+class Apart:
+    """An engine in a process of its own."""
 
-    threads = str(torch.get_num_threads())
-    found: dict[int, list[float]] = {}
-    with tempfile.TemporaryDirectory() as made:
-        model = Path(made, "model.gguf")
+    def __init__(self, engine: str, dtype: str) -> None:
+        words = [sys.executable, __file__, "--alone", engine, "--dtypes", dtype]
+        self._said = tempfile.TemporaryFile("w+")
+        self._process = subprocess.Popen(
+            words, text=True, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=self._said
+        )
+        self._name = f"{engine} with {dtype}"
+
+    def ask(self, count: int) -> float:
+        """Return the tokens per second of so many requests."""
+        assert self._process.stdin and self._process.stdout
+        self._process.stdin.write(f"{count}\n")
+        self._process.stdin.flush()
+        for line in self._process.stdout:
+            if line.startswith(MARK):
+                return float(line.removeprefix(MARK))
+        self._said.seek(0)
+        sys.exit(f"{self._name} failed:\n{self._said.read()[-3000:]}")
+
+    def close(self) -> None:
+        """End it."""
+        assert self._process.stdin
+        self._process.stdin.close()
+        self._process.wait()
+
+
+class Llama:
+    """llama.cpp, by its own benchmark.
+
+    Args:
+        folder: Where its programs are.
+        model: Where the model in its format is written.
+        dtype: Of the weights.
+    """
+
+    def __init__(self, folder: Path, model: Path, dtype: str) -> None:
+        from roll.models.finding import resolve_pretrain
+
+        self._folder, self._model = folder, model
         kind = {"fp32": "f32", "bf16": "bf16"}[dtype]
         convert = [sys.executable, folder / "convert_hf_to_gguf.py", resolve_pretrain("smollm2")]
         subprocess.run([*convert, "--outtype", kind, "--outfile", model], check=True, capture_output=True)
-        for count in counts:
-            size = str(count * (PROMPT + NEW))
-            words = [folder / "llama-batched-bench", "-m", model, "-t", threads, "-tb", threads, "-c", size]
-            words += f"-npp {PROMPT} -ntg {NEW} -npl {count} --output-format jsonl".split()
-            for _ in range(rounds):
-                told = subprocess.run([str(word) for word in words], check=True, capture_output=True, text=True)
-                (row,) = re.findall(r"^\{.*\}$", told.stdout, re.MULTILINE)
-                found.setdefault(count, []).append(count * NEW / json.loads(row)["t"])
+
+    def ask(self, count: int) -> float:
+        """Return the tokens per second of so many requests, from its table."""
+        size, threads = str(count * (PROMPT + NEW)), str(torch.get_num_threads())
+        words = [self._folder / "llama-batched-bench", "-m", self._model, "-t", threads, "-tb", threads, "-c", size]
+        words += f"-npp {PROMPT} -ntg {NEW} -npl {count} --output-format jsonl".split()
+        told = subprocess.run([str(word) for word in words], check=True, capture_output=True, text=True)
+        (row,) = re.findall(r"^\{.*\}$", told.stdout, re.MULTILINE)
+        return float(count * NEW / json.loads(row)["t"])
+
+    def close(self) -> None:
+        """Do nothing: each answer was a process of its own."""
+
+
+def contest(
+    engines: Mapping[str, Apart | Llama], counts: Sequence[int], rounds: int
+) -> dict[str, dict[int, list[float]]]:
+    """Return the tokens per second of each round, by engine and number of requests."""
+    found: dict[str, dict[int, list[float]]] = {name: {count: [] for count in counts} for name in engines}
+    for count in counts:
+        for engine in engines.values():
+            engine.ask(count)
+        for _ in range(rounds):
+            for name, engine in engines.items():
+                found[name][count].append(engine.ask(count))
     return found
-
-
-def apart(engine: str, dtype: str, counts: Sequence[int], rounds: int) -> dict[int, list[float]]:
-    """Return what :func:`timed` finds in a process of its own."""
-    words = [sys.executable, __file__, "--alone", engine, "--dtypes", dtype, "--rounds", str(rounds)]
-    done = subprocess.run([*words, "--requests", *map(str, counts)], capture_output=True, text=True)
-    for line in done.stdout.splitlines():
-        if line.startswith(MARK):
-            return {int(count): speeds for count, speeds in json.loads(line.removeprefix(MARK)).items()}
-    sys.exit(f"{engine} with {dtype} failed:\n{done.stdout[-2000:]}{done.stderr[-3000:]}")
 
 
 def bandwidth() -> float:
@@ -219,7 +262,7 @@ def main() -> None:
     parser.add_argument("--alone", choices=ENGINES, help=argparse.SUPPRESS)
     args = parser.parse_args()
     if args.alone:
-        print(MARK + json.dumps(timed(args.alone, args.dtypes[0], args.requests, args.rounds)))
+        serve(args.alone, args.dtypes[0])
         return
     from roll.models.loading import load_model
 
@@ -228,24 +271,21 @@ def main() -> None:
     print(f"torch {torch.__version__}, {torch.get_num_threads()} threads, which read {read / 1e9:.1f} GB/s; tokens/s")
     print(f"{'':18}" + "".join(f"{count:>9}" for count in args.requests))
     for dtype in args.dtypes:
-        print(f"{dtype} {'bound':13}{read / weights / (4 if dtype == 'fp32' else 2):9.1f}")
-        speeds: dict[str, dict[int, list[float]]] = {}
-        for engine in args.engines:
-            speeds[engine] = apart(engine, dtype, args.requests, args.rounds)
-            show(dtype, engine, speeds[engine])
-        if args.llama:
-            speeds["llama.cpp"] = llama(args.llama, dtype, args.requests, args.rounds)
-            show(dtype, "llama.cpp", speeds["llama.cpp"])
+        print(f"{dtype} {'bound':13}{read / weights / (4 if dtype == 'fp32' else 2):9.1f}", flush=True)
+        with tempfile.TemporaryDirectory() as made:
+            engines: dict[str, Apart | Llama] = {name: Apart(name, dtype) for name in args.engines}
+            if args.llama:
+                engines["llama.cpp"] = Llama(args.llama, Path(made, "model.gguf"), dtype)
+            speeds = contest(engines, args.requests, args.rounds)
+            for engine in engines.values():
+                engine.close()
+        for name, found in speeds.items():
+            print(f"{dtype} {name:13}" + "".join(f"{statistics.median(each):9.1f}" for each in found.values()))
         own = speeds.pop("hf_infer", {})
         for engine, theirs in speeds.items():
             for count in own:
                 ratios = [mine / other for mine, other in zip(own[count], theirs[count], strict=True)]
                 leave(f"real_model: {dtype}, {count} requests against {engine}", ratios)
-
-
-def show(dtype: str, engine: str, speeds: dict[int, list[float]]) -> None:
-    """Print a row."""
-    print(f"{dtype} {engine:13}" + "".join(f"{statistics.median(found):9.1f}" for found in speeds.values()), flush=True)
 
 
 if __name__ == "__main__":

@@ -41,7 +41,10 @@ _FEW_IN_BF16 = 8
 """Rows up to which PyTorch's loop for bf16 is not slower than widened weights."""
 
 _FEW_FOR_ALL = 4
-"""Rows up to which weights on the left, or the loop for bf16, are the product of every layer here, packed or not."""
+"""Rows up to which weights on the left, or the loop for bf16, are the product of every layer here, packed or not.
+
+Not of packed weights in bf16 where the processor multiplies that: they are quicker from one row on.
+"""
 
 _PACKED_FOR_ROWS = 8
 """What oneDNN chooses the order of packed weights for; products of other numbers of rows are right too."""
@@ -100,14 +103,16 @@ def quicken(model: nn.Module, *, pack: bool = False) -> list[PackedProduct]:
             packed.append(PackedProduct(torch.float32 if widens else layer.weight.dtype))
             product = packed[-1]
         if product is not None:
-            layer.forward = partial(_forward, layer, product, compiling.number(product))  # type: ignore[method-assign]
+            few = product.few if isinstance(product, PackedProduct) else _FEW_FOR_ALL
+            number = compiling.number(product)
+            layer.forward = partial(_forward, layer, product, few, number)  # type: ignore[method-assign]
     return packed
 
 
-def _forward(layer: nn.Linear, product: Product, number: int, x: Tensor) -> Tensor:
+def _forward(layer: nn.Linear, product: Product, few: int, number: int, x: Tensor) -> Tensor:
     if not torch.compiler.is_compiling():
         return product(x, layer.weight, layer.bias)
-    if _rows(x) <= _FEW_FOR_ALL:
+    if _rows(x) <= few:
         return _few_rows(x, layer.weight, layer.bias)
     return compiling.product(x, layer.weight, layer.bias, number)
 
@@ -176,9 +181,13 @@ class PackedProduct:
 
     Args:
         dtype: Of the copy, and of the arithmetic: float32, or bfloat16 where the processor multiplies that.
+
+    Attributes:
+        few: Rows up to which the weights are multiplied as they are.
     """
 
     def __init__(self, dtype: torch.dtype) -> None:
+        self.few = _FEW_FOR_ALL if dtype == torch.float32 else 0
         self._dtype = dtype
         self._copy: Tensor | None = None
 
@@ -198,7 +207,7 @@ class PackedProduct:
             ``[..., outputs]`` of that type.
         """
         rows = _rows(x)
-        if rows <= _FEW_FOR_ALL:
+        if rows <= self.few:
             return _few_rows(x, weight, bias)
         if self._copy is None:
             self._copy = torch.ops.mkldnn._reorder_linear_weight(weight.detach().to(self._dtype), _PACKED_FOR_ROWS)

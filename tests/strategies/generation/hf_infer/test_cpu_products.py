@@ -183,6 +183,18 @@ def test_the_few_rows_of_a_step_need_no_copy() -> None:
 
 
 @needs_onednn
+@pytest.mark.skipif(
+    not (HAS_ONEDNN and torch.ops.mkldnn._is_mkldnn_bf16_supported()), reason="this processor multiplies no bf16"
+)
+def test_where_the_processor_multiplies_bf16_one_row_needs_the_copy() -> None:
+    x, weight = torch.randn(1, 64).bfloat16(), torch.randn(48, 64).bfloat16()
+    product = PackedProduct(torch.bfloat16)
+    found = product(x, weight, None)
+    assert product._copy is not None
+    assert torch.allclose(found.float(), linear(x.float(), weight.float()), rtol=2**-7, atol=2**-7)
+
+
+@needs_onednn
 def test_what_cannot_be_packed_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
     with pytest.raises(CannotPackError, match="fp32 or bf16"):
         HfInferStrategy(model(64).half(), pack_weights=True)
