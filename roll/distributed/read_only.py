@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 
 
 def tensor_of(array: NDArray[Any]) -> torch.Tensor:
-    """Return an array as a tensor in the same memory. PyTorch would warn: nothing keeps it from writing there."""
+    """Return the same array, of any shape, as a tensor, without the warning of PyTorch that it could write there."""
     with warnings.catch_warnings():
         warnings.filterwarnings("ignore", message=".*not writable.*")
         return torch.from_numpy(array)
