@@ -18,12 +18,12 @@ from typing import Any
 _HERE = Path(__file__).resolve()
 if __name__ == "__main__":
     sys.path[0] = str(_HERE.parents[1])
-from tests.programs import FOLDER_VARIABLE, connect, start  # noqa: E402  (found from here too, when Ray starts this file)
+from tests.programs import FOLDER_VARIABLE, OWNER_VARIABLE, connect, start  # noqa: E402  (found from here too, when Ray starts this file)
 
 KIND = "ray worker"
 _PYTHON = f"{sys.executable} -SE {_HERE}"
 _READ_BY_LOADERS = ("LD_", "MALLOC_", "GLIBC_", "OPENBLAS_", "MKL_")
-"""How variables begin that a process reads when it starts: those of the warm process are as the tests'."""
+"""How variables begin that a process reads when it starts: those of the warm process are as the tests had them."""
 
 
 def can_fork(environment: Mapping[str, str]) -> bool:
@@ -33,7 +33,10 @@ def can_fork(environment: Mapping[str, str]) -> bool:
     """
     if FOLDER_VARIABLE not in environment or environment.get("OMP_NUM_THREADS") != "1":
         return False
-    return not any(name.startswith(_READ_BY_LOADERS) for name in environment)
+    had = Path("/proc", environment[OWNER_VARIABLE], "environ").read_text(errors="surrogateescape").split("\0")
+    return {f"{name}={value}" for name, value in environment.items() if name.startswith(_READ_BY_LOADERS)} == {
+        each for each in had if each.startswith(_READ_BY_LOADERS)
+    }
 
 
 def hook(runtime_env: dict[str, Any] | None) -> dict[str, Any]:

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import json
 import os
+import subprocess
 from typing import Any
 
 import pytest
 
 from tests import warm_ray
+from tests.programs import FOLDER_VARIABLE, OWNER_VARIABLE
 
 
 def asked(language: str = "PYTHON", **changes: Any) -> list[str]:
@@ -21,10 +23,21 @@ def asked(language: str = "PYTHON", **changes: Any) -> list[str]:
 @pytest.fixture(autouse=True)
 def nothing_starts(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("OMP_NUM_THREADS", "1")
-    for name in [name for name in os.environ if name.startswith(warm_ray._READ_BY_LOADERS)]:
-        monkeypatch.delenv(name)
     monkeypatch.setattr(warm_ray, "connect", lambda kind, environment: open(os.devnull))
     monkeypatch.setattr(warm_ray, "set_up_here", lambda: None)
+
+
+def test_a_worker_is_forked_where_its_variables_are_those_that_the_tests_had() -> None:
+    pipe, variables = subprocess.PIPE, {"OPENBLAS_CORETYPE": "Haswell", "PATH": os.environ["PATH"]}
+    with subprocess.Popen(["cat"], env=variables, text=True, stdin=pipe, stdout=pipe) as tests:
+        assert tests.stdin and tests.stdout
+        print("begun", file=tests.stdin, flush=True)
+        assert tests.stdout.readline() == "begun\n"  # so it has its variables
+        owned = {"OMP_NUM_THREADS": "1", FOLDER_VARIABLE: "x", OWNER_VARIABLE: str(tests.pid)}
+        assert warm_ray.can_fork({**owned, "OPENBLAS_CORETYPE": "Haswell"})
+        assert not warm_ray.can_fork(owned)
+        assert not warm_ray.can_fork({**owned, "OPENBLAS_CORETYPE": "Haswell", "MALLOC_ARENA_MAX": "1"})
+        assert not warm_ray.can_fork({**owned, "OPENBLAS_CORETYPE": "Haswell", "OMP_NUM_THREADS": "2"})
 
 
 def test_a_worker_of_our_python_keeps_its_own_words() -> None:
