@@ -11,7 +11,7 @@ from megatron_support.scenarios import PIPELINE, SEQUENCE, TENSOR
 from rank_pool import RankPool
 
 from roll.planning.activations import step_bytes
-from roll.planning.training_states import Training
+from roll.planning.training_states import FP32, Training, numbers_of
 from tests.planning.measuring import CASES
 from tests.rings import exhaustive_but
 
@@ -22,8 +22,10 @@ EACH = [*zip(CASES, [*WAYS, "tensor", "pipeline"], strict=True), ("in chunks", "
 """Every size, and every way."""
 
 
-def check(found: list[tuple[int, Training]], share: float) -> None:
-    assert step_bytes(found[0][1]) == pytest.approx(max(most for most, _ in found), rel=share)
+def check(found: list[tuple[int, Training]], share: float, besides: int = 0) -> None:
+    """Expect the prediction to be right up to a share of it, where there may be so many bytes besides."""
+    predicted = step_bytes(found[0][1])
+    assert predicted * (1 - share) <= max(most for most, _ in found) <= (predicted + besides) * (1 + share)
 
 
 @pytest.mark.skipif(
@@ -37,7 +39,8 @@ def test_a_short_step_of_megatron_takes_what_was_predicted(case: tuple[str, str]
 
 
 @pytest.mark.exhaustive
-@pytest.mark.parametrize(("name", "stage"), zip(CASES, [1, 2] * 3, strict=True))
+@pytest.mark.parametrize(("name", "stage"), [*zip(CASES, [1, 2] * 3, strict=True)])
 def test_a_step_of_deepspeed_takes_about_what_was_predicted(two: RankPool, name: str, stage: int) -> None:
-    """Whether Gloo still holds a copy of gradients when weights change is a matter of its threads."""
-    check(two.run(zero_step, name, stage), 0.15)
+    """Whether Gloo still holds a copy of gradients, which NCCL has none of, is a matter of its threads."""
+    found = two.run(zero_step, name, stage)
+    check(found, 0.15, besides=FP32 * numbers_of(found[0][1])[1])

@@ -37,8 +37,9 @@ def test_a_divided_engine_answers_as_the_whole_model_and_each_part_takes_its_sha
     before = dict(os.environ)
     vllm = Harness(tensor_parallel_size=2)
     try:
-        ranks = [name for name in ("RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE") if name in os.environ]
-        assert ranks == [name for name in ranks if name in before], "this process is no rank of the engine's"
+        ranks = {name: os.environ.get(name) for name in ("RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE")}
+        assert ranks == {name: before.get(name) for name in ranks}, "this process is no rank of the engine's"
+        assert os.environ.get("LD_PRELOAD") == before.get("LD_PRELOAD"), "nor does what it starts load what that does"
         check_answers(vllm, vllm.model, 0)
         vllm.use(changed_model(1))
         check_answers(vllm, vllm.model, 1)

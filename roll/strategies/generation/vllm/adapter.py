@@ -89,11 +89,11 @@ def start_engine(
 def _environment(defaults: Mapping[str, str]) -> Iterator[None]:
     """Set variables that are not set yet while the engine's processes start, which inherit them.
 
-    Afterwards they are as before, and what vLLM says of its ranks on a CPU is no longer said of this process: a trainer
-    in it would take that for the number of its own.
+    Afterwards they are as before, and what vLLM says of its processes on a CPU is no longer said of this one: a trainer
+    in it would take the number of ranks for that of its own, and whatever it starts would load an allocator of vLLM's.
     """
     added = {name: value for name, value in defaults.items() if name not in os.environ}
-    before = {name: os.environ.get(name) for name in (*added, "LOCAL_WORLD_SIZE")}
+    before = {name: os.environ.get(name) for name in (*added, "LD_PRELOAD", "LOCAL_WORLD_SIZE")}
     os.environ.update(added)
     try:
         yield
