@@ -6,13 +6,7 @@ own. They depend on more than tensors, so in a compiled pass they are operators,
 
 from __future__ import annotations
 
-import importlib.util
 import itertools
-import os
-import shutil
-import sys
-import sysconfig
-from pathlib import Path
 from typing import Any
 from weakref import WeakValueDictionary
 
@@ -29,24 +23,6 @@ class CannotCompileError(UnusableOptionError):
     """A model was to be compiled that cannot be, or not here."""
 
     option = "torch_compile"
-
-
-def check_compiler(device: torch.device) -> None:
-    """Check that there is what compiles for ``device``.
-
-    Raises:
-        CannotCompileError: A C++ compiler or Python's headers are missing for a CPU, or Triton for another device.
-    """
-    if device.type != "cpu":
-        if importlib.util.find_spec("triton") is None:
-            raise CannotCompileError(f"compiling for {device.type} needs Triton, which is not installed")
-        return
-    compiler = os.environ.get("CXX") or ("clang++" if sys.platform == "darwin" else "g++")
-    if shutil.which(compiler) is None:
-        raise CannotCompileError(f"compiling for CPUs needs a C++ compiler, and {compiler!r} is not on PATH")
-    headers = Path(sysconfig.get_path("include"))
-    if not (headers / "Python.h").is_file():
-        raise CannotCompileError(f"compiling for CPUs needs Python's headers, and {headers} has no Python.h")
 
 
 def number(owner: object) -> int:

@@ -16,6 +16,7 @@ from transformers import AttentionInterface
 
 from roll.generation.pictures import Picture
 from roll.strategies.attention_kernels import without_plans_for_each_shape
+from roll.strategies.compilers import missing_compiler
 from roll.strategies.fingerprints import Fingerprints, fingerprint
 from roll.strategies.generation.hf_infer import compiling
 from roll.strategies.generation.hf_infer.batch_plan import AttentionGroup, BatchPlan, IntArray, plan_batch
@@ -271,7 +272,8 @@ class ModelRunner:
 
     def _compile(self) -> None:
         """Have the first passes make one graph of the base model."""
-        compiling.check_compiler(self.device)
+        if missing := missing_compiler(self.device):
+            raise CannotCompileError(missing)
         if self.layout == "padded":
             name = type(self._original).__name__
             raise CannotCompileError(f"{name} runs with its own attention here, on padded rows, which change shape")

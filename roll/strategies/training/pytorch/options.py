@@ -36,4 +36,7 @@ class FsdpOptions(StrategyOptions):
         description="Ranks that share rows and each compute a part of every sequence (Ulysses); it divides the number "
         "of ranks and of attention heads.",
     )
-    torch_compile: bool = Field(False, description="Compile each layer; pays for long runs, needs a C++ compiler.")
+    torch_compile: bool = Field(
+        False,
+        description="Compile each layer; pays for long runs. Needs a C++ compiler on CPUs, Triton elsewhere.",
+    )
