@@ -20,7 +20,7 @@ if __name__ == "__main__":
     sys.path[0] = str(_HERE.parents[1])
 from tests.programs import FOLDER_VARIABLE, OWNER_VARIABLE, connect, start  # noqa: E402  (found from here too, when Ray starts this file)
 
-KIND = "ray worker"
+KIND = "worker"
 _PYTHON = f"{sys.executable} -SE {_HERE}"
 _READ_BY_LOADERS = ("LD_", "MALLOC_", "GLIBC_", "OPENBLAS_", "MKL_")
 """How variables begin that a process reads when it starts: those of the warm process are as the tests had them."""

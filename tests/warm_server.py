@@ -56,7 +56,10 @@ MORE = (
 )
 # Not Ray itself, which reads its variables when it is imported, but what it imports.
 RAY = ("aiohttp", "jsonschema", "pydantic.v1", "requests", "uvloop")
+# Of runs, over Ray or as ranks of a test.
 WORKER = (
+    "roll.pipelines.learning.objective",
+    "roll.strategies.training.pytorch.sharding",
     "roll.workers.classes",
     "roll.workers.engine",
     "roll.workers.environment",
@@ -64,9 +67,12 @@ WORKER = (
     "roll.workers.train",
     "megatron.core.models.gpt",
     "megatron.core.optimizer",
+    "peft",
     "roll.rehearsal.megatron_workers",
     "roll.strategies.training.deepspeed.train",
     "roll.strategies.training.megatron.train",
+    "transformers.models.llama.modeling_llama",
+    "transformers.models.qwen3_moe.modeling_qwen3_moe",
 )
 # Of programs that only read and write experience: no PyTorch.
 STORE = ("pytest", "roll.experience.folder", "roll.experience.memory", "roll.experience.sql")
@@ -91,7 +97,7 @@ OF_TESTS = (
 IMPORTS: Mapping[str, tuple[tuple[str, ...], tuple[str, ...]]] = {
     "program": (PROGRAM, (*MORE, *RAY)),
     "tests": (PROGRAM, (*MORE, *TESTS, *OF_TESTS)),
-    "ray worker": (PROGRAM, (*MORE, *RAY, *WORKER)),
+    "worker": (PROGRAM, (*MORE, *RAY, *WORKER)),
     "store": (("numpy.random", *STORE), ("psycopg", "sqlalchemy.dialects.postgresql.psycopg")),
     "bare": (("numpy.random",), ()),  # what every fork needs, for the tests of these processes
     # In environments of their own: tests.warm_others.

@@ -4,35 +4,25 @@ from __future__ import annotations
 
 import gc
 import importlib
-import multiprocessing
 import os
 import signal
+import sys
 import traceback
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from datetime import timedelta
-from multiprocessing import util
+from multiprocessing import Pipe, current_process, util
 from multiprocessing.connection import Connection
+from pathlib import Path
 from typing import Any
 
 from tests.ports import free_port
+from tests.programs import WarmProgram, start
 
 DEADLINE = 60.0
 """Seconds after which ranks that do not answer count as hung."""
 
 START_DEADLINE = 120.0
 """The same for the first answer, before which they import everything."""
-
-HEAVY = (
-    "roll.strategies.training.pytorch.sharding",
-    "roll.strategies.training.pytorch.train",
-    "deepspeed",
-    "roll.strategies.training.deepspeed.train",
-    "peft",
-    "roll.pipelines.learning.objective",
-    "transformers.models.qwen3.modeling_qwen3",
-    "transformers.models.qwen3_moe.modeling_qwen3_moe",
-)
-"""Imported once, in the process that ranks are forked from."""
 
 Function = Callable[..., Any] | str
 """A function, or where it is (``module:name``), for those that only ranks should import."""
@@ -43,25 +33,24 @@ class RankPool:
 
     Args:
         size: How many.
-        heavy: Modules to import before ranks are forked.
-        prepare: Called first in every rank.
+        prepare: Where the function is that is called first in every rank.
     """
 
-    def __init__(self, size: int, heavy: Sequence[str] = HEAVY, prepare: str | None = None) -> None:
-        port = free_port()
-        context = multiprocessing.get_context("forkserver")
-        context.set_forkserver_preload(list(heavy))
+    def __init__(self, size: int, prepare: str | None = None) -> None:
         self.closed = False
         self._deadline = START_DEADLINE
         self._pipes: list[Connection] = []
-        self._processes = []
+        self._processes: list[WarmProgram] = []
+        words = ["-c", "import rank_pool, sys; rank_pool.serve(sys.argv[1])", prepare or ""]
+        group = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(free_port()), "WORLD_SIZE": str(size)}
+        variables = {**os.environ, **group, "OMP_NUM_THREADS": "1", "PYTHONPATH": os.pathsep.join(sys.path)}
         for rank in range(size):
-            ours, theirs = context.Pipe()
-            process = context.Process(target=_serve, args=(theirs, rank, size, port, prepare), daemon=True)
-            process.start()
-            theirs.close()
+            ours, theirs = Pipe()
+            with theirs:
+                streams = [theirs.fileno(), 2, 2]
+                self._processes.append(start("worker", words, Path.cwd(), {**variables, "RANK": str(rank)}, streams))
+            ours.send_bytes(current_process().authkey)
             self._pipes.append(ours)
-            self._processes.append(process)
         util.Finalize(None, self.close, exitpriority=0)  # what is stopped does not end when it is asked to
 
     def run(self, function: Function, *arguments: Any) -> list[Any]:
@@ -88,25 +77,27 @@ class RankPool:
     def _signal(self, number: signal.Signals) -> None:
         """Stop the ranks, or let them go on: gloo's threads look around all the time, for half a core in the end."""
         for process in self._processes:
-            assert process.pid is not None
-            os.kill(process.pid, number)
+            if process.poll() is None:
+                os.kill(process.pid, number)
 
     def close(self) -> None:
         """Kill the ranks."""
         self.closed = True
         for process in self._processes:
             process.kill()
-            process.join()
+            process.wait()
 
 
-def _serve(pipe: Connection, rank: int, size: int, port: int, prepare: str | None) -> None:
+def serve(prepare: str) -> None:
+    """Be a rank: call what is sent through standard input, until nobody holds its other end."""
     import torch
     import torch.distributed as dist
 
+    pipe = Connection(os.dup(0))
+    current_process().authkey = pipe.recv_bytes()  # tensors come and go by connections of their own
     torch.set_num_threads(1)
-    os.environ.update(MASTER_ADDR="127.0.0.1", MASTER_PORT=str(port), RANK=str(rank), WORLD_SIZE=str(size))
     dist.init_process_group("gloo", timeout=timedelta(seconds=DEADLINE))
-    if prepare is not None:
+    if prepare:
         _found(prepare)()
     gc.freeze()
     while True:

@@ -7,16 +7,6 @@ from typing import Any
 
 from rank_pool import Function, RankPool
 
-HEAVY = (
-    "roll.strategies.training.megatron.train",
-    "roll.pipelines.learning.objective",
-    "transformers.models.qwen2.modeling_qwen2",
-    "transformers.models.qwen3.modeling_qwen3",
-    "transformers.models.qwen3_moe.modeling_qwen3_moe",
-    "transformers.models.llama.modeling_llama",
-)
-"""Imported once, in the process that ranks are forked from."""
-
 
 def compute_on_cpu() -> None:
     """Answer for CUDA in this process, for good."""
@@ -29,7 +19,7 @@ class MegatronRanks(RankPool):
     """``size`` ranks on the CPU."""
 
     def __init__(self, size: int) -> None:
-        super().__init__(size, HEAVY, prepare="megatron_support.ranks:compute_on_cpu")
+        super().__init__(size, prepare="megatron_support.ranks:compute_on_cpu")
 
     def run(self, function: Function, *arguments: Any) -> list[Any]:
         """Call a function of ``megatron_support.runs``, by its name, on every rank."""
