@@ -1,21 +1,26 @@
 """Which files share something that is slow to start, and so run in one process when there are several.
 
 ``make test`` runs four processes at once (pytest-xdist), and gives each a whole file at a time. The files of a group
-are given as one: what the first of them starts, the others find.
+are given as one: what the first of them starts, the others find, and with the last it ends (:func:`shared_by_group`).
 """
 
 from __future__ import annotations
 
 import importlib.util
 import os
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager, ExitStack
 from fnmatch import fnmatch
-from typing import Any
+from typing import Any, TypeVar
 
 import pytest
 
 from tests.programs import GPU_VARIABLE
 from tests.warm_pytest import PYTHON
+
+Shared = TypeVar("Shared")
+_shared: dict[Callable[[], AbstractContextManager[Any]], Any] = {}
+_ends = ExitStack()
 
 GROUPS: dict[str, tuple[str, ...]] = {
     "runs in one Ray": (
@@ -58,6 +63,25 @@ A file is in the first group that names it."""
 def group_of(file: str) -> str:
     """Return the group of a test file, its path from the root; a file that shares nothing is a group of its own."""
     return next((name for name, files in GROUPS.items() if any(fnmatch(file, one) for one in files)), file)
+
+
+def shared_by_group(make: Callable[[], AbstractContextManager[Shared]]) -> Shared:
+    """Return what ``make`` makes, the same for all tests of a group, behind the last of which it ends.
+
+    An idle Ray takes two hundredths of a processor, and a rank that waits half a gigabyte.
+    """
+    if make not in _shared:
+        _shared[make] = _ends.enter_context(make())
+    found: Shared = _shared[make]
+    return found
+
+
+@pytest.hookimpl(trylast=True)
+def pytest_runtest_teardown(item: pytest.Item, nextitem: pytest.Item | None) -> None:
+    """End what the tests of a group share."""
+    if nextitem is None or group_of(_file(item.nodeid)) != group_of(_file(nextitem.nodeid)):
+        _shared.clear()
+        _ends.close()
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:

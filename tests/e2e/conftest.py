@@ -10,6 +10,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -19,6 +20,7 @@ import pytest
 from tests.e2e import broken_envs as broken_envs  # registered once, before any test: a later import does nothing
 from tests.e2e.support import command, environment, start
 from tests.ports import free_port
+from tests.sharing import shared_by_group
 
 
 @dataclass(frozen=True)
@@ -76,20 +78,17 @@ def in_one_process(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
-@pytest.fixture(scope="package", autouse=True)
-def ends_what_its_files_share() -> Iterator[None]:
-    """End the Ray that :func:`tests.e2e.ray_support.one_ray` left to the next file."""
-    yield
-    if "ray" in sys.modules:
-        sys.modules["ray"].shutdown()
-
-
-@pytest.fixture(scope="session")
-def ray_machine() -> Iterator[dict[str, str]]:
+@pytest.fixture
+def ray_machine() -> dict[str, str]:
     """A Ray of one machine, started as a person starts it; returns the variables of programs that join it.
 
     Without them each program starts a Ray of its own, whose processes take longer than a small run.
     """
+    return shared_by_group(_ray_machine)
+
+
+@contextmanager
+def _ray_machine() -> Iterator[dict[str, str]]:
     port = free_port()
     words = [sys.executable, "-m", "tests.warm_ray_head", "start", "--head", f"--port={port}", "--block"]
     words += ["--num-cpus=16", "--include-dashboard=false", "--disable-usage-stats"]

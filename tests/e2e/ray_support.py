@@ -19,6 +19,7 @@ from roll.trajectories import sealed
 from roll.trajectories.model import Trajectory, Turn
 from roll.trajectories.store import read_trajectories, trajectory_path
 from tests.e2e.support import HERE, small_config
+from tests.sharing import shared_by_group
 
 RAY = {
     "cluster": "ray",
@@ -78,20 +79,29 @@ def furthest(first: Path, second: Path) -> float:
 
 @contextmanager
 def one_ray() -> Iterator[None]:
-    """Ray with sixteen processors and one device in its books, for all runs of a file, and of the files that follow.
+    """Ray with sixteen processors and one device in its books, for all runs of a file, and of the files of its group.
 
-    A start takes ten seconds of a processor; `tests/e2e/conftest.py` ends it after the last file of this folder.
+    A start takes ten seconds of a processor.
     """
-    import ray
-
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("PYTHONPATH", os.pathsep.join([str(HERE), os.environ.get("PYTHONPATH", "")]))
         patch.syspath_prepend(str(HERE))
-        if not ray.is_initialized():
-            patch.setenv("RAY_USAGE_STATS_ENABLED", "0")
-            quiet = {"include_dashboard": False, "logging_level": logging.ERROR, "log_to_driver": False}
-            ray.init("local", num_cpus=16, num_gpus=1, **quiet)
+        shared_by_group(_ray)
         yield
+
+
+@contextmanager
+def _ray() -> Iterator[None]:
+    import ray
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("RAY_USAGE_STATS_ENABLED", "0")
+        quiet = {"include_dashboard": False, "logging_level": logging.ERROR, "log_to_driver": False}
+        ray.init("local", num_cpus=16, num_gpus=1, **quiet)
+    try:
+        yield
+    finally:
+        ray.shutdown()
 
 
 def whole_turns(monkeypatch: pytest.MonkeyPatch) -> list[Turn]:

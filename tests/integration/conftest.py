@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
+from contextlib import contextmanager
 
 import pytest
 from engine_kinds import KINDS, one_of
 from engines import EngineUnderTest
 from rank_pool import RankPool
+
+from tests.sharing import shared_by_group
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
@@ -21,27 +24,28 @@ def engine(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> I
     yield from one_of(request, monkeypatch)
 
 
-@pytest.fixture(scope="session")
-def pools() -> Iterator[Callable[[int], RankPool]]:
+@contextmanager
+def _pools() -> Iterator[dict[int, RankPool]]:
     started: dict[int, RankPool] = {}
-
-    def pool(size: int) -> RankPool:
-        if size not in started or started[size].closed:
-            started[size] = RankPool(size)
-        return started[size]
-
-    yield pool
+    yield started
     for one in started.values():
         one.close()
 
 
+def _ranks(size: int) -> RankPool:
+    started = shared_by_group(_pools)
+    if size not in started or started[size].closed:
+        started[size] = RankPool(size)
+    return started[size]
+
+
 @pytest.fixture
-def two(pools: Callable[[int], RankPool]) -> RankPool:
+def two() -> RankPool:
     """Two ranks."""
-    return pools(2)
+    return _ranks(2)
 
 
 @pytest.fixture
-def four(pools: Callable[[int], RankPool]) -> RankPool:
+def four() -> RankPool:
     """Four ranks."""
-    return pools(4)
+    return _ranks(4)

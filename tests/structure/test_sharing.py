@@ -1,12 +1,15 @@
-"""The groups of test files that share something name files that are there, none in two."""
+"""The groups of test files that share something name files that are there, none in two; with each, that ends."""
 
 from __future__ import annotations
 
+import os
+import sys
 from fnmatch import fnmatch
 from pathlib import Path
 
 import pytest
 
+from tests import programs
 from tests.rings import exhaustive_but
 from tests.sharing import GROUPS, group_of
 
@@ -31,3 +34,37 @@ def test_the_cases_that_are_not_kept_are_exhaustive_and_a_wrong_name_is_an_error
     assert second == "b" and first.values == ("a",) and [mark.name for mark in first.marks] == ["exhaustive"]
     with pytest.raises(AssertionError, match="not all among"):
         exhaustive_but(["a", "b"], "c")
+
+
+SHARE = """
+from contextlib import contextmanager
+from tests.sharing import shared_by_group
+
+@contextmanager
+def thing():
+    print("<begins>")
+    yield "it"
+    print("<ends>")
+
+def test_one():
+    assert shared_by_group(thing) == "it"
+    print("<one>")
+
+def test_two():
+    assert shared_by_group(thing) == "it"
+    print("<two>")
+"""
+
+
+@pytest.mark.processes
+def test_what_a_group_shares_ends_behind_its_last_test(tmp_path: Path) -> None:
+    (tmp_path / "things.py").write_text(SHARE)
+    for name in ("test_first.py", "test_second.py"):
+        (tmp_path / name).write_text("from things import test_one, test_two\n")
+    words = [sys.executable, "-m", "pytest", "-q", "-s", "-p", "tests.sharing", "-p", "no:cacheprovider", "."]
+    path = os.pathsep.join([str(ROOT), str(tmp_path)])
+    environment = {**os.environ, "PYTHONPATH": path, "PYTEST_ADDOPTS": "", "OMP_NUM_THREADS": "1"}
+    done = programs.run(words, tmp_path, environment, 60)
+    assert done.returncode == 0, done.stdout + done.stderr
+    said = [word.split(">")[0] for word in done.stdout.split("<")[1:]]
+    assert said == 2 * ["begins", "one", "two", "ends"]

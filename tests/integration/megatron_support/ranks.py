@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
-import functools
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Any
 
 from rank_pool import Function, RankPool
+
+from tests.sharing import shared_by_group
 
 
 def compute_on_cpu() -> None:
@@ -26,14 +29,17 @@ class MegatronRanks(RankPool):
         return super().run(f"megatron_support.runs:{function}", *arguments)
 
 
-@functools.cache
-def _started() -> dict[int, MegatronRanks]:
-    return {}
+@contextmanager
+def _pools() -> Iterator[dict[int, MegatronRanks]]:
+    started: dict[int, MegatronRanks] = {}
+    yield started
+    for one in started.values():
+        one.close()
 
 
 def ranks(size: int) -> MegatronRanks:
     """Return ``size`` ranks, started when first asked for, and again where a test has failed on them."""
-    pools = _started()
-    if size not in pools or pools[size].closed:
-        pools[size] = MegatronRanks(size)
-    return pools[size]
+    started = shared_by_group(_pools)
+    if size not in started or started[size].closed:
+        started[size] = MegatronRanks(size)
+    return started[size]
