@@ -317,6 +317,7 @@ def install(monkeypatch: pytest.MonkeyPatch) -> None:
     FakeEngine.run_scheduler_process_func = staticmethod(run_scheduler_process)
     modules["sglang.srt.entrypoints.engine"].Engine = FakeEngine  # type: ignore[attr-defined]
     modules["sglang.srt.managers.scheduler"].run_scheduler_process = run_scheduler_process  # type: ignore[attr-defined]
+    modules["sglang.srt.managers.scheduler"].Scheduler = type("Scheduler", (), {})  # type: ignore[attr-defined]
     # A class of its own for each engine, for roll changes it, in the real engine in a process of its own.
     config = type("ModelConfig", (ModelConfig,), {})
     modules["sglang.srt.configs.model_config"].ModelConfig = config  # type: ignore[attr-defined]

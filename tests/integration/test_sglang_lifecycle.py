@@ -60,10 +60,16 @@ def test_an_engine_that_has_nothing_to_do_leaves_the_processor_alone(sglang: Rea
     def used() -> float:
         return sum(sum(process.cpu_times()[:2]) for process in sglang.own_processes())
 
-    sglang.generate([5], max_new_tokens=2)
+    said = sglang.generate([5], max_new_tokens=2, temperature=0.0)
     before = used()
     time.sleep(5)
     assert used() - before < 1, "of 5 seconds"
+    sglang.run(sglang.engine.pause())
+    before = used()
+    time.sleep(5)
+    assert used() - before < 1, "of 5 seconds in which it is paused"
+    sglang.run(sglang.engine.resume())
+    assert sglang.generate([5], max_new_tokens=2, temperature=0.0).token_ids == said.token_ids
 
 
 def test_an_engine_that_dies_fails_its_requests_and_nothing_else(sglang: RealSglang) -> None:

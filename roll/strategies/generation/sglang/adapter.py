@@ -12,6 +12,7 @@ import multiprocessing
 import os
 import signal
 import threading
+import time
 from collections.abc import Callable, Coroutine, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from typing import Any, TypeVar
@@ -65,7 +66,10 @@ class _Engine(Engine):  # type: ignore[misc, unused-ignore]
         for one in ending:
             with suppress(psutil.NoSuchProcess):
                 one.kill()
-        psutil.wait_procs(ending, _SHUTDOWN_SECONDS)
+        until = time.monotonic() + _SHUTDOWN_SECONDS
+        for one in ending:
+            with suppress(psutil.NoSuchProcess, psutil.TimeoutExpired):
+                one.wait(max(0.0, until - time.monotonic()))
 
 
 class SglangEngine:
