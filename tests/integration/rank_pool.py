@@ -8,12 +8,13 @@ import os
 import signal
 import sys
 import traceback
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from datetime import timedelta
 from multiprocessing import Pipe, current_process, util
 from multiprocessing.connection import Connection
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 from tests.ports import free_port
 from tests.programs import WarmProgram, start
@@ -26,6 +27,9 @@ START_DEADLINE = 120.0
 
 Function = Callable[..., Any] | str
 """A function, or where it is (``module:name``), for those that only ranks should import."""
+
+
+Pool = TypeVar("Pool", bound="RankPool")
 
 
 class RankPool:
@@ -86,6 +90,25 @@ class RankPool:
         for process in self._processes:
             process.kill()
             process.wait()
+
+
+def shared(kind: Callable[[int], Pool], size: int) -> Pool:
+    """Return ``size`` ranks for the tests of a group, started when first asked for, and again where a test failed."""
+    from tests.sharing import shared_by_group  # here: ranks import this file, and need no pytest
+
+    started = shared_by_group(_started)
+    if (kind, size) not in started or started[kind, size].closed:
+        started[kind, size] = kind(size)
+    found: Pool = started[kind, size]
+    return found
+
+
+@contextmanager
+def _started() -> Iterator[dict[tuple[Callable[[int], RankPool], int], Any]]:
+    pools: dict[tuple[Callable[[int], RankPool], int], Any] = {}
+    yield pools
+    for pool in pools.values():
+        pool.close()
 
 
 def serve(prepare: str) -> None:

@@ -2,13 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from contextlib import contextmanager
 from typing import Any
 
-from rank_pool import Function, RankPool
-
-from tests.sharing import shared_by_group
+from rank_pool import Function, RankPool, shared
 
 
 def compute_on_cpu() -> None:
@@ -29,17 +25,6 @@ class MegatronRanks(RankPool):
         return super().run(f"megatron_support.runs:{function}", *arguments)
 
 
-@contextmanager
-def _pools() -> Iterator[dict[int, MegatronRanks]]:
-    started: dict[int, MegatronRanks] = {}
-    yield started
-    for one in started.values():
-        one.close()
-
-
 def ranks(size: int) -> MegatronRanks:
-    """Return ``size`` ranks, started when first asked for, and again where a test has failed on them."""
-    started = shared_by_group(_pools)
-    if size not in started or started[size].closed:
-        started[size] = MegatronRanks(size)
-    return started[size]
+    """Return ``size`` ranks, which the tests of a group share."""
+    return shared(MegatronRanks, size)
