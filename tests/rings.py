@@ -12,6 +12,7 @@ import re
 import sys
 from collections.abc import Iterable, Iterator
 from pathlib import Path
+from types import FrameType
 from typing import Any
 
 import pytest
@@ -19,7 +20,7 @@ import pytest
 NOT_IN: dict[str, set[str]] = {"quick": {"processes", "long", "exhaustive"}, "test": {"exhaustive"}, "all": set()}
 """The rings, and the marks of the tests that each leaves out."""
 
-IN_PROCESSES = ("benchmarks", "e2e", "fresh_machine", "integration", "terminal")
+IN_PROCESSES = ("benchmarks", "e2e", "fresh_machine", "gpu", "integration", "terminal")
 """Folders whose every test is marked ``processes``: whole runs, and parts that need ranks or an engine."""
 
 # They end within milliseconds; a run asks them for its commit and its machine.
@@ -77,13 +78,12 @@ def pytest_runtest_call(item: pytest.Item) -> Iterator[None]:
 
 
 def _watch(item: pytest.Item) -> Iterator[None]:
-    """Fail a test of the quick ring that starts a process: else that ring would become slow.
+    """Fail a test that starts a process and does not say so: else the quick ring would become slow.
 
-    Not in other rings, where it depends on the tests before which of them imports a library that starts one.
+    So it does in every ring, or nobody would notice who runs another one.
     """
     global _watched
-    quick = item.config.getoption("ring") == "quick"
-    _watched = [] if quick and not item.get_closest_marker("processes") else None
+    _watched = None if NOT_IN["quick"] & {mark.name for mark in item.iter_markers()} else []
     try:
         result = yield
         if _watched:  # in a thread, or where the code under test catches everything
@@ -109,8 +109,18 @@ def _refuse(what: str) -> None:
 def _listen(event: str, arguments: tuple[Any, ...]) -> None:
     if _watched is not None and event in _STARTS:
         what = str(arguments[0]) if arguments else event
-        if Path(what).name not in _FREE:
+        if Path(what).name not in _FREE and not _imports():
             _refuse(what)
+
+
+def _imports() -> bool:
+    """Whether a module is being imported: what it starts then depends on the tests before, which may have done so."""
+    frame: FrameType | None = sys._getframe()
+    while frame is not None:
+        if frame.f_code.co_filename == "<frozen importlib._bootstrap>":
+            return True
+        frame = frame.f_back
+    return False
 
 
 def _start(self: multiprocessing.process.BaseProcess) -> None:

@@ -29,6 +29,7 @@ def nothing_starts(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(warm_ray, "set_up_here", lambda: None)
 
 
+@pytest.mark.processes
 def test_a_worker_is_forked_where_its_variables_are_those_that_the_tests_had() -> None:
     pipe, variables = subprocess.PIPE, {"OPENBLAS_CORETYPE": "Haswell", "PATH": os.environ["PATH"]}
     with subprocess.Popen(["cat"], env=variables, text=True, stdin=pipe, stdout=pipe) as tests:
