@@ -12,7 +12,7 @@ import os
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, BinaryIO, Literal
+from typing import Any, BinaryIO, Final, Literal, NamedTuple
 
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -28,6 +28,9 @@ Phase = Literal["train", "val"]
 _VERSION_KEY = b"roll.schema_version"
 _ORIGIN_KEY = b"roll.origin"
 _TOKENS_KEY = b"roll.tokens"
+
+_KEPT_BYTES: Final = 32 << 20
+"""Up to which size rows that were read are kept for the next of them."""
 
 _NUMBERS = pa.list_(pa.struct([("name", pa.string()), ("value", pa.float64())]))
 _TEXTS = pa.list_(pa.struct([("name", pa.string()), ("value", pa.string())]))
@@ -190,27 +193,69 @@ def read_origin(path: str | Path) -> Origin:
         return Origin(**json.loads(file.schema_arrow.metadata[_ORIGIN_KEY]))
 
 
-def read_trajectory(path: str | Path, row: int) -> tuple[Trajectory, dict[int, str]]:
-    """Return one trajectory of a file, and the texts of tokens that were kept with it.
+class TrajectoryReader:
+    """Reads one trajectory at a time, from any thread. A file is read in pieces, and a small one is kept for the next.
 
-    Args:
-        path: The file.
-        row: Which of its trajectories, from 0.
-
-    Raises:
-        FileNotFoundError: There is no such file.
-        IndexError: It has no such row.
-        ValueError: The file is not a trajectory file of a version this code knows.
+    Rows of a step are usually one piece: to show a few of them, it would be read a few times.
     """
+
+    def __init__(self) -> None:
+        self._kept: _Piece | None = None
+
+    def read(self, path: str | Path, row: int) -> tuple[Trajectory, dict[int, str]]:
+        """Return one trajectory of a file, and the texts of tokens that were kept with it.
+
+        Args:
+            path: The file.
+            row: Which of its trajectories, from 0.
+
+        Raises:
+            FileNotFoundError: There is no such file.
+            IndexError: It has no such row.
+            ValueError: The file is not a trajectory file of a version this code knows.
+        """
+        file, piece = _FileStamp.of(path), self._kept
+        if piece is None or piece.file != file or not 0 <= row - piece.first < len(piece.rows):
+            piece = _piece_with(path, row, file)
+            self._kept = piece if piece.rows.nbytes <= _KEPT_BYTES else None
+        found = piece.rows.slice(row - piece.first, 1).to_pylist()[0]
+        return _trajectory(found), piece.texts
+
+
+class _FileStamp(NamedTuple):
+    """What another file of the same name differs in."""
+
+    path: str
+    changed: int
+    size: int
+    number: int
+
+    @classmethod
+    def of(cls, path: str | Path) -> _FileStamp:
+        found = os.stat(path)
+        return cls(str(path), found.st_mtime_ns, found.st_size, found.st_ino)
+
+
+@dataclass(frozen=True, slots=True)
+class _Piece:
+    """Rows that are stored together, from number ``first`` on, and the texts of the tokens in their file."""
+
+    file: _FileStamp
+    first: int
+    rows: pa.Table
+    texts: dict[int, str]
+
+
+def _piece_with(path: str | Path, row: int, stamp: _FileStamp) -> _Piece:
     with open_trajectories(path) as file:
-        group = 0
-        while group < file.num_row_groups and row >= (rows := file.metadata.row_group(group).num_rows):
-            row, group = row - rows, group + 1
+        group = first = 0
+        while group < file.num_row_groups and row >= first + file.metadata.row_group(group).num_rows:
+            first, group = first + file.metadata.row_group(group).num_rows, group + 1
         if row < 0 or group >= file.num_row_groups:
             raise IndexError(f"{path} has {file.metadata.num_rows} trajectories, none at row {row}")
         texts = json.loads((file.schema_arrow.metadata or {}).get(_TOKENS_KEY, b"{}"))
-        found = file.read_row_group(group).slice(row, 1).to_pylist()[0]
-    return _trajectory(found), {int(token): text for token, text in texts.items()}
+        rows = file.read_row_group(group)
+    return _Piece(stamp, first, rows, {int(token): text for token, text in texts.items()})
 
 
 def is_trajectory_file(path: str | Path) -> bool:

@@ -24,7 +24,7 @@ from roll.config import ConfigError, Problem
 from roll.config.errors import choose_from
 from roll.trajectories.learned import Learned, learned_path, read_learned
 from roll.trajectories.model import Status, Trajectory
-from roll.trajectories.store import open_trajectories, read_trajectories, read_trajectory
+from roll.trajectories.store import TrajectoryReader, open_trajectories, read_trajectories
 from roll.viewer.filters import PAGE, Filter
 from roll.viewer.run_folder import RunFolder, Stamp
 
@@ -178,6 +178,7 @@ class Episodes:
         self._numbers: dict[Path, int] = {}
         self._paths: list[Path] = []
         self._searchable: set[int] = set()
+        self._reader = TrajectoryReader()
         self._closed = False
 
     def close(self) -> None:
@@ -305,7 +306,7 @@ class Episodes:
 
     def read(self, row: Row) -> tuple[Trajectory, dict[int, str]]:
         """Return everything of an episode, and the texts of its tokens where they were kept."""
-        return read_trajectory(self._paths[row.id >> 32], row.id & 0xFFFFFFFF)
+        return self._reader.read(self._paths[row.id >> 32], row.id & 0xFFFFFFFF)
 
     def read_all(self, rows: Iterable[Row]) -> Iterator[tuple[Row, Trajectory]]:
         """Yield ``rows`` with everything of their episodes; those of one file should follow one another."""

@@ -178,8 +178,30 @@ def test_one_trajectory_is_read_with_the_texts_of_its_tokens_whatever_its_row_gr
     with store.open_trajectories(path) as file:
         table = file.read()
     pq.write_table(table, path, row_group_size=2)
-    for number, row in enumerate(rows):
-        assert store.read_trajectory(path, number) == (row, {token: f"<{token}>" for token in used})
+    reader = store.TrajectoryReader()
+    for number in (0, 1, 4, 2, 3, 0, 4):
+        assert reader.read(path, number) == (rows[number], {token: f"<{token}>" for token in used})
     for number in (-1, 5):
         with pytest.raises(IndexError, match="has 5 trajectories"):
-            store.read_trajectory(path, number)
+            reader.read(path, number)
+
+
+def test_what_is_kept_of_a_file_is_not_taken_for_another(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def written(name: str, episode: int) -> Path:
+        trajectories = [make_trajectory(episode), make_trajectory(episode + 1)]
+        return store.write_trajectories(tmp_path / name, trajectories, step=1, phase="train", run="r")
+
+    pieces = []
+    piece_with = store._piece_with
+    monkeypatch.setattr(store, "_piece_with", lambda *of: pieces.append(of) or piece_with(*of))
+    reader, first, second = store.TrajectoryReader(), written("first.parquet", 0), written("second.parquet", 4)
+    episodes = [reader.read(path, row)[0].episode for path in (first, second, first) for row in (0, 1)]
+    assert episodes == [0, 1, 4, 5, 0, 1] and len(pieces) == 3
+    written("first.parquet", 8)
+    assert reader.read(first, 1)[0].episode == 9
+    monkeypatch.setattr(store, "_KEPT_BYTES", 0)
+    written("first.parquet", 8)
+    assert [reader.read(first, row)[0].episode for row in (0, 1)] == [8, 9] and len(pieces) == 6
+    first.unlink()
+    with pytest.raises(FileNotFoundError):
+        reader.read(first, 0)

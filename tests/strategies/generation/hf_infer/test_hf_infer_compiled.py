@@ -20,6 +20,7 @@ from roll.strategies.generation.hf_infer import compiling, cpu_products, model_r
 from roll.strategies.generation.hf_infer.build import engine as build_engine
 from roll.strategies.generation.hf_infer.strategy import HfInferStrategy
 from roll.strategies.jobs import EngineJob
+from tests.rings import exhaustive_but
 from tests.strategies.generation.hf_infer.hf_infer_support import (
     SIZES,
     assert_greedy_and_exact,
@@ -81,7 +82,7 @@ def gemma() -> Gemma3ForCausalLM:
 
 
 @pytest.mark.long
-@pytest.mark.parametrize("make", [qwen, llama, gemma])
+@pytest.mark.parametrize("make", exhaustive_but([qwen, llama, gemma], qwen))
 def test_steps_of_any_size_are_one_graph_and_exact(make, interpreted) -> None:
     """Of one token and of more than one; whatever the cache grows to, and however long a prompt is."""
     model = make()
@@ -92,7 +93,7 @@ def test_steps_of_any_size_are_one_graph_and_exact(make, interpreted) -> None:
     assert interpreted.frame_count <= 3
 
 
-@pytest.mark.long
+@pytest.mark.exhaustive
 def test_sessions_new_weights_and_sleep(interpreted) -> None:
     model = qwen()
     engine = engine_for(model, torch_compile=True)
@@ -118,7 +119,7 @@ def test_sessions_new_weights_and_sleep(interpreted) -> None:
     assert interpreted.frame_count <= 3
 
 
-@pytest.mark.long
+@pytest.mark.exhaustive
 def test_two_models_of_one_class_keep_to_themselves(interpreted) -> None:
     """Code that is compiled once belongs to the class; caches and products belong to an engine."""
     models = [qwen(3), qwen(4, rms_norm_eps=0.3)]
@@ -129,7 +130,7 @@ def test_two_models_of_one_class_keep_to_themselves(interpreted) -> None:
                 assert_greedy_and_exact(model, prompt, found)
 
 
-@pytest.mark.long
+@pytest.mark.exhaustive
 @pytest.mark.parametrize(("pack", "dtype"), [(False, torch.float32), (True, torch.bfloat16)])
 def test_products_of_large_models_stay_what_they_are(pack, dtype, interpreted, monkeypatch) -> None:
     if pack and not torch.backends.mkldnn.is_available():
