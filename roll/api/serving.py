@@ -7,10 +7,10 @@ from collections.abc import AsyncIterator, Callable, Mapping
 from contextlib import AsyncExitStack, asynccontextmanager
 from pathlib import Path
 
-import uvicorn
 from transformers import PreTrainedModel
 
 from roll.api.policy import Policy, load_policy
+from roll.common.http_server import HttpServer
 from roll.config import ConfigError, Problem
 from roll.config.worker import WorkerConfig
 from roll.gateway.app import Gateway, how_to_ask
@@ -80,7 +80,7 @@ def serve(
                 shown = gateway.open(asked.pop(gateway.model), key, asked)
                 for line in how_to_ask(list(models), url, shown, longest):
                     say(line)
-                await uvicorn.Server(server_config(gateway)).serve(sockets=[listener])
+                await HttpServer(server_config(gateway)).serve(sockets=[listener])
 
         asyncio.run(answer())
     except KeyboardInterrupt:

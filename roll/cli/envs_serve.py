@@ -9,6 +9,7 @@ import uvicorn
 from roll.certificates import Target
 from roll.certificates.episodes import settled
 from roll.cli.envs_text import found
+from roll.common.http_server import HttpServer
 from roll.config.errors import ConfigError, Problem
 from roll.envs.serving import EnvServer
 
@@ -25,7 +26,7 @@ def serve(target: Target, host: str, port: int, sessions: int) -> None:
     settled(env.close())
     server = EnvServer(source.make, target.name, description, sessions)
     config = uvicorn.Config(server.app(), host=host, port=port, log_level="warning", access_log=False)
-    running = uvicorn.Server(config)
+    running = HttpServer(config)
     try:
         listening = config.bind_socket()
     except SystemExit as error:  # what uvicorn does where a port is taken

@@ -10,6 +10,7 @@ from contextlib import contextmanager
 
 import uvicorn
 
+from roll.common.http_server import HttpServer
 from roll.config import ConfigError, Problem
 from roll.gateway.app import Gateway
 
@@ -40,7 +41,7 @@ class GatewayServer:
         listener = listen(host, port)
         self.port: int = listener.getsockname()[1]
         self.url = f"http://{host}:{self.port}"
-        self._server = uvicorn.Server(server_config(gateway))
+        self._server = HttpServer(server_config(gateway))
         self._loop: asyncio.AbstractEventLoop | None = None
         self._began = threading.Event()
         self._thread = threading.Thread(target=self._run, args=(listener,), name="roll-gateway", daemon=True)
@@ -69,19 +70,9 @@ class GatewayServer:
             self._loop = asyncio.get_running_loop()
             self._began.set()
             await self._server.serve(sockets=[listener])
-            await self._hang_up()
 
         with asyncio.Runner(loop_factory=self._server.config.get_loop_factory()) as runner:  # uvloop's, if it is there
             runner.run(serve())
-
-    async def _hang_up(self) -> None:
-        """End connections that uvicorn leaves to the garbage collector: whoever waits at the other end is to know."""
-        for _ in range(3):  # what is accepted at this moment is a connection after that
-            await asyncio.sleep(0)
-        for connection in list(self._server.server_state.connections):
-            if (transport := connection.transport) is not None:
-                transport.abort()
-        await asyncio.sleep(0)
 
     async def _accept(self, listener: socket.socket) -> asyncio.Server:
         config, state = self._server.config, self._server.server_state

@@ -10,6 +10,7 @@ from pathlib import Path
 
 import uvicorn
 
+from roll.common.http_server import HttpServer
 from roll.config import ConfigError, Problem
 from roll.service.clients import Base, Clients
 
@@ -48,7 +49,7 @@ def serve_training(
             Service(clients, shown).app, log_level="warning", access_log=False, server_header=False, lifespan="off"
         )
         try:
-            await uvicorn.Server(config).serve(sockets=[listener])
+            await HttpServer(config).serve(sockets=[listener])
         finally:
             await clients.close()
 

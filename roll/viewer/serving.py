@@ -8,6 +8,7 @@ from collections.abc import Callable
 
 import uvicorn
 
+from roll.common.http_server import HttpServer
 from roll.config import ConfigError, Problem
 from roll.viewer.episodes import Episodes
 from roll.viewer.server import Review, make_app
@@ -61,7 +62,7 @@ def _open(new_key: Callable[[], None], addresses: list[str], open_browser: bool)
         webbrowser.open(addresses[0])
 
 
-class _Server(uvicorn.Server):
+class _Server(HttpServer):
     """Says that it is ready when it is."""
 
     def __init__(self, config: uvicorn.Config, ready: Callable[[], None]) -> None:
