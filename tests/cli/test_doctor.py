@@ -26,7 +26,9 @@ def roll(*words: str) -> int:
 def test_it_finds_what_is_here(capsys: pytest.CaptureFixture[str]) -> None:
     assert roll("--json") == 0
     found: dict[str, Any] = json.loads(capsys.readouterr().out)
-    assert found["problems"] == [] and found["packages"]["torch"] == torch.__version__
+    assert found["problems"] == []
+    # What was built for a kind of device says so behind a plus, in one of both places or in both.
+    assert found["packages"]["torch"].partition("+")[0] == torch.__version__.partition("+")[0]
     assert found["strategies"]["hf_infer"] == {"ready": True, "install": None}
     assert found["devices"]["processors"] >= 1 and found["disk"]["free_gb"] > 0 and found["sandbox"]
 
