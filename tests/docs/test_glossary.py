@@ -21,7 +21,7 @@ ORDINARY = set(
     died down entry error event exercise fixable folder found generating has head in inputs joint key keys limit
     limits loads local loop mismatch missing model name no not options output params processes reason registered
     registration rows settings shares spec stored tells threads timeout timeouts train unknown use warning wrong
-    composite deep speed frozen lake fsdp hf infer jsonl megatron sglang sokoban tensorboard vllm
+    composite deep speed frozen lake fsdp hf http infer jsonl megatron sglang sokoban tensorboard vllm
     """.split()
 )
 """Words of programming and proper names, which need no explanation."""
