@@ -5,12 +5,11 @@ from __future__ import annotations
 import os
 import secrets
 import signal
-import socket
 import subprocess
 import sys
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -89,28 +88,41 @@ def ray_machine() -> dict[str, str]:
 
 @contextmanager
 def _ray_machine() -> Iterator[dict[str, str]]:
-    port = free_port()
+    variables = {"RAY_AUTH_MODE": "token", "RAY_AUTH_TOKEN": secrets.token_hex(32)}
+    # Ray gives a node half a minute to come up, which on a machine with much else to do is not enough.
+    for tries_left in (2, 1, 0):
+        port = free_port()
+        with _head(port, variables) as is_up:
+            if is_up:
+                yield {"RAY_ADDRESS": f"127.0.0.1:{port}", **variables}
+                return
+        assert tries_left, "the cluster does not start; what it said is above"
+
+
+@contextmanager
+def _head(port: int, variables: dict[str, str]) -> Iterator[bool]:
+    """Start a machine of Ray, and end it; gives whether it came up."""
     words = [sys.executable, "-m", "tests.warm_ray_head", "start", "--head", f"--port={port}", "--block"]
     words += ["--num-cpus=16", "--include-dashboard=false", "--disable-usage-stats"]
-    token = {"RAY_AUTH_MODE": "token", "RAY_AUTH_TOKEN": secrets.token_hex(32)}
-    with (
-        # In its usual folder it would leave its address, and whoever starts Ray next would look for it there.
-        TemporaryDirectory(prefix="ray", ignore_cleanup_errors=True) as folder,
-        subprocess.Popen(
-            words, env=environment(RAY_TMPDIR=folder, **token), stdout=subprocess.DEVNULL, start_new_session=True
-        ) as head,
-    ):
+    # In its usual folder it would leave its address, and whoever starts Ray next would look for it there.
+    with TemporaryDirectory(prefix="ray", ignore_cleanup_errors=True) as folder:
+        given, said = environment(RAY_TMPDIR=folder, PYTHONUNBUFFERED="1", **variables), Path(folder) / "said"
+        with said.open("w") as output:
+            head = subprocess.Popen(words, env=given, stdout=output, start_new_session=True)
         try:
-            until = time.monotonic() + 240
-            while not _answers(port):
-                assert head.poll() is None and time.monotonic() < until, "the cluster does not start"
-                time.sleep(0.1)
-            yield {"RAY_ADDRESS": f"127.0.0.1:{port}", **token}
+            yield _is_up(head, said)
         finally:
-            # Asked to end, it would wait half a minute for the stores; and `ray stop` ends every cluster of a machine.
-            os.killpg(head.pid, signal.SIGKILL)
+            # Asked to end, it would wait half a minute for the stores; `ray stop` ends every cluster of a machine.
+            with suppress(ProcessLookupError):
+                os.killpg(head.pid, signal.SIGKILL)
+            head.wait()
 
 
-def _answers(port: int) -> bool:
-    with socket.socket() as probe:
-        return probe.connect_ex(("127.0.0.1", port)) == 0
+def _is_up(head: subprocess.Popen[bytes], said: Path) -> bool:
+    """Wait until a machine of Ray is all there, not only who answers at its port; false where it gave up."""
+    until = time.monotonic() + 240
+    while "Ray runtime started" not in said.read_text():
+        if head.poll() is not None or time.monotonic() > until:
+            return False
+        time.sleep(0.1)
+    return True
