@@ -30,7 +30,7 @@ def assert_samples_with_the_weights_of_every_step(
     """Start a run of two steps, and compare what the engine said of its tokens with what the trainer says."""
     changes = {**CHANGES, **OPTIONS[run], "actor_infer.strategy_args.strategy_name": engine}
     words = COMMANDS[run](**changes, cluster=cluster, output_dir=folder)
-    done = support.start(words, support.ROOT, timeout=400, **variables)
+    done = support.start(words, support.ROOT, timeout=540, **variables)
     assert done.returncode == 0, done.stdout + done.stderr
     rows = [json.loads(line) for line in (folder / "logs" / "metrics.jsonl").read_text().splitlines()]
     assert [row["step"] for row in rows] == [1, 2]
