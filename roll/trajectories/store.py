@@ -12,11 +12,12 @@ import os
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, BinaryIO, Final, Literal, NamedTuple
+from typing import Any, BinaryIO, Final, Literal
 
 import pyarrow as pa
 import pyarrow.parquet as pq
 
+from roll.common.file_stamp import FileStamp
 from roll.generation.pictures import Picture, frame_picture
 from roll.trajectories.model import Status, Trajectory, Turn
 
@@ -214,7 +215,7 @@ class TrajectoryReader:
             IndexError: It has no such row.
             ValueError: The file is not a trajectory file of a version this code knows.
         """
-        file, piece = _FileStamp.of(path), self._kept
+        file, piece = (str(path), FileStamp.of(path)), self._kept
         if piece is None or piece.file != file or not 0 <= row - piece.first < len(piece.rows):
             piece = _piece_with(path, row, file)
             self._kept = piece if piece.rows.nbytes <= _KEPT_BYTES else None
@@ -222,31 +223,17 @@ class TrajectoryReader:
         return _trajectory(found), piece.texts
 
 
-class _FileStamp(NamedTuple):
-    """What another file of the same name differs in."""
-
-    path: str
-    changed: int
-    size: int
-    number: int
-
-    @classmethod
-    def of(cls, path: str | Path) -> _FileStamp:
-        found = os.stat(path)
-        return cls(str(path), found.st_mtime_ns, found.st_size, found.st_ino)
-
-
 @dataclass(frozen=True, slots=True)
 class _Piece:
     """Rows that are stored together, from number ``first`` on, and the texts of the tokens in their file."""
 
-    file: _FileStamp
+    file: tuple[str, FileStamp]
     first: int
     rows: pa.Table
     texts: dict[int, str]
 
 
-def _piece_with(path: str | Path, row: int, stamp: _FileStamp) -> _Piece:
+def _piece_with(path: str | Path, row: int, found: tuple[str, FileStamp]) -> _Piece:
     with open_trajectories(path) as file:
         group = first = 0
         while group < file.num_row_groups and row >= first + file.metadata.row_group(group).num_rows:
@@ -255,7 +242,7 @@ def _piece_with(path: str | Path, row: int, stamp: _FileStamp) -> _Piece:
             raise IndexError(f"{path} has {file.metadata.num_rows} trajectories, none at row {row}")
         texts = json.loads((file.schema_arrow.metadata or {}).get(_TOKENS_KEY, b"{}"))
         rows = file.read_row_group(group)
-    return _Piece(stamp, first, rows, {int(token): text for token, text in texts.items()})
+    return _Piece(found, first, rows, {int(token): text for token, text in texts.items()})
 
 
 def is_trajectory_file(path: str | Path) -> bool:

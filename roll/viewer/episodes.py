@@ -20,13 +20,14 @@ import duckdb
 import numpy as np
 import pyarrow as pa
 
+from roll.common.file_stamp import FileStamp
 from roll.config import ConfigError, Problem
 from roll.config.errors import choose_from
 from roll.trajectories.learned import Learned, learned_path, read_learned
 from roll.trajectories.model import Status, Trajectory
 from roll.trajectories.store import TrajectoryReader, open_trajectories, read_trajectories
 from roll.viewer.filters import PAGE, Filter
-from roll.viewer.run_folder import RunFolder, Stamp
+from roll.viewer.run_folder import RunFolder
 
 _SEAT: Final = "seat"
 _NUMBERS: Final = [
@@ -174,7 +175,7 @@ class Episodes:
         self._base.execute(_TABLES)
         self._base.execute(f"create view conditions as select id, {', '.join(COLUMNS)} from episodes")
         self._lock = threading.RLock()
-        self._files: dict[Path, Stamp] = {}
+        self._files: dict[Path, FileStamp] = {}
         self._numbers: dict[Path, int] = {}
         self._paths: list[Path] = []
         self._searchable: set[int] = set()

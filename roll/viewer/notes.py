@@ -11,6 +11,7 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any, Final
 
+from roll.common.file_stamp import FileStamp
 from roll.config import ConfigError, Problem
 from roll.viewer.episodes import Episodes, Row
 from roll.viewer.rendering import write_whole
@@ -66,7 +67,7 @@ class Notes:
 
     def __init__(self, path: Path) -> None:
         self.path = path
-        self._seen: tuple[int, int, int] | None = None
+        self._seen: FileStamp | None = None
         self._notes: dict[Place, Note] = {}
 
     def read(self) -> Mapping[Place, Note]:
@@ -76,11 +77,10 @@ class Notes:
             ConfigError: The file is not one of notes.
         """
         try:
-            found = self.path.stat()
+            seen = FileStamp.of(self.path)
         except FileNotFoundError:
             self._seen, self._notes = None, {}
             return self._notes
-        seen = (found.st_mtime_ns, found.st_size, found.st_ino)
         if seen != self._seen:
             self._notes = {note.place: note for note in _read(self.path)}
             self._seen = seen

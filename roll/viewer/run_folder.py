@@ -10,6 +10,7 @@ from typing import Any
 
 import pyarrow as pa
 
+from roll.common.file_stamp import FileStamp
 from roll.config import ConfigError, Problem
 from roll.experience.folder import is_store
 from roll.runs.layout import NOTES
@@ -17,15 +18,6 @@ from roll.trajectories.store import read_origin
 
 _SEGMENTS = "*.parquet"
 _RECORD, _CONFIG = "run.json", "config.yaml"
-
-
-@dataclass(frozen=True, slots=True)
-class Stamp:
-    """By which a file is known to be the same as before: modification time in nanoseconds, size, inode."""
-
-    time: int
-    size: int
-    inode: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,7 +80,7 @@ class RunFolder:
                 continue
         return ""
 
-    def files(self) -> dict[Path, Stamp]:
+    def files(self) -> dict[Path, FileStamp]:
         """Return the files of episodes and what they look like now."""
         if self.path.is_file():
             found = [self.path]
@@ -99,11 +91,11 @@ class RunFolder:
         stamps = {}
         for file in sorted(found):
             try:
-                seen = file.stat()
+                stamp = FileStamp.of(file)
             except FileNotFoundError:  # replaced or moved aside since it was listed
                 continue
             if not file.name.startswith("."):
-                stamps[file] = Stamp(seen.st_mtime_ns, seen.st_size, seen.st_ino)
+                stamps[file] = stamp
         return stamps
 
     def stages(self) -> list[str]:

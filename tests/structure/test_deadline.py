@@ -4,13 +4,10 @@ from __future__ import annotations
 
 import os
 import re
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
-
-ROOT = Path(__file__).resolve().parents[2]
+from inner_pytest import run_pytest
 
 CLOCK = """
 import types, pytest
@@ -46,15 +43,8 @@ def test_too_late(): pass
 def test_exhaustive_tests_are_left_out_first(tmp_path: Path) -> None:
     (tmp_path / "conftest.py").write_text(CLOCK)
     (tmp_path / "test_some.py").write_text(TESTS)
-    words = [sys.executable, "-m", "pytest", "-v", "-p", "tests.deadline", "--minutes", "1"]
-    variables = {**os.environ, "PYTHONPATH": str(ROOT)}
-    done = subprocess.run(
-        [*words, "-c", os.devnull, f"--rootdir={tmp_path}", "."],
-        cwd=tmp_path,
-        env=variables,
-        capture_output=True,
-        text=True,
-    )
+    words = ["-v", "--minutes", "1", "-c", os.devnull, f"--rootdir={tmp_path}"]
+    done = run_pytest("tests.deadline", *words, folder=tmp_path)
     found = dict(re.findall(r"::(test_\w+) (PASSED|SKIPPED)", done.stdout))
     assert found == {
         "test_first": "PASSED",

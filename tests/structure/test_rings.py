@@ -2,14 +2,11 @@
 
 from __future__ import annotations
 
-import os
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
+from inner_pytest import run_pytest
 
-ROOT = Path(__file__).resolve().parents[2]
 TESTS = """
 import subprocess
 import threading
@@ -46,10 +43,7 @@ def test_one_that_says_so():
 def test_a_test_that_starts_a_process_says_so(ring: str, kept: int, tmp_path: Path) -> None:
     (tmp_path / "test_some.py").write_text(TESTS)
     (tmp_path / "starts.py").write_text('import subprocess\nsubprocess.run(["true"])\n')
-    words = [sys.executable, "-m", "pytest", "-q", "--ring", ring, "-p", "tests.rings", "-p", "no:cacheprovider", "."]
-    path = os.pathsep.join([str(ROOT), str(tmp_path)])
-    environment = {**os.environ, "PYTHONPATH": path, "PYTEST_ADDOPTS": "", "OMP_NUM_THREADS": "1"}
-    done = subprocess.run(words, cwd=tmp_path, env=environment, capture_output=True, text=True, timeout=60)
+    done = run_pytest("tests.rings", "-q", "--ring", ring, folder=tmp_path)
     failed = [line.split("::")[1].split(" ")[0] for line in done.stdout.splitlines() if line.startswith("FAILED")]
     assert failed == ["test_itself", "test_a_thread", "test_where_errors_are_caught"], done.stdout + done.stderr
     assert f"3 failed, {kept} passed" in done.stdout

@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-import os
-import subprocess
-import sys
 from fnmatch import fnmatch
 from pathlib import Path
 
 import pytest
+from inner_pytest import run_pytest
 
 from tests.rings import exhaustive_but
 from tests.sharing import GROUPS, group_of
@@ -61,11 +59,7 @@ def test_what_a_group_shares_ends_behind_its_last_test(tmp_path: Path) -> None:
     (tmp_path / "things.py").write_text(SHARE)
     for name in ("test_first.py", "test_second.py"):
         (tmp_path / name).write_text("from things import test_one, test_two\n")
-    words = [sys.executable, "-m", "pytest", "-q", "-s", "-p", "tests.sharing", "-p", "no:cacheprovider", "."]
-    path = os.pathsep.join([str(ROOT), str(tmp_path)])
-    environment = {**os.environ, "PYTHONPATH": path, "PYTEST_ADDOPTS": "", "OMP_NUM_THREADS": "1"}
-    # Not from the warm process of programs: that imports PyTorch, which ``make light`` has not.
-    done = subprocess.run(words, cwd=tmp_path, env=environment, capture_output=True, text=True, timeout=60)
+    done = run_pytest("tests.sharing", "-q", "-s", folder=tmp_path)
     assert done.returncode == 0, done.stdout + done.stderr
     said = [word.split(">")[0] for word in done.stdout.split("<")[1:]]
     assert said == 2 * ["begins", "one", "two", "ends"]
