@@ -17,7 +17,7 @@ TWO := -n 2 --dist loadfile
 # Tests start hundreds of processes, each of which would compile all of roll anew.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: help core setup vllm smollm mcp-peers agents gateway-peers sglang test-sglang test-gpu sokoban rlvr train evaluate quick test test-all light check lint types imports format docs benchmarks benchmarks-check clean
+.PHONY: help core setup vllm smollm mcp-peers agents gateway-peers sglang test-sglang test-gpu test-oldest test-newest sokoban rlvr train evaluate quick test test-all light check lint types imports format docs benchmarks benchmarks-check clean
 
 help:  ## Show this help
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  make %-17s %s\n", $$1, $$2}'
@@ -71,6 +71,23 @@ test-sglang: sglang  ## Run the tests of the real SGLang engine
 
 test-gpu: $(VENV)/.installed  ## Run the tests that need a CUDA device; all others leave GPUs alone
 	ROLL_TEST_GPU=1 $(BIN)/python -m pytest -n 3 --dist loadfile tests/gpu
+
+# What is in these folders is found before what .venv has.
+$(VENV)/oldest/.installed: pyproject.toml $(VENV)/.installed
+	rm -rf $(@D)
+	$(BIN)/python $(INSTALL) --no-warn-conflicts --target $(@D) $$($(BIN)/python scripts/oldest_requirements.py)
+	@touch $@
+
+$(VENV)/newest/.installed: tests/strategies/newest.txt $(VENV)/.installed
+	rm -rf $(@D)
+	$(BIN)/python $(INSTALL) --no-deps --target $(@D) -r $<
+	@touch $@
+
+test-oldest: $(VENV)/oldest/.installed  ## Run tests with the oldest versions that pyproject.toml allows, PyTorch aside (Python 3.11; one core, 4 minutes)
+	PYTHONPATH=$(VENV)/oldest $(BIN)/python -m pytest -n 0 --ring quick $(addprefix tests/,strategies models envs data config cli viewer) $(TESTS)
+
+test-newest: $(VENV)/newest/.installed  ## Run tests with a newer transformers than the engines allow (one core, 2 minutes)
+	PYTHONPATH=$(VENV)/newest $(BIN)/python -m pytest -n 0 --ring quick $(addprefix tests/,strategies models) $(TESTS)
 
 sokoban: core  ## Train the toy policy on Sokoban (two cores, 5 to 8 minutes; ARGS="max_steps=5" to change keys)
 	$(BIN)/python examples/start_agentic_pipeline.py --config-name sokoban $(ARGS)

@@ -1,15 +1,36 @@
-"""Whether every version that `make` installs can be: Debian 12 has Python 3.11.2, and some packages want more."""
+"""Whether every version that `make` installs can be, and is one that pyproject.toml allows."""
 
 from __future__ import annotations
 
 import importlib.metadata
+import subprocess
+import sys
 import tomllib
 from pathlib import Path
 
+import pytest
 from packaging.requirements import Requirement
 from packaging.specifiers import SpecifierSet
+from packaging.utils import canonicalize_name
+from packaging.version import Version
 
 ROOT = Path(__file__).parents[2]
+
+
+@pytest.mark.processes
+def test_the_oldest_versions_are_those_of_the_project_and_not_newer_than_what_is_pinned() -> None:
+    words = [sys.executable, str(ROOT / "scripts" / "oldest_requirements.py")]
+    oldest = [Requirement(line) for line in subprocess.run(words, capture_output=True, text=True).stdout.splitlines()]
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+    allowed = {Requirement(line).name: Requirement(line).specifier for line in project["dependencies"]}
+    assert {each.name for each in oldest} == set(allowed) - {"torch", "tensordict"}
+    lines = [line.partition("#")[0].strip() for line in (ROOT / "constraints.txt").read_text().splitlines()]
+    pinned = {canonicalize_name(Requirement(line).name): Requirement(line).specifier for line in lines if line}
+    for each in oldest:
+        (version,) = each.specifier
+        assert version.operator == "==" and version.version in allowed[each.name], each
+        (used,) = pinned[canonicalize_name(each.name)]
+        assert Version(version.version) <= Version(used.version), each
 
 
 def test_every_pinned_package_takes_the_oldest_python_that_roll_takes() -> None:

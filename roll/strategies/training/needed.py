@@ -21,6 +21,7 @@ from roll.strategies.training.packed_attention import AttentionOptions, padded, 
 PLAN = "packing_plan"
 """Name under which decoders hand a plan on to their layers."""
 
+_ATTENTIONS = ("self_attn", "attention", "self_attention")
 _PARTS = ("mlp", "feed_forward", "block_sparse_moe")
 _PROJECTIONS = ("o_proj", "out_proj", "dense")
 
@@ -110,15 +111,18 @@ class NeededPlan:
 class _LastLayer:
     """Hooks of a layer that let it compute needed tokens only, where its plan says which.
 
-    The layer tells its parts, for the time of a call, since no decoder hands them the plan. Recomputing in the backward
-    pass calls the layer again and so tells them again.
+    The plan is handed to the attention, which every layer asks first, and tells the other parts. It does so too where
+    the backward pass computes the layer again, which hooks of the layer itself need not hear of.
     """
 
     def __init__(self, layer: nn.Module) -> None:
         self._tokens: Tensor | None = None
-        layer.register_forward_pre_hook(self._begin, with_kwargs=True)
-        layer.register_forward_hook(self._end, always_call=True)
-        attention = getattr(layer, "self_attn", None)
+        attention = next((getattr(layer, name) for name in _ATTENTIONS if hasattr(layer, name)), None)
+        if attention is None:
+            return
+        layer.register_forward_pre_hook(self._forget)
+        layer.register_forward_hook(self._forget, always_call=True)
+        attention.register_forward_pre_hook(self._begin, with_kwargs=True)
         parts = [getattr(layer, name, None) for name in _PARTS]
         parts += [getattr(attention, name, None) for name in _PROJECTIONS]
         for part in parts:
@@ -127,14 +131,13 @@ class _LastLayer:
                 part.register_forward_hook(self._fill)
         self._width: int | None = None
 
-    def _begin(self, layer: nn.Module, args: Any, kwargs: dict[str, Any]) -> tuple[Any, dict[str, Any]]:
-        plan = kwargs.get(PLAN)
-        last = getattr(plan, "last", None)
+    def _forget(self, layer: nn.Module, args: Any, output: Any = None) -> None:
+        self._tokens = None
+
+    def _begin(self, attention: nn.Module, args: Any, kwargs: dict[str, Any]) -> tuple[Any, dict[str, Any]]:
+        last = getattr(kwargs.get(PLAN), "last", None)
         self._tokens = None if last is None else last.tokens
         return args, kwargs if last is None else {**kwargs, PLAN: last}
-
-    def _end(self, layer: nn.Module, args: Any, output: Any) -> None:
-        self._tokens = None
 
     def _cut(self, part: nn.Module, args: tuple[Any, ...]) -> tuple[Any, ...] | None:
         if self._tokens is None:

@@ -16,6 +16,7 @@ from transformers import AttentionInterface
 
 from roll.generation.pictures import Picture
 from roll.strategies.attention_kernels import without_plans_for_each_shape
+from roll.strategies.calling import cache_argument, keep_activations
 from roll.strategies.compilers import missing_compiler
 from roll.strategies.fingerprints import Fingerprints, fingerprint
 from roll.strategies.generation.hf_infer import compiling
@@ -108,6 +109,7 @@ class ModelRunner:
         self.vocabulary = int(config.get_text_config().vocab_size)
         self.layers = int(config.get_text_config().num_hidden_layers)
         self._accepts_keep = "logits_to_keep" in inspect.signature(model.forward).parameters
+        self._cache_argument = cache_argument(self._original)
         on_cpu = self.device.type == "cpu"
         # Small groups have less padding and smaller masks; on accelerators launches cost more than padding.
         self._group_rows = 256 if on_cpu else 1024
@@ -176,8 +178,11 @@ class ModelRunner:
     def _forward_flat(self, plan: BatchPlan, inputs: dict[str, torch.Tensor]) -> torch.Tensor:
         self.cache.begin(plan)
         keep = {"logits_to_keep": plan.wanted_index} if self._accepts_keep else {}
-        logits = self._view(**inputs, past_key_values=self.cache, use_cache=True, **keep).logits[0]
+        logits = self._view(**inputs, **self._cached(), **keep).logits[0]
         return logits if self._accepts_keep else logits.index_select(0, plan.wanted_index)
+
+    def _cached(self) -> dict[str, Any]:
+        return {self._cache_argument: self.cache, "use_cache": True}
 
     def _forward_padded(self, plan: BatchPlan, ids: torch.Tensor) -> torch.Tensor:
         """One forward pass per group with the model's own attention.
@@ -206,8 +211,7 @@ class ModelRunner:
             input_ids=chosen.view(group.rows, -1),
             position_ids=group.positions,
             attention_mask=self.cache.causal.mask(group.positions, group.keys, None, self.dtype),
-            past_key_values=self.cache,
-            use_cache=True,
+            **self._cached(),
             **keep,
         )
         return output.logits[:, -1]
@@ -258,8 +262,7 @@ class ModelRunner:
         """Make the view that runs with ``cache``."""
         memo: dict[int, Any] = {id(parameter): parameter for parameter in self._parameters.values()}
         self._view = copy.deepcopy(self._original, memo).eval()
-        if hasattr(self._view, "gradient_checkpointing_disable"):
-            self._view.gradient_checkpointing_disable()
+        keep_activations(self._view)
         if layout == "flat":
             AttentionInterface.register(_ATTENTION, slot_attention)
             self._view.set_attn_implementation(for_language(self._view, _ATTENTION))

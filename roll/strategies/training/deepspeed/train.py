@@ -15,6 +15,7 @@ from torch.optim import Optimizer
 from transformers import PreTrainedModel
 
 from roll.strategies.base import BatchTotals, Loss, Prediction
+from roll.strategies.calling import recompute_activations
 from roll.strategies.jobs import TrainOptions
 from roll.strategies.training.adapters import adapters_disabled, save_adapters
 from roll.strategies.training.deepspeed import checkpoint
@@ -70,7 +71,7 @@ class DeepSpeedTrainStrategy(ScoringTrainer):
             model = load_shared_out(model, zero, mixed_precision=options.mixed_precision, predicts=predicts)
         self.model, self.options, self.zero = model, options, zero
         if options.gradient_checkpointing:
-            model.gradient_checkpointing_enable(gradient_checkpointing_kwargs={"use_reentrant": False})
+            recompute_activations(model)
         trained = [parameter for parameter in model.parameters() if parameter.requires_grad]
         self._penalty = SquarePenalty([p for p in trained if len(shape_of(p)) >= 2], options.l2)
         self.optimizer = self._make_optimizer(trained)

@@ -12,6 +12,7 @@ from torch import Tensor
 from transformers import PreTrainedModel
 
 from roll.strategies.base import BatchTotals, Loss, Prediction
+from roll.strategies.calling import recompute_activations
 from roll.strategies.jobs import TrainOptions
 from roll.strategies.parking import Parking
 from roll.strategies.training.adapters import adapted_layers, adapters_disabled, merged_named_parameters, save_adapters
@@ -56,7 +57,7 @@ class FsdpTrainStrategy(ScoringTrainer):
         self.model = model
         self.options = options
         if options.gradient_checkpointing:
-            model.gradient_checkpointing_enable(gradient_checkpointing_kwargs={"use_reentrant": False})
+            recompute_activations(model)
         self._scorer = Scorer(
             model,
             predicts=predicts,
