@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 import typer
+from packaging.requirements import Requirement
 
 from roll.cli.arguments import AsJson
 from roll.cli.examples import examples
@@ -40,6 +41,7 @@ def doctor(as_json: AsJson = False) -> None:
         "python": platform.python_version(),
         "platform": platform.platform(),
         "packages": packages,
+        "other_versions": _other_versions(),
         "devices": _devices(),
         "disk": _disk(),
         "strategies": _strategies(),
@@ -63,12 +65,27 @@ def version_of(distribution: str) -> str | None:
 
 def _packages() -> dict[str, str | None]:
     """Return the versions of what the core needs, ``None`` for what is missing."""
+    return {each.name: version_of(each.name) for each in _requirements() if each.marker is None}
+
+
+def _requirements() -> list[Requirement]:
+    """Return what the core needs, and behind a marker what each extra does, in alphabetical order."""
     try:
-        lines = [line for line in requires(_DISTRIBUTION) or () if "extra ==" not in line]
+        lines = requires(_DISTRIBUTION) or []
     except PackageNotFoundError:
         lines = ["torch", "transformers", "tokenizers", "pydantic", "hydra-core", "pyarrow"]  # a bare source tree
-    names = ("".join(letter if letter.isalnum() or letter in "._-" else " " for letter in line) for line in lines)
-    return {name: version_of(name) for name in sorted(name.split()[0] for name in names)}
+    return sorted(map(Requirement, lines), key=lambda each: each.name)
+
+
+def _other_versions() -> list[str]:
+    """Return for each package that is there in a version that this one was not written for, what to do."""
+    said = []
+    for each in _requirements():
+        number = version_of(each.name)
+        if number is not None and not each.specifier.contains(number, prereleases=True):
+            wanted = f"{each.name}{each.specifier}"
+            said.append(f"{each.name} is {number}, and roll needs {each.specifier}: pip install '{wanted}'")
+    return list(dict.fromkeys(said))
 
 
 def _devices() -> dict[str, Any]:
@@ -176,6 +193,8 @@ def _lines(found: dict[str, Any]) -> list[str]:
     lines += ["", "containers (of agents; the sandbox needs none)"]
     lines += [f"  {name:<18} {' '.join(value.split())}" for name, value in found["containers"].items()]
     lines.append("")
+    if found["other_versions"]:
+        lines += ["Not the versions that roll works with:", *(f"  {each}" for each in found["other_versions"]), ""]
     if found["problems"]:
         return [*lines, "A toy policy cannot be trained here:", *(f"  {problem}" for problem in found["problems"])]
     return [*lines, "A toy policy can be trained here: roll train sokoban"]

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import json
 from importlib import util
+from importlib.metadata import requires
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
+from packaging.requirements import Requirement
 
 from roll.cli import doctor
 from roll.cli.app import main
@@ -26,7 +28,7 @@ def roll(*words: str) -> int:
 def test_it_finds_what_is_here(capsys: pytest.CaptureFixture[str]) -> None:
     assert roll("--json") == 0
     found: dict[str, Any] = json.loads(capsys.readouterr().out)
-    assert found["problems"] == []
+    assert found["problems"] == [] and found["other_versions"] == []
     # What was built for a kind of device says so behind a plus, in one of both places or in both.
     assert found["packages"]["torch"].partition("+")[0] == torch.__version__.partition("+")[0]
     assert found["strategies"]["hf_infer"] == {"ready": True, "install": None}
@@ -77,3 +79,18 @@ def test_what_is_missing_is_named_with_what_it_is_for(
     assert any(line.split()[0] == "vllm" and "roll-rl[vllm]" in line for line in lines if line.strip())
     assert "ray        pip install 'roll-rl[ray]'" in lines
     assert lines[-2:] == ["A toy policy cannot be trained here:", "  transformers is missing: pip install transformers"]
+
+
+def test_versions_that_roll_was_not_written_for_are_named(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    real, other = doctor.version_of, {"transformers": "5.0.0", "peft": "0.17.0", "torch": "2.13.0+cpu"}
+    monkeypatch.setattr(doctor, "version_of", lambda name: other.get(name) or real(name))
+    assert roll() == 0
+    said = capsys.readouterr().out.partition("Not the versions that roll works with:\n")[2].splitlines()
+    allowed = {each.name: str(each.specifier) for each in map(Requirement, requires("roll-rl") or ())}
+    assert said[:2] == [
+        f"  {name} is {other[name]}, and roll needs {allowed[name]}: pip install '{name}{allowed[name]}'"
+        for name in ("peft", "transformers")
+    ]
+    assert said[2] == ""
