@@ -168,7 +168,7 @@ def test_a_comparison_that_hangs_costs_its_time_and_no_other_grade() -> None:
         hanging = asyncio.create_task(rubric.grade(asked(HANGS, "5")))
         await asyncio.sleep(0.1)
         others = await asyncio.gather(
-            *(rubric.grade(asked(rf"\boxed{{{index}+x}}", f"x+{index}")) for index in range(20))
+            *(rubric.grade(asked(rf"\boxed{{{index}+x}}", f"x+{index}")) for index in range(5))
         )
         assert not hanging.done()
         grade = await hanging
@@ -177,7 +177,7 @@ def test_a_comparison_that_hangs_costs_its_time_and_no_other_grade() -> None:
         return others, grade, after
 
     others, grade, after = asyncio.run(run())
-    assert [other.score for other in others] == [1.0] * 20
+    assert [other.score for other in others] == [1.0] * 5
     assert grade.score is None and "more than 2 s" in grade.error
     assert after.score == 1.0, "the process that died was not replaced"
 
