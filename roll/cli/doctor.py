@@ -23,6 +23,8 @@ app = typer.Typer()
 
 _DISTRIBUTION = "roll-rl"
 _LEAST_FREE_GB = 1.0
+_OF_NO_RUN = ("dev", "docs", "bench")
+"""Extras of those who develop roll; whoever runs it may have other versions of what is in them."""
 
 
 @app.command(epilog=examples("roll doctor", "roll doctor --json"))
@@ -81,6 +83,8 @@ def _other_versions() -> list[str]:
     """Return for each package that is there in a version that this one was not written for, what to do."""
     said = []
     for each in _requirements():
+        if each.marker is not None and any(each.marker.evaluate({"extra": extra}) for extra in _OF_NO_RUN):
+            continue
         number = version_of(each.name)
         if number is not None and not each.specifier.contains(number, prereleases=True):
             wanted = f"{each.name}{each.specifier}"
