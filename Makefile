@@ -75,7 +75,7 @@ test-gpu: $(VENV)/.installed  ## Run the tests that need a CUDA device; all othe
 # What is in these folders is found before what .venv has.
 $(VENV)/oldest/.installed: pyproject.toml $(VENV)/.installed
 	rm -rf $(@D)
-	$(BIN)/python $(INSTALL) --no-warn-conflicts --target $(@D) $$($(BIN)/python scripts/oldest_requirements.py)
+	$(BIN)/python $(INSTALL) --no-warn-conflicts --target $(@D) $$($(BIN)/python scripts/requirements.py oldest)
 	@touch $@
 
 $(VENV)/newest/.installed: tests/strategies/newest.txt $(VENV)/.installed
@@ -112,7 +112,7 @@ test-all: setup  ## Run all tests: every combination, every fault, long runs
 
 $(LIGHT)/.installed: pyproject.toml constraints.txt
 	@sh scripts/set_up.sh $(LIGHT) "$(PYTHON)" 2
-	@$(LIGHT)/bin/python scripts/light_requirements.py | sh scripts/set_up.sh $(LIGHT) "$(PYTHON)" 2 -r /dev/stdin
+	@$(LIGHT)/bin/python scripts/requirements.py light | sh scripts/set_up.sh $(LIGHT) "$(PYTHON)" 2 -r /dev/stdin
 	@$(LIGHT)/bin/python $(INSTALL) --no-deps -e .
 	@touch $@
 

@@ -41,6 +41,7 @@ from torch import Tensor
 from transformers import PreTrainedModel, Qwen3Config, Qwen3ForCausalLM
 
 from roll.strategies.base import BatchTotals
+from roll.strategies.calling import recompute_activations
 from roll.strategies.training.log_probs import forward_log_probs
 
 PARITY_TARGET, PACKING_TARGET, MFU_TARGET, GROWTH_TARGET = 0.95, 1.5, 0.45, 2.0
@@ -154,7 +155,7 @@ def plain(setup: Setup, model: PreTrainedModel) -> Step:
     vectors = [parameter for parameter in model.parameters() if parameter.ndim < 2]
     optimizer = torch.optim.AdamW([{"params": matrices}, {"params": vectors}], lr=1e-5, weight_decay=0.0)
     if setup.recompute:
-        model.gradient_checkpointing_enable(gradient_checkpointing_kwargs={"use_reentrant": False})
+        recompute_activations(model)
     model.train()
 
     def step(batch: TensorDict) -> None:

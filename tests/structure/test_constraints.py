@@ -7,6 +7,7 @@ import subprocess
 import sys
 import tomllib
 from pathlib import Path
+from typing import Any
 
 import pytest
 from packaging.requirements import Requirement
@@ -17,15 +18,23 @@ from packaging.version import Version
 ROOT = Path(__file__).parents[2]
 
 
+def project() -> dict[str, Any]:
+    found: dict[str, Any] = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+    return found
+
+
+def pinned_packages() -> list[Requirement]:
+    lines = [line.partition("#")[0].strip() for line in (ROOT / "constraints.txt").read_text().splitlines()]
+    return [Requirement(line) for line in lines if line]
+
+
 @pytest.mark.processes
 def test_the_oldest_versions_are_those_of_the_project_and_not_newer_than_what_is_pinned() -> None:
-    words = [sys.executable, str(ROOT / "scripts" / "oldest_requirements.py")]
+    words = [sys.executable, str(ROOT / "scripts" / "requirements.py"), "oldest"]
     oldest = [Requirement(line) for line in subprocess.run(words, capture_output=True, text=True).stdout.splitlines()]
-    project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
-    allowed = {Requirement(line).name: Requirement(line).specifier for line in project["dependencies"]}
+    allowed = {each.name: each.specifier for each in map(Requirement, project()["dependencies"])}
     assert {each.name for each in oldest} == set(allowed) - {"torch", "tensordict"}
-    lines = [line.partition("#")[0].strip() for line in (ROOT / "constraints.txt").read_text().splitlines()]
-    pinned = {canonicalize_name(Requirement(line).name): Requirement(line).specifier for line in lines if line}
+    pinned = {canonicalize_name(package.name): package.specifier for package in pinned_packages()}
     for each in oldest:
         (version,) = each.specifier
         assert version.operator == "==" and version.version in allowed[each.name], each
@@ -34,10 +43,9 @@ def test_the_oldest_versions_are_those_of_the_project_and_not_newer_than_what_is
 
 
 def test_every_pinned_package_takes_the_oldest_python_that_roll_takes() -> None:
-    wanted = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["requires-python"]
+    wanted = project()["requires-python"]
     oldest = f"{wanted.removeprefix('>=')}.0"
-    lines = [line.partition("#")[0].strip() for line in (ROOT / "constraints.txt").read_text().splitlines()]
-    pinned = [Requirement(line) for line in lines if line]
+    pinned = pinned_packages()
     refused, known = {}, 0
     for package in pinned:
         try:
