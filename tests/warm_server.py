@@ -233,23 +233,23 @@ def become(request: Request, path: list[str]) -> tuple[types.CodeType, dict[str,
 class Ending:
     """The end of a forked program: what was imported before the fork is not taken apart, which takes half a second.
 
+    Nor is it in the warm process itself, whose modules were frozen: some would say that they leaked.
+
     All else is as at any end: threads are waited for, what was registered with :mod:`atexit` is called, what the
     program still holds is let go, and what it wrote is flushed. Made before anything else is imported, so that its
     turn is after all others'.
 
     Attributes:
-        names: Of the program; ``None`` in the warm process itself.
+        names: Of the program; the warm process itself has none.
         status: Its exit status, once it is known; a signal has none.
     """
 
     def __init__(self) -> None:
-        self.names: dict[str, Any] | None = None
+        self.names: dict[str, Any] = {}
         self.status: int | None = None
         atexit.register(self._end)
 
     def _end(self) -> None:
-        if self.names is None:
-            return
         self.names.clear()
         gc.collect()
         try:
@@ -317,10 +317,9 @@ if __name__ == "__main__":
     ending = Ending()
     if sys.argv[5:]:
         sys.executable = sys.argv[5]
-    code, names = listen(sys.argv[1], sys.argv[2], int(sys.argv[3]), int(sys.argv[4]))
-    ending.names = names
     try:
-        exec(code, names)
+        code, ending.names = listen(sys.argv[1], sys.argv[2], int(sys.argv[3]), int(sys.argv[4]))
+        exec(code, ending.names)
         ending.status = 0
     except SystemExit as end:
         ending.status = (end.code or 0) & 0xFF if end.code is None or isinstance(end.code, int) else 1

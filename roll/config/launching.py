@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import argparse
 import os
 import sys
 import warnings
@@ -79,6 +80,7 @@ def launch(
         with (
             collector_waits() as work.imported,
             _argv([sys.argv[0], *command.for_hydra(primary)]),
+            _help_made_when_shown(),
             work.composing,
             warnings.catch_warnings(),
         ):
@@ -252,3 +254,22 @@ def _argv(replacement: list[str]) -> Iterator[None]:
         yield
     finally:
         sys.argv = original
+
+
+@contextmanager
+def _help_made_when_shown() -> Iterator[None]:
+    """Let Hydra declare an option whose help is no text yet: from Python 3.14 on argparse looks at each at once."""
+    container: Any = argparse._ActionsContainer
+    check = getattr(container, "_check_help", None)
+
+    def check_text(parser: argparse.ArgumentParser, action: argparse.Action) -> None:
+        if check and isinstance(action.help, str):
+            check(parser, action)
+
+    if check is not None:
+        container._check_help = check_text
+    try:
+        yield
+    finally:
+        if check is not None:
+            container._check_help = check
