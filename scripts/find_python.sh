@@ -1,7 +1,7 @@
 #!/bin/sh
 # Print the path of the first Python that roll can be installed with; if there is none, say in one line what is missing.
 #   find_python.sh [NAME...]    names or paths, in order of preference (default: the tested version first)
-[ $# -gt 0 ] || set -- python3.11 python3.12 python3.13 python3.14 python3 python
+[ $# -gt 0 ] || set -- python3.11 python3.12 python3.13 python3.14 python3.15 python3 python
 reason=
 
 # Prints major.minor. A shim of pyenv is there for every version, and runs only for those that are switched on.

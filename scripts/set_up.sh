@@ -14,10 +14,15 @@ fi
 
 "$python" -m venv "$folder" || { echo "$python cannot make a virtual environment in $(pwd)/$folder: see above." >&2; exit 1; }
 [ $# -gt 0 ] || exit 0
+pins="-c constraints.txt"
+if ! "$python" -c 'import sys; sys.exit(sys.version_info >= (3, 15))'; then
+  echo "constraints.txt pins versions for Python 3.11 to 3.14; $python is newer, so the newest packages are installed." >&2
+  pins=
+fi
 # Bytecode is made of what is imported, when it is: that of every file of PyTorch takes as long as all the rest.
 said=$(mktemp) || exit 1
 trap 'rm -f "$said"' EXIT
-"$folder/bin/python" -m pip install --no-compile --quiet --disable-pip-version-check -c constraints.txt "$@" 2>"$said"
+"$folder/bin/python" -m pip install --no-compile --quiet --disable-pip-version-check $pins "$@" 2>"$said"
 code=$?
 cat "$said" >&2
 [ $code -eq 0 ] && exit 0
@@ -27,6 +32,8 @@ elif grep -Eqi "(gcc|g\+\+|cc|clang|compiler).*(not found|no such file|failed)|n
   echo "A package has to be compiled here, and there is no compiler. Install one (Debian, Ubuntu: apt install build-essential), or take Python 3.11 to 3.13, for which nothing is compiled on Linux: make PYTHON=python3.11" >&2
 elif grep -Eqi "connection|name resolution|timed out" "$said"; then
   echo "The packages could not be downloaded: see above. Call make again when the network is there." >&2
+elif [ -z "$pins" ]; then
+  echo "Not all packages are there for $python yet: see above. Take Python 3.11 to 3.14: make PYTHON=python3.14" >&2
 else
   echo "The packages could not be installed into $folder: see above." >&2
 fi

@@ -117,22 +117,15 @@ def _disk() -> dict[str, Any]:
 
 def _strategies() -> dict[str, dict[str, Any]]:
     """Return for each engine and trainer whether its package is there, and how to get it."""
-    from roll.config.strategies import STRATEGIES
+    from roll.config.strategies import STRATEGIES, is_installed
 
     found: dict[str, dict[str, Any]] = {}
     for name in STRATEGIES:
         about = STRATEGIES.get(name)
         wanted = ((about.package, about.install), (about.gpu_package, about.gpu_install))
-        missing = [install for module, install in wanted if module and not _is_there(module)]
+        missing = [install for module, install in wanted if module and not is_installed(module)]
         found[name] = {"ready": not missing, "install": " and ".join(missing) or None}
     return found
-
-
-def _is_there(module: str) -> bool:
-    try:
-        return find_spec(module) is not None
-    except ModuleNotFoundError:
-        return False  # the package that the module is in
 
 
 def _ray() -> dict[str, Any]:

@@ -14,6 +14,7 @@ from packaging.requirements import Requirement
 
 from roll.cli import doctor
 from roll.cli.app import main
+from roll.config import strategies
 from roll.models import slow_bf16
 
 pytestmark = pytest.mark.processes  # it asks the sandbox to prove itself
@@ -72,7 +73,8 @@ def test_what_is_missing_is_named_with_what_it_is_for(
             raise ModuleNotFoundError(name="megatron")  # as Python does where megatron itself is missing
         return None if name in ("vllm", "ray") else real(name)
 
-    monkeypatch.setattr(doctor, "find_spec", find_spec)
+    for module in (doctor, strategies):
+        monkeypatch.setattr(module, "find_spec", find_spec)
     monkeypatch.setattr(doctor, "version_of", lambda name: None if name in ("ray", "transformers") else "1.0")
     assert roll() == 3
     lines = capsys.readouterr().out.splitlines()

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import argparse
 import importlib.util
 import os
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -147,6 +149,37 @@ def test_every_job_of_a_sweep_has_its_own_folders(folder: Path) -> None:
     assert all(path.is_relative_to(folder / "here" / "multirun") for path in outputs)
     assert [Path(run[4]) for run in runs] == [path / "log" for path in outputs]
     assert [Path(run[5]) for run in runs] == [path / "render" for path in outputs]
+
+
+def test_hydras_own_help_is_shown(folder: Path) -> None:
+    done = start(folder, "--hydra-help")
+    assert done.returncode == 0, done.stderr
+    assert "--experimental-rerun" in done.stdout and "start.py -sc install=bash" in done.stdout
+
+
+def test_options_are_declared_where_python_reads_their_help_at_once(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What Python 3.14 does when an option is declared, under any Python: an older one leaves help alone till then."""
+
+    def check_help(parser: argparse.ArgumentParser, action: argparse.Action) -> None:
+        seen.append(action.dest)
+        assert action.help is None or "%" not in action.help
+
+    seen: list[str] = []
+    monkeypatch.setattr(argparse._ActionsContainer, "_check_help", check_help, raising=False)
+    add = argparse._ActionsContainer.add_argument
+
+    def add_argument(self: argparse.ArgumentParser, *names: str, **options: Any) -> argparse.Action:
+        action = add(self, *names, **options)
+        self._check_help(action)  # type: ignore[attr-defined]
+        return action
+
+    monkeypatch.setattr(argparse._ActionsContainer, "add_argument", add_argument)
+    runs: list[AgenticConfig] = []
+    launch(runs.append, config_dir=EXAMPLES, argv=["--config-name", "sokoban", f"output_dir={folder}"])
+    assert len(runs) == 1 and "multirun" in seen
+    assert argparse._ActionsContainer._check_help is check_help  # type: ignore[attr-defined]
 
 
 def test_help_with_a_name_shows_the_configuration(folder: Path) -> None:

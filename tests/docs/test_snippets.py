@@ -19,6 +19,7 @@ import torch
 from docs_support import ROOT, Block, blocks, write_record
 
 from roll.algorithms import registry
+from roll.config.strategies import is_installed
 from roll.trajectories.model import Status, Trajectory, Turn
 from roll.trajectories.store import trajectory_path, write_trajectories
 
@@ -132,6 +133,8 @@ def _imported(page: str) -> dict[str, Any]:
         if block.page == page:
             for node in ast.walk(ast.parse(block.text)):
                 if isinstance(node, ast.ImportFrom) and node.module:
+                    if ".megatron" in node.module and not is_installed("megatron.core"):
+                        pytest.skip("needs Megatron-Core: pip install 'roll-rl[megatron]'")
                     module = importlib.import_module(node.module)
                     found |= {alias.name: getattr(module, alias.name) for alias in node.names}
                 elif isinstance(node, ast.Import):

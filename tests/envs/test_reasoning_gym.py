@@ -1,11 +1,12 @@
 import sys
 
 import pytest
-import reasoning_gym
 
 import roll.envs
 from roll.envs.adapters.reasoning_gym import ReasoningGymEnv
 from roll.envs.errors import EnvConfigError, MissingDependencyError
+
+reasoning_gym = pytest.importorskip("reasoning_gym")
 
 
 @pytest.mark.parametrize("dataset", ["chain_sum", "countdown", "mini_sudoku", "knights_knaves", "leg_counting"])

@@ -28,6 +28,7 @@ esac
 """
 OLD = 'case "$2" in *exit*) exit 1;; *print*) echo 3.9; exit 0;; esac'
 WITHOUT_VENV = 'case "$2" in *ensurepip*) exit 1;; esac'
+NEWEST = 'case "$2" in *"3, 15"*) exit 1;; esac'
 SHIM = 'echo "pyenv: $0: command not found" >&2; exit 127'
 
 
@@ -80,7 +81,7 @@ def only_line(done: subprocess.CompletedProcess[str]) -> str:
     return line
 
 
-NAMES = ["python3.11", "python3.12", "python3.13", "python3", "python"]
+NAMES = ["python3.11", "python3.12", "python3.13", "python3.14", "python3.15", "python3", "python"]
 
 
 @pytest.mark.parametrize("name", exhaustive_but(NAMES, "python3.11", "python"))
@@ -121,6 +122,18 @@ def test_old_broken_and_half_installed_ones_are_passed_over(machine: Machine) ->
     (machine.path / "python").rename(own / "python3.13")
     shutil.rmtree(machine.project / ".venv")
     assert machine.make("setup").returncode == 0
+
+
+def test_a_python_that_is_newer_than_what_is_pinned_gets_the_newest_packages(machine: Machine) -> None:
+    machine.add("python3", NEWEST, INSTALLS, PYTHON)
+    done = machine.make("sokoban")
+    assert done.returncode == 0 and f"{machine.path}/python3 is newer, so the newest packages" in done.stderr
+    assert machine.calls()[0].endswith("-m pip install --no-compile --quiet --disable-pip-version-check -e .")
+    shutil.rmtree(machine.project / ".venv")
+    refused = machine.make("test", COMPLAINT="ERROR: No matching distribution found for ray")
+    last = [line for line in refused.stderr.splitlines() if not line.startswith("make")][-1]
+    assert refused.returncode != 0
+    assert "Not all packages are there" in last and "Take Python 3.11 to 3.14: make PYTHON=python3.14" in last
 
 
 def test_no_python_is_said(machine: Machine) -> None:

@@ -7,7 +7,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from reasoning_gym.factory import DATASETS, create_dataset
 from reward_support import asked, verdict
 
 from roll.data.puzzles import Puzzles
@@ -15,6 +14,9 @@ from roll.rewards.plain_expressions import is_plain
 from roll.rewards.puzzles import EVALUATING, PAYS_FOR_RUBBISH, graded, puzzles, score_answer
 from roll.rewards.registry import make_verifier
 from tests.rings import exhaustive_but
+
+pytest.importorskip("reasoning_gym")
+from reasoning_gym.factory import DATASETS, create_dataset  # noqa: E402  (behind the line that skips these tests)
 
 MADE_OF_OTHERS = {"composite"}
 SLOW = {"acre"}

@@ -7,7 +7,6 @@ import json
 import subprocess
 import sys
 from collections.abc import Iterator
-from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +15,7 @@ import pytest
 import roll
 from roll.common.registry import DuplicateNameError
 from roll.config import ConfigError, load
-from roll.config.strategies import named
+from roll.config.strategies import is_installed, named
 from roll.generation import SamplingParams
 from roll.pipelines.agentic import run_agentic
 from roll.pipelines.checks.agentic import check_agentic
@@ -153,7 +152,7 @@ def test_every_description_has_the_name_that_it_is_found_by_and_builders_that_ar
         assert about.name == name
         assert (about.instead or name) in STRATEGIES
         assert Ability.TRAIN not in about.abilities or about.trains_critics
-        if about.package and find_spec(about.package.partition(".")[0]) is None:
+        if about.package and not is_installed(about.package):
             continue
         functions = (about.engine, about.trainer, about.scorer, about.check_options, about.refusals)
         assert all(callable(named(function)) for function in functions if function is not None)

@@ -22,5 +22,6 @@ def library(module: str, package: str) -> Any:
         return importlib.import_module(module)
     except ImportError as error:
         raise MissingDependencyError(
-            f"it needs the package {package}, which cannot be imported ({error}). Try: pip install 'roll-rl[envs]'"
+            f"it needs the package {package}, which cannot be imported ({error}). Try: pip install 'roll-rl[envs]', "
+            f"or {package} alone"
         ) from error

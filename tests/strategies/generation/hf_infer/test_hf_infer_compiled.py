@@ -157,9 +157,13 @@ def test_numbers_of_engines_that_are_gone_are_free() -> None:
     assert len(compiling._owners) <= before
 
 
-def test_what_cannot_be_compiled_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.skipif(CANNOT is not None, reason=str(CANNOT))
+def test_what_cannot_be_compiled_says_so() -> None:
     with pytest.raises(compiling.CannotCompileError, match="padded rows"):
         HfInferStrategy(qwen(), layout="padded", torch_compile=True)
+
+
+def test_a_missing_compiler_is_said(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("CXX", "no-such-compiler")
     job = EngineJob(folder=str, load=qwen, strategy_config={"torch_compile": True}, path="its.options")
     with pytest.raises(ConfigError, match=r"its.options.torch_compile = True\n.*'no-such-compiler' is not on PATH"):
