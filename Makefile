@@ -116,7 +116,7 @@ $(LIGHT)/.installed: pyproject.toml constraints.txt
 	@$(LIGHT)/bin/python $(INSTALL) --no-deps -e .
 	@touch $@
 
-light: $(LIGHT)/.installed  ## Run the tests that need no PyTorch, in .venv-light: make light PYTHON=python3.13
+light: $(LIGHT)/.installed  ## Run the tests that need no PyTorch, in .venv-light: make light PYTHON=python3.14
 	$(LIGHT)/bin/python -m pytest -m 'not heavy' $(FOUR) $(addprefix tests/,common config data generation structure env_managers envs rendering rewards sandbox schedulers tracking trajectories viewer) $(TESTS)
 
 check: lint types imports test-all  ## Everything that CI checks
