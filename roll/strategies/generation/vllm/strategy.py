@@ -9,7 +9,7 @@ from collections.abc import AsyncIterator, Callable, Iterator, Mapping, Sequence
 from contextlib import asynccontextmanager, contextmanager
 from dataclasses import replace
 from pathlib import Path
-from tempfile import TemporaryDirectory
+from tempfile import TemporaryDirectory, gettempdir
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from roll.generation import Completion, GenerationRequest, SamplingParams, ScoringRequest, TokenScores
@@ -115,8 +115,9 @@ class VllmStrategy(ServedEngine):
         self.max_length = max_length
         self._adapter = adapter
         self._counters = EngineCounters()
-        # vLLM leaves the sockets of its processes where they are.
-        self._sockets = TemporaryDirectory(prefix="roll-vllm-", ignore_cleanup_errors=True)
+        # vLLM leaves the sockets of its processes where they are. Their names, of 36 letters, have room for 107 in all.
+        where = None if len(gettempdir()) < 50 else "/tmp"
+        self._sockets = TemporaryDirectory(prefix="roll-vllm-", dir=where, ignore_cleanup_errors=True)
         self._engine: Any = adapter.start_engine(limits, options, self._counters, device, self._sockets.name)
         self.vocabulary: int = self._engine.model_config.get_vocab_size()
         self._most_named = most_named
