@@ -227,7 +227,7 @@ async def measure(samples: int, tokens: int, ranks: int, by_workers: bool) -> di
         learned, busy = time.monotonic(), processor_time() - busy
         asked = (await group.one(0, "asked"))[asked_before:]
         moved = sum(await group.all("moved")) - first
-        peak = int(Path("/proc/self/status").read_text().split("VmHWM:")[1].split()[0]) * 1024
+        peak = int(Path("/proc/self/status").read_text(encoding="utf-8").split("VmHWM:")[1].split()[0]) * 1024
     return {
         "driver_mb": through / 1e6 / samples * 1000,
         "driver_gb": (peak - before) / 1e9,

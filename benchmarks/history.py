@@ -76,7 +76,7 @@ def machine() -> str:
 
 
 def _lines(path: str) -> list[str]:
-    return Path(path).read_text().splitlines() if Path(path).is_file() else []
+    return Path(path).read_text(encoding="utf-8").splitlines() if Path(path).is_file() else []
 
 
 def measured(programs: Iterable[str]) -> Entry:

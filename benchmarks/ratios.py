@@ -38,14 +38,14 @@ class Ratio:
 def leave(name: str, rounds: Sequence[float]) -> None:
     """Append what rounds found of a ratio to the file that :data:`VARIABLE` names."""
     if path := os.environ.get(VARIABLE):
-        with Path(path).open("a") as file:
+        with Path(path).open("a", encoding="utf-8") as file:
             file.write(json.dumps([name, list(rounds)]) + "\n")
 
 
 def read(path: Path) -> list[Ratio]:
     """Return what benchmarks left in a file, the rounds of several runs together."""
     rounds: dict[str, list[float]] = {}
-    for line in path.read_text().splitlines() if path.is_file() else []:
+    for line in path.read_text(encoding="utf-8").splitlines() if path.is_file() else []:
         name, found = json.loads(line)
         rounds.setdefault(name, []).extend(found)
     return [Ratio.of(name, found) for name, found in rounds.items()]

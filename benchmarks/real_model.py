@@ -172,7 +172,7 @@ class Apart:
 
     def __init__(self, engine: str, dtype: str) -> None:
         words = [sys.executable, __file__, "--alone", engine, "--dtypes", dtype]
-        self._said = tempfile.TemporaryFile("w+")
+        self._said = tempfile.TemporaryFile("w+", encoding="utf-8")
         self._process = subprocess.Popen(
             words, text=True, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=self._said
         )

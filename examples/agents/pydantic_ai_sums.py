@@ -31,5 +31,5 @@ try:
     answer = agent.run_sync(task["prompt"]).output
 except UnexpectedModelBehavior:  # no number, and none when it was asked again
     answer = ""
-with open(os.environ["ROLL_REWARD"], "w") as file:
+with open(os.environ["ROLL_REWARD"], "w", encoding="utf-8") as file:
     json.dump({"reward": float(answer == task["ground_truth"]), "answer": answer}, file)

@@ -36,5 +36,5 @@ prompts = {
 agent = ToolCallingAgent([add], model, prompt_templates=prompts, max_steps=2, verbosity_level=0)
 answer = str(agent.run(task["prompt"]))
 numbers = re.findall(r"-?\d+", answer)
-with open(os.environ["ROLL_REWARD"], "w") as file:
+with open(os.environ["ROLL_REWARD"], "w", encoding="utf-8") as file:
     json.dump({"reward": float(numbers[-1:] == [task["ground_truth"]]), "answer": answer}, file)

@@ -20,6 +20,7 @@ from roll import __version__
 from roll.cli.examples import examples
 from roll.cli.exits import exit_code
 from roll.common.ending import end_quickly
+from roll.common.standard_streams import show_what_can_be_shown
 
 if TYPE_CHECKING:
     from typer._click.core import Command, Context
@@ -123,6 +124,7 @@ def main(argv: Sequence[str] | None = None) -> None:
     """
     if argv is None:
         end_quickly()
+        show_what_can_be_shown()
     words = list(sys.argv[1:] if argv is None else argv)
     program = get_command(app)
     sys.exit(exit_code(lambda: program.main(args=words, prog_name="roll", standalone_mode=False)))

@@ -14,6 +14,7 @@ from typing import Any, TypeVar
 from omegaconf import DictConfig, OmegaConf
 
 from roll.common.ending import end_quickly
+from roll.common.standard_streams import show_what_can_be_shown
 from roll.config.agentic import AgenticConfig
 from roll.config.command_line import CommandLine
 from roll.config.composing import composition_error, find
@@ -67,6 +68,7 @@ def launch(
     """
     if argv is None:
         end_quickly()
+        show_what_can_be_shown()
     program = PIPELINES.get(run) if isinstance(run, str) else PipelineKind("", kind, run) if run else None
     words = list(sys.argv[1:] if argv is None else argv)
     try:

@@ -17,7 +17,7 @@ def copy_image_processor(source: str, folder: Path) -> None:
         folder: In Hugging Face format, with the ``config.json`` of the model.
     """
     config = folder / "config.json"
-    if not config.is_file() or "vision_config" not in json.loads(config.read_text()):
+    if not config.is_file() or "vision_config" not in json.loads(config.read_text("utf-8")):
         return
     # A folder of weights alone has none, and is copied as it is.
     with suppress(PictureError):

@@ -54,8 +54,8 @@ def main() -> int:
     print("Attempts to get over them")
     os.environ[_SECRET] = secrets.token_hex(8)
     failures = 0
-    with socket.create_server(("127.0.0.1", 0)) as server, tempfile.NamedTemporaryFile("w") as outside:
-        outside.write("outside")
+    with socket.create_server(("127.0.0.1", 0)) as server, tempfile.NamedTemporaryFile() as outside:
+        outside.write(b"outside")
         outside.flush()
         for name, (code, stopped) in _attempts(server.getsockname()[1], outside.name).items():
             outcome = run_python_sync(code, limits=_LIMITS, require_network_isolation=False)

@@ -111,7 +111,7 @@ class ClientModel:
         save_file(
             {name: each.detach().contiguous() for name, each in self._parameters.items()}, folder / "own.safetensors"
         )
-        (folder / _KIND).write_text(json.dumps(asdict(self.wanted)))
+        (folder / _KIND).write_text(json.dumps(asdict(self.wanted)), "utf-8")
         if optimizer:
             torch.save(self._optimizer.state_dict(), folder / _STATE)
 
@@ -180,7 +180,7 @@ def stored_kind(folder: Path) -> Adapters:
         RefusedError: There is no such folder.
     """
     try:
-        written: dict[str, Any] = json.loads((folder / _KIND).read_text())
+        written: dict[str, Any] = json.loads((folder / _KIND).read_text("utf-8"))
     except OSError as error:
         raise RefusedError("there are no such weights", 404) from error
     return Adapters(**written)

@@ -151,6 +151,15 @@ def test_every_job_of_a_sweep_has_its_own_folders(folder: Path) -> None:
     assert [Path(run[5]) for run in runs] == [path / "render" for path in outputs]
 
 
+def test_a_run_goes_on_where_the_terminal_lacks_letters(folder: Path) -> None:
+    (folder / "start.py").write_text(SCRIPT.replace('"RUN"', '"RUN →"'), encoding="utf-8")
+    words = [sys.executable, "start.py", "--config-name", "sokoban", "output_dir=here"]
+    latin = {**os.environ, "PYTHONIOENCODING": "latin-1"}
+    done = subprocess.run(words, cwd=folder, env=latin, capture_output=True, encoding="latin-1")
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.startswith("RUN -> ")
+
+
 def test_hydras_own_help_is_shown(folder: Path) -> None:
     done = start(folder, "--hydra-help")
     assert done.returncode == 0, done.stderr

@@ -218,7 +218,7 @@ class SyncRequests:
     def answer(self, requests: list[Path]) -> None:
         """Say that there is a checkpoint of the weights of now."""
         for path in requests:
-            replace_text(_answer(path), path.read_text())
+            replace_text(_answer(path), path.read_text("utf-8"))
 
 
 def _answer(request: Path) -> Path:
@@ -227,4 +227,4 @@ def _answer(request: Path) -> Path:
 
 def _is_answered(request: Path) -> bool:
     answer = _answer(request)
-    return answer.exists() and answer.read_text() == request.read_text()
+    return answer.exists() and answer.read_text("utf-8") == request.read_text("utf-8")

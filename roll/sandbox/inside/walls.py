@@ -185,7 +185,7 @@ def _enter_user_namespace() -> None:
     user, group = os.getuid(), os.getgid()
     kernel.unshare(_NAMESPACES | kernel.CLONE_NEWUSER)
     for name, text in (("setgroups", "deny"), ("uid_map", f"{NOBODY} {user} 1"), ("gid_map", f"{NOBODY} {group} 1")):
-        with open(f"/proc/self/{name}", "w") as file:
+        with open(f"/proc/self/{name}", "w", encoding="utf-8") as file:
             file.write(text)
 
 

@@ -75,9 +75,9 @@ def save_whole(model: PreTrainedModel, directory: Path, ranks: Ranks) -> None:
 
 def _name_dtype(config: Path, dtype: torch.dtype) -> None:
     """Write into a saved configuration what the weights are stored in; transformers writes what the model has."""
-    content = json.loads(config.read_text())
+    content = json.loads(config.read_text("utf-8"))
     content["dtype"] = str(dtype).removeprefix("torch.")
-    config.write_text(json.dumps(content, indent=2, sort_keys=True) + "\n")
+    config.write_text(json.dumps(content, indent=2, sort_keys=True) + "\n", "utf-8")
 
 
 def _gathered(named: list[tuple[str, nn.Parameter]]) -> Iterator[tuple[str, Tensor]]:
