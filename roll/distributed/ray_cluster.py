@@ -25,6 +25,7 @@ from roll.distributed.placement import (
 from roll.distributed.ray_address import named_cluster
 from roll.distributed.ray_group import RayGroup, Site
 from roll.distributed.ray_joining import join
+from roll.distributed.ray_starting import start_here
 from roll.distributed.worker_group import WorkerGroup, WorkerSpec
 
 
@@ -123,8 +124,7 @@ def _start_ray(plan: ClusterPlan) -> None:
     # Ray's workers would be nicer than anything else on the machine, as if they were background jobs.
     os.environ.setdefault("RAY_worker_niceness", "0")
     needed = sum(plan.cpus(node) for node in range(plan.nodes))
-    # "local" starts Ray even where somebody else's runs on this machine; without it, Ray would join that one.
-    ray.init("local", num_cpus=max(needed, os.cpu_count() or 1), include_dashboard=False, logging_level=logging.WARNING)
+    start_here(num_cpus=max(needed, os.cpu_count() or 1), include_dashboard=False, logging_level=logging.WARNING)
 
 
 async def _reserve(plan: ClusterPlan, timeout: float) -> PlacementGroup:

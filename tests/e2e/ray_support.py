@@ -94,10 +94,12 @@ def one_ray() -> Iterator[None]:
 def _ray() -> Iterator[None]:
     import ray
 
+    from roll.distributed.ray_starting import start_here
+
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("RAY_USAGE_STATS_ENABLED", "0")
         quiet = {"include_dashboard": False, "logging_level": logging.ERROR, "log_to_driver": False}
-        ray.init("local", num_cpus=16, num_gpus=1, **quiet)
+        start_here(num_cpus=16, num_gpus=1, **quiet)
     try:
         yield
     finally:

@@ -59,11 +59,13 @@ class Session:
 def ray_session() -> Iterator[Session]:
     """Yield Ray on this machine."""
     ray = pytest.importorskip("ray")
+    from roll.distributed.ray_starting import start_here
+
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("RAY_USAGE_STATS_ENABLED", "0")
         path = os.pathsep.join(map(str, (Path(__file__).parent, Path(__file__).parents[2])))
         patch.setenv("PYTHONPATH", path)  # of the actors, which are forks of what starts here
-        ray.init("local", num_cpus=2, include_dashboard=False, log_to_driver=False, logging_level="ERROR")
+        start_here(num_cpus=2, include_dashboard=False, log_to_driver=False, logging_level="ERROR")
         address = ray.get_runtime_context().gcs_address
         patch.setenv("RAY_ADDRESS", address)
         session = Session(address)

@@ -100,9 +100,11 @@ def ranks_of_one() -> Iterator[None]:
 def running_ray() -> Iterator[None]:
     """One Ray for several rehearsals, which find it started and leave it running."""
     ray = pytest.importorskip("ray")
+    from roll.distributed.ray_starting import start_here
+
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("RAY_USAGE_STATS_ENABLED", "0")
-        ray.init("local", num_cpus=16, include_dashboard=False, logging_level=logging.WARNING)
+        start_here(num_cpus=16, include_dashboard=False, logging_level=logging.WARNING)
         yield
         ray.shutdown()
 
