@@ -5,6 +5,7 @@ from __future__ import annotations
 import codecs
 import io
 import sys
+from contextlib import suppress
 
 _PLAIN = {"→": "->", "←": "<-", "–": "-", "—": "-", "−": "-", "…": "...", "≥": ">=", "≤": "<=", "’": "'", "×": "x"}
 _HANDLER = "roll.plain"
@@ -17,7 +18,9 @@ def show_what_can_be_shown() -> None:
     """
     codecs.register_error(_HANDLER, _plain)
     if isinstance(sys.stdout, io.TextIOWrapper):
-        sys.stdout.reconfigure(errors=_HANDLER)
+        # Python asks where a file is at, behind the change; something else may be there by now under its number.
+        with suppress(OSError):
+            sys.stdout.reconfigure(errors=_HANDLER)
 
 
 def _plain(error: UnicodeError) -> tuple[str, int]:

@@ -1,5 +1,7 @@
 import io
+import os
 import sys
+from pathlib import Path
 
 import pytest
 
@@ -34,3 +36,15 @@ def test_what_is_no_file_is_left_alone(monkeypatch: pytest.MonkeyPatch) -> None:
     show_what_can_be_shown()
     stream.write(TEXT)
     assert stream.getvalue() == TEXT
+
+
+def test_a_file_that_became_a_terminal_is_written_to(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    with (tmp_path / "file").open("w", encoding="ascii") as stream:
+        reader, writer = os.pipe()
+        os.dup2(writer, stream.fileno())
+        os.close(writer)
+        monkeypatch.setattr(sys, "stdout", stream)
+        show_what_can_be_shown()
+        stream.write("1 → 2")
+    with os.fdopen(reader, "rb") as written:
+        assert written.read() == b"1 -> 2"
