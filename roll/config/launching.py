@@ -263,15 +263,16 @@ def _help_made_when_shown() -> Iterator[None]:
     """Let Hydra declare an option whose help is no text yet: from Python 3.14 on argparse looks at each at once."""
     container: Any = argparse._ActionsContainer
     check = getattr(container, "_check_help", None)
+    if check is None:
+        yield
+        return
 
     def check_text(parser: argparse.ArgumentParser, action: argparse.Action) -> None:
-        if check and isinstance(action.help, str):
+        if isinstance(action.help, str):
             check(parser, action)
 
-    if check is not None:
-        container._check_help = check_text
+    container._check_help = check_text
     try:
         yield
     finally:
-        if check is not None:
-            container._check_help = check
+        container._check_help = check
