@@ -7,6 +7,8 @@ import os
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 
+from roll.common.proxies import ask_this_machine_itself
+
 _DEFAULTS = {
     # How long an idle OpenMP thread spins before it sleeps. The library's own default is so long that on a machine
     # with anything else to do a small model runs about ten times slower; this costs nothing on an idle one.
@@ -34,6 +36,7 @@ def prepare_process(system_envs: Mapping[str, str] | None = None) -> None:
     for name, value in _DEFAULTS.items():
         os.environ.setdefault(name, value)
     os.environ.update(system_envs or {})
+    ask_this_machine_itself()
 
 
 @contextmanager

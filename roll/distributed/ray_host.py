@@ -20,6 +20,7 @@ import ray
 from ray import cloudpickle
 
 from roll.common.ending import end_quickly
+from roll.common.proxies import ask_this_machine_itself
 from roll.config.process import settle_collector
 from roll.distributed.context import WorkerContext, entered
 from roll.distributed.errors import WorkerCallError, WorkerError
@@ -136,6 +137,7 @@ class _Host:
     def _make(self, spec: bytes, driver: DriverPlace, environment: dict[str, str]) -> None:
         """Make the worker. Its class is unpickled last, since its modules may read what is set before."""
         os.environ.update(environment)
+        ask_this_machine_itself()
         driver.enter()
         cls, args, kwargs = pickle.loads(spec)
         self._worker = cls(*args, **kwargs)

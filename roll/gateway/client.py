@@ -7,6 +7,7 @@ from collections.abc import Mapping, Sequence
 from contextlib import AbstractContextManager
 from typing import Any
 
+from roll.common.proxies import past_proxies
 from roll.gateway.openai_chat import ChatBody
 from roll.gateway.records import Ask
 from roll.gateway.server import GatewayServer
@@ -53,7 +54,6 @@ class AgentClient:
 
     def environment(self) -> dict[str, str]:
         """Return what a program in a process of its own finds in its environment."""
-        # A proxy of this machine must not be asked for what is on this machine.
         return {
             "OPENAI_BASE_URL": self.base_url,
             "OPENAI_API_BASE": self.base_url,
@@ -62,6 +62,5 @@ class AgentClient:
             "ANTHROPIC_BASE_URL": self.anthropic_base_url,
             "ANTHROPIC_API_KEY": self.api_key,
             "ANTHROPIC_MODEL": self.model,
-            "NO_PROXY": "127.0.0.1,localhost",
-            "no_proxy": "127.0.0.1,localhost",
+            **past_proxies(),
         }

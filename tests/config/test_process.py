@@ -1,10 +1,11 @@
 from __future__ import annotations
 
 import gc
+import os
 
 import pytest
 
-from roll.config.process import collector_waits, settle_collector
+from roll.config.process import collector_waits, prepare_process, process_defaults, settle_collector
 
 PYTHONS_OWN = (700, 10, 10)
 
@@ -33,3 +34,11 @@ def test_the_collector_waits_for_imports_and_then_looks_at_what_is_new_alone() -
     with pytest.raises(ValueError), collector_waits():
         raise ValueError
     assert gc.isenabled()
+
+
+def test_proxies_are_not_asked_for_this_machine_wherever_they_are_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in (*process_defaults(), "https_proxy", "no_proxy", "NO_PROXY"):
+        monkeypatch.setenv(name, "")
+    prepare_process({"https_proxy": "http://proxy.example:3128"})
+    assert os.environ["https_proxy"] == "http://proxy.example:3128"
+    assert {"127.0.0.1", "localhost"} < set(os.environ["no_proxy"].split(","))
