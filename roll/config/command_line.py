@@ -29,7 +29,10 @@ _QUIET_HYDRA = {
     # It would show what any library logs (a request of httpx) as its own; this leaves what it says of a sweep itself.
     "hydra.hydra_logging.root.handlers": "[]",
     "hydra.hydra_logging.root.level": "WARNING",
-    "++hydra.hydra_logging.loggers.hydra": "{level: INFO, handlers: [console], propagate: false}",
+    # One by one: Hydra reads no {...} where Python leaves out its assertions (-O), some of which read on.
+    "++hydra.hydra_logging.loggers.hydra.level": "INFO",
+    "++hydra.hydra_logging.loggers.hydra.handlers": "[console]",
+    "++hydra.hydra_logging.loggers.hydra.propagate": "false",
     "hydra.hydra_logging.formatters.simple.format": "'%(message)s'",
     "hydra.sweep.dir": "'${oc.select:output_dir,output}/multirun/${now:%Y-%m-%d_%H-%M-%S}'",
     "hydra.sweep.subdir": "'${hydra.job.num}'",

@@ -160,6 +160,13 @@ def test_a_run_goes_on_where_the_terminal_lacks_letters(folder: Path) -> None:
     assert done.stdout.startswith("RUN -> ")
 
 
+def test_a_run_goes_on_where_python_leaves_out_assertions(folder: Path) -> None:
+    words = [sys.executable, "-O", "start.py", "--config-name", "sokoban", "output_dir=here"]
+    done = subprocess.run(words, cwd=folder, capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.startswith("RUN ")
+
+
 def test_hydras_own_help_is_shown(folder: Path) -> None:
     done = start(folder, "--hydra-help")
     assert done.returncode == 0, done.stderr
