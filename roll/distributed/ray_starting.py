@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import logging
 import os
+import secrets
 import signal
 from contextlib import suppress
 from pathlib import Path
@@ -15,6 +17,7 @@ from roll.config.errors import RunError
 _TRIES = 3
 _TIMED_OUT = "timed out during startup"
 _PARTS = b"/ray/"  # of a path, in the command line of every process of Ray's
+_SECRET = "RAY_AUTH_TOKEN"
 
 
 def start_here(**options: Any) -> None:
@@ -29,6 +32,10 @@ def start_here(**options: Any) -> None:
     Raises:
         RunError: If it does not come up.
     """
+    # It warns that strangers cannot use it.
+    logging.getLogger("ray._private.authentication.authentication_token_setup").setLevel(logging.ERROR)
+    if not _home_keeps_a_secret():
+        os.environ.setdefault(_SECRET, secrets.token_hex())
     for tries_left in reversed(range(_TRIES)):
         before = _processes()
         try:
@@ -44,6 +51,17 @@ def start_here(**options: Any) -> None:
                     f"Ray did not come up on this machine, {_TRIES} times within half a minute: there is too much else "
                     "to do. Start again when other programs have ended (`uptime` shows the load), or set cluster=local."
                 ) from error
+
+
+def _home_keeps_a_secret() -> bool:
+    """Whether the secret of a Ray is in the home folder, or Ray can put one there; in a container it often cannot."""
+    try:
+        folder = Path.home() / ".ray"
+    except RuntimeError:  # this user has none
+        return False
+    if os.access(folder / "auth_token", os.R_OK):
+        return True
+    return os.access(folder if folder.exists() else folder.parent, os.W_OK)
 
 
 def _processes() -> set[int]:

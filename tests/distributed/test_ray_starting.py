@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
+import os
+import subprocess
+import sys
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -64,3 +68,19 @@ def test_any_other_mistake_is_raised_at_once() -> None:
     with pytest.raises(ValueError, match="must be nonnegative"):
         ray_starting.start_here(num_cpus=-1)
     assert ray_starting._processes() <= before
+
+
+ALONE = """
+import os, ray
+from roll.distributed.ray_starting import start_here
+start_here(num_cpus=1, include_dashboard=False, logging_level="ERROR")
+print(ray.get(ray.remote(lambda: 7).remote()))
+"""
+
+
+def test_a_home_that_nobody_can_write_to_is_enough_and_nothing_is_said(tmp_path: Path) -> None:
+    (tmp_path / "file").touch()
+    names = {name: value for name, value in os.environ.items() if not name.startswith("RAY_")}
+    names |= {"HOME": str(tmp_path / "file" / "home"), "RAY_USAGE_STATS_ENABLED": "0"}
+    done = subprocess.run([sys.executable, "-c", ALONE], env=names, capture_output=True, text=True)
+    assert (done.returncode, done.stdout, done.stderr) == (0, "7\n", "")
