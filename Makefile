@@ -16,6 +16,9 @@ FOUR := -n 4 --dist loadfile
 TWO := -n 2 --dist loadfile
 # Tests start hundreds of processes, each of which would compile all of roll anew.
 unexport PYTHONDONTWRITEBYTECODE
+# Who has pip install elsewhere by habit (PIP_USER=1, or in pip's own file) means another Python than that of .venv.
+export PIP_USER := 0
+unexport PIP_TARGET PIP_PREFIX
 
 .PHONY: help core setup vllm smollm mcp-peers agents gateway-peers sglang test-sglang test-gpu test-oldest test-newest sokoban rlvr train evaluate quick test test-all light check lint types imports format docs benchmarks benchmarks-check clean
 

@@ -108,6 +108,13 @@ def test_a_run_installs_the_core_alone_and_tests_everything_once(machine: Machin
     assert installed == [".", ".[dev]"]
 
 
+def test_where_pip_installs_by_habit_does_not_matter(machine: Machine) -> None:
+    machine.add("python3.12", INSTALLS.replace('$0 $*"', '$PIP_USER,$PIP_TARGET,$PIP_PREFIX,"'), PYTHON)
+    habits = {"PIP_USER": "1", "PIP_TARGET": "/elsewhere", "PIP_PREFIX": "/elsewhere"}
+    assert machine.make("core", **habits).returncode == 0
+    assert machine.calls() == ["0,,,"]
+
+
 def test_old_broken_and_half_installed_ones_are_passed_over(machine: Machine) -> None:
     machine.add("python3.11", SHIM)
     machine.add("python3.12", WITHOUT_VENV, INSTALLS, PYTHON)
