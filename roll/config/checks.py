@@ -98,12 +98,13 @@ def length_problems(config: SamplingKeys) -> Iterator[Problem]:
 
 def _helper_model_problems(config: RLKeys) -> Iterator[Problem]:
     """Check that a term that needs another model has it, and that it is one that makes sense."""
-    if config.needs_reference and config.reference is None:
+    if config.needs_reference and config.reference is None and not config.is_own_reference:
         key, off = ("use_kl_loss", "false") if config.use_kl_loss else ("init_kl_coef", "0")
         yield Problem(
             key,
             "the divergence from a reference model is used, but no reference is configured.",
-            f"add a reference: section (strategy_args: {{strategy_name: hf_infer}}), or set {key}: {off}.",
+            f"add a reference: section (strategy_args: {{strategy_name: hf_infer}}), or set {key}: {off}."
+            + ("" if config.kl_penalty == "full" else " LoRA adapters (lora_rank) can be switched off, and need none."),
             getattr(config, key),
         )
     if config.use_kl_loss and config.use_bias_correction_kl and config.kl_penalty not in UNBIASED_BY_RATIO:

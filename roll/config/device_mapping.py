@@ -86,7 +86,11 @@ def _walk(node: ast.expr, text: str) -> list[int]:
     match node:
         case ast.BinOp(left=left, op=ast.Add(), right=right):
             return _walk(left, text) + _walk(right, text)
-        case ast.Call(func=ast.Name(id="list"), args=[ast.Call(func=ast.Name(id="range")) as inner], keywords=[]):
+        case ast.Call(
+            func=ast.Name(id="list"),
+            args=[(ast.Call(func=ast.Name(id="range")) | ast.List() | ast.Tuple()) as inner],
+            keywords=[],
+        ):
             return _walk(inner, text)
         case ast.Call(func=ast.Name(id="range"), args=arguments, keywords=[]) if 1 <= len(arguments) <= 3:
             bounds = [_integer(argument, text) for argument in arguments]

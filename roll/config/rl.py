@@ -23,7 +23,7 @@ class RLConfig(RLKeys, SamplingConfig):
         for name, worker in self.roles():
             if name != "reference" and (name != "critic" or self.adv_estimator == "gae"):
                 yield name, worker
-        if self.needs_reference:
+        if self.needs_reference and not self.is_own_reference:
             # Without keys of its own the reference is the policy before training, scored where the policy trains.
             yield "reference", self.reference or self.actor_train
 

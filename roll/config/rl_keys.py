@@ -37,13 +37,24 @@ class RLKeys(SamplingKeys, AlgorithmConfig):
         "that the program needs no more memory for larger steps; `auto`: `workers` from 4 million tokens per step on, "
         "where nothing of the run is on the program's machine alone.",
     )
-    reference: WorkerConfig | None = Field(None, description="Frozen policy that divergence is measured from.")
+    reference: WorkerConfig | None = Field(
+        None,
+        description="Frozen policy that divergence is measured from. null: with `lora_rank`, the policy with its "
+        "adapters switched off, which takes no second model.",
+    )
     expert: ExpertConfig | None = Field(
         None,
         description="What experts wrote, beside what is sampled (`policy_loss`: `mix`, `chord`, `luffy`). null: none.",
     )
     critic: TrainWorkerConfig | None = Field(None, description="Value model (`adv_estimator: gae`).")
     reward: WorkerConfig | None = Field(None, description="Reward model.")
+
+    @property
+    def is_own_reference(self) -> bool:
+        """Whether divergence is measured from the policy itself, with its LoRA adapters switched off."""
+        adapted = self.actor_train.model_args.lora_rank is not None
+        # Over a whole vocabulary it is computed from what a second model has in front of its output layer.
+        return self.needs_reference and self.reference is None and adapted and self.kl_penalty != "full"
 
     @property
     def learns_from_store(self) -> bool:

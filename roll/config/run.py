@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Any, ClassVar, Literal, Protocol, Self
 
-from pydantic import AfterValidator, Field, PrivateAttr
+from pydantic import AfterValidator, BeforeValidator, Field, PrivateAttr
 
 from roll.config.base import OUTPUT, ConfigModel, EnvironmentVariables, NameList
 from roll.config.env_manager import EnvManagerConfig
@@ -21,6 +21,11 @@ from roll.config.user_modules import imported
 from roll.config.worker import NonNegative, Positive, TrainWorkerConfig, WorkerConfig
 
 ConfigPath = Annotated[Path, Field(strict=False)]
+
+
+def _never(value: Any) -> Any:
+    """ROLL's files write never as -1."""
+    return 0 if value == -1 else value
 
 
 class Plan(Protocol):
@@ -144,7 +149,9 @@ class RunConfig(ConfigModel):
     max_steps: NonNegative = Field(500, description="Training steps of the run.")
     save_steps: NonNegative = Field(50, description="Steps between checkpoints; 0 saves at the end only.")
     logging_steps: Positive = Field(1, description="Steps between logged metrics.")
-    eval_steps: NonNegative = Field(10, description="Steps between evaluations; 0 is never.")
+    eval_steps: Annotated[NonNegative, BeforeValidator(_never)] = Field(
+        10, description="Steps between evaluations; 0 is never."
+    )
     eval_at_start: bool = Field(True, description="Evaluate before the first step too, where `eval_steps` is not 0.")
     resume_from_checkpoint: bool | str = Field(
         False, description="true resumes the newest checkpoint of the run, a path resumes that one."

@@ -17,7 +17,10 @@ from roll.config.worker import DataArgs, ModelArgs, NonNegativeFloat, TrainWorke
 Head = Literal["language", "value", "score"]
 """What a model has behind its backbone: a vocabulary; one number per token; one number for a whole text."""
 
-NAMED_BLOCKS: Final = ("deepspeed_zero", "deepspeed_zero2", "deepspeed_zero3", "deepspeed_zero3_cpuoffload")
+NAMED_BLOCKS: Final = (
+    *("deepspeed_zero", "deepspeed_zero2", "deepspeed_zero2_cpuoffload"),
+    *("deepspeed_zero3", "deepspeed_zero3_cpuoffload"),
+)
 """Keys that exist to be interpolated: what refers to none of them means the same without them."""
 
 
@@ -41,6 +44,9 @@ class TrainerKeys(RunConfig):
     # NAMED_BLOCKS
     deepspeed_zero: dict[str, Any] | None = Field(None, description="DeepSpeed options, stage 0.")
     deepspeed_zero2: dict[str, Any] | None = Field(None, description="DeepSpeed options, stage 2.")
+    deepspeed_zero2_cpuoffload: dict[str, Any] | None = Field(
+        None, description="DeepSpeed options, stage 2 with the optimiser in main memory."
+    )
     deepspeed_zero3: dict[str, Any] | None = Field(None, description="DeepSpeed options, stage 3.")
     deepspeed_zero3_cpuoffload: dict[str, Any] | None = Field(
         None, description="DeepSpeed options, stage 3 with weights and optimiser in main memory."

@@ -17,6 +17,8 @@ from roll.config.device_mapping import (
     [
         ("list(range(0,16))", list(range(16))),
         ("list(range(4))", [0, 1, 2, 3]),
+        ("list([0,1,8,9])", [0, 1, 8, 9]),
+        ("list((4,5)) + list(range(12,14))", [4, 5, 12, 13]),
         ("range(0,8,2)", [0, 2, 4, 6]),
         ("[0,1,2]", [0, 1, 2]),
         ("(3, 1)", [3, 1]),

@@ -137,7 +137,11 @@ VERL: dict[str, Case] = {
         {"actor_train.model_args.disable_gradient_checkpointing": True},
     ),
     "actor_rollout_ref.model.use_remove_padding": (True, {}, {"actor_train.use_remove_padding": True}),
-    "actor_rollout_ref.model.lora_rank": (8, {}, {"actor_train.model_args.lora_rank": 8}),
+    "actor_rollout_ref.model.lora_rank": (
+        8,
+        {**KL, "actor_rollout_ref.ref.log_prob_micro_batch_size_per_gpu": 4},
+        {"actor_train.model_args.lora_rank": 8, "reference": None, "is_own_reference": True},
+    ),
     "actor_rollout_ref.model.lora_alpha": (16, {}, {"actor_train.model_args.lora_alpha": 16}),
     "actor_rollout_ref.model.target_modules": (["q"], {}, {"actor_train.model_args.lora_target": ["q"]}),
     "actor_rollout_ref.ref.log_prob_micro_batch_size_per_gpu": (4, KL, {"reference.infer_batch_size": 4}),

@@ -204,3 +204,23 @@ def test_what_was_given_is_not_changed() -> None:
 )
 def test_names_stand_for_the_stars_of_a_path_in_order(path: str, names: list[str], found: str) -> None:
     assert filled(path, names) == found
+
+
+def test_a_budget_of_no_tokens_is_none() -> None:
+    off = {"max_tokens_per_microbatch_in_train": 0, "max_tokens_per_microbatch_in_infer": 0}
+
+    found = _rlvr(actor_train={"use_dynamic_batching_in_train": False, **off})
+
+    assert found.problems == [] and found.data["actor_train"] == {"use_dynamic_batching_in_train": False}
+
+
+def test_a_budget_of_scoring_alone_is_that_of_the_role() -> None:
+    keys = {"max_tokens_per_microbatch_in_train": 0, "max_tokens_per_microbatch_in_infer": 4096}
+
+    assert _rlvr(actor_train=keys).data["actor_train"] == {"training_args": {"max_tokens_per_microbatch": 4096}}
+
+
+def test_evaluation_is_turned_off_as_rolls_files_do() -> None:
+    assert load("sokoban", eval_steps=-1).eval_steps == 0
+    with pytest.raises(ConfigError, match="eval_steps = -2"):
+        load("sokoban", eval_steps=-2)

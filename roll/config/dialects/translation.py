@@ -428,6 +428,8 @@ def _add_helper_models(into: Translation) -> None:
             ("init_kl_coef", into.data.get("init_kl_coef") not in (None, 0, False)),
         ],
     }
+    if value_at(into.data, "actor_train.model_args.lora_rank") is not None and into.data.get("kl_penalty") != "full":
+        del needs["reference"]  # it is the policy with its adapters switched off
     for role, reasons in needs.items():
         for key, needed in reasons:
             origin = into.origins.get(key)

@@ -191,6 +191,8 @@ class Learner:
             batch["divergence"] = await core.trainer.compute_divergence(batch)
         elif core.reference is not None:
             batch["ref_log_probs"] = await core.reference.compute_log_probs(batch)
+        elif self.config.is_own_reference:
+            batch["ref_log_probs"] = await core.trainer.compute_base_log_probs(batch)
         if core.critic is not None:
             batch["values"] = await core.critic.compute_values(batch)
         if self.config.old_log_probs == "sampler":

@@ -14,6 +14,7 @@ from roll.config.dialects.rows import (
     Sets,
     Unused,
     choices,
+    dropped_if,
     impossible,
     no_effect,
     under,
@@ -258,8 +259,10 @@ def _batch_rows(role: str, native: str) -> tuple[Row, ...]:
     tokens = f"{native}.training_args.max_tokens_per_microbatch"
 
     def scored(value: Any, look: Look) -> Any:
-        trained = look(f"{role}.max_tokens_per_microbatch_in_train") is not None
-        return Unused("training_args.max_tokens_per_microbatch limits scoring passes too") if trained else value
+        trained = look(f"{role}.max_tokens_per_microbatch_in_train")
+        if trained:
+            return Unused("training_args.max_tokens_per_microbatch limits scoring passes too")
+        return Unused() if value == 0 else value
 
     def packed(value: Any, look: Look) -> Any:
         longest = value.get("max_packed_sequence_length_train") or value.get("max_packed_sequence_length_forward")
@@ -273,7 +276,7 @@ def _batch_rows(role: str, native: str) -> tuple[Row, ...]:
     grader = () if role == "rewards.*" else (Row(f"{role}.worker_cls", f"{native}.worker_cls", "", own_class),)
     return (
         *grader,
-        Row(f"{role}.max_tokens_per_microbatch_in_train", tokens),
+        Row(f"{role}.max_tokens_per_microbatch_in_train", tokens, "0 is off", dropped_if((0,))),
         Row(f"{role}.max_tokens_per_microbatch_in_infer", tokens, "of roles that are not trained", scored),
         Row(f"{role}.sequence_packing_args", tokens, "the longest pack", packed),
         *no_effect(

@@ -19,11 +19,12 @@ from roll.config.dialects.rows import (
 from roll.config.dialects.verl.sections import MODEL, REFERENCE, has_reference, per_device, trains_with_megatron
 
 _ARGS: Final = "actor_train.model_args"
+_NO_REFERENCE: Final = "no term uses the reference, or it is the policy without its adapters"
 _SPEED: Final = "a matter of speed and memory that this version decides itself"
 
 
 def _reference_used(value: Any, look: Look) -> Any:
-    return value if has_reference(look) else Unused("no term uses the reference")
+    return value if has_reference(look) else Unused(_NO_REFERENCE)
 
 
 def _reference_share(value: Any, look: Look) -> Any:
@@ -34,7 +35,7 @@ def _reference_spread(value: Any, look: Look) -> Any:
     if trains_with_megatron(look):
         return Unused("Megatron holds the model")
     if not has_reference(look):
-        return Unused("no term uses the reference")
+        return Unused(_NO_REFERENCE)
     strategy = "reference.strategy_args"
     return Sets({f"{strategy}.strategy_config.ulysses_size": value}, {f"{strategy}.strategy_name": "fsdp_infer"})
 

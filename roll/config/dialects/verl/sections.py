@@ -24,7 +24,9 @@ DTYPES: Final = {
 
 
 def has_reference(look: Look) -> bool:
-    """Tell whether a term uses the divergence from a reference."""
+    """Tell whether a term uses the divergence from a reference that is a model of its own."""
+    if look(f"{MODEL}.lora_rank") or look(f"{MODEL}.lora.rank"):
+        return False  # it is the policy with its adapters switched off
     asked = look(f"{ACTOR}.use_kl_loss") is True or look("algorithm.use_kl_in_reward") is True
     return asked or look.kl_loss or look.kl_reward
 
