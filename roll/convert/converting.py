@@ -14,9 +14,11 @@ from roll.config.kinds import check_before
 from roll.config.loading import check
 from roll.convert.foreign import ROLL, Foreign, detect, guide_of
 from roll.convert.pipelines import config_of, pipeline_of
+from roll.convert.reading.assumed import filled
 from roll.convert.reading.interpolations import kept_names, prepared
 from roll.convert.removing import without
 from roll.convert.unknown_keys import unknown_keys
+from roll.convert.unsaid import unsaid
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,8 +86,9 @@ def _converted(foreign: Foreign, system: str) -> Conversion:
     kind = config_of(pipeline)
     guide = guide_of(system)
     tree, unknown = (dict(foreign.tree), []) if guide is None else _known_heads(foreign.tree, guide)
-    translated = translate(tree, kind, whose=ROLL_FILE if system == ROLL else guide)
-    keys = [*translated.keys, *unknown]
+    silent = unsaid(system, pipeline, tree)
+    translated = translate(filled(tree, silent), kind, whose=ROLL_FILE if system == ROLL else guide)
+    keys = [*(key for key in translated.keys if key.key not in silent), *unknown]
     keys += foreign.left_out
     if system == ROLL:
         keys += _native_keys(translated, foreign.tree)
@@ -95,8 +98,8 @@ def _converted(foreign: Foreign, system: str) -> Conversion:
     native = prepared({"pipeline": pipeline, **translated.data})
     native.setdefault("exp_name", foreign.path.stem)
     notes = list(foreign.unread)
-    if translated.meant:
-        said = ", ".join(f"{path}: {value}" for path, value in translated.meant.items())
+    if meant := silent | translated.meant:
+        said = ", ".join(f"{path}: {value}" for path, value in meant.items())
         notes.append(f"{said}: what {guide.name if guide is not None else 'ROLL'} means where a file does not say it.")
     if not problems:
         found, cautions = _check(native, translated, pipeline)

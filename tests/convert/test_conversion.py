@@ -64,6 +64,34 @@ def test_the_written_file_loads_to_the_same_keys(tmp_path: Path) -> None:
 
 
 @pytest.mark.usefixtures("_grader")
+def test_what_a_file_leaves_to_its_system_is_what_the_system_does(tmp_path: Path) -> None:
+    conversion = _converted(data={"val_files": "val.parquet"})
+    Path("native.yaml").write_text(to_native_yaml(conversion))
+    job = load("native.yaml")
+
+    assert (job.adv_estimator, job.lambd, job.loss_agg_mode, job.dual_clip) == ("gae", 1.0, "token-mean", 3.0)
+    assert job.whiten_advantages and job.value_clip == 0.5, "verl whitens what its critic says in any case"
+    assert job.actor_train.training_args.weight_decay == job.critic.training_args.weight_decay == 0.01
+    assert (job.actor_train.training_args.learning_rate, job.critic.training_args.learning_rate) == (1e-6, 1e-5)
+    assert job.validation.generating_args.temperature == 0
+    (note,) = [note for note in conversion.notes if "algorithm.lam: 1.0" in note]
+    assert note.endswith("what verl means where a file does not say it.")
+
+
+@pytest.mark.usefixtures("_grader")
+def test_what_a_file_says_counts_and_no_critic_comes_of_what_it_does_not_say() -> None:
+    said = {"adv_estimator": "grpo", "lam": 0.9}
+    conversion = _converted(
+        algorithm=said,
+        actor_rollout_ref={**_JOB["actor_rollout_ref"], "actor": {"loss_agg_mode": "seq-mean-token-sum"}},
+    )
+
+    native = conversion.native
+    assert (native["adv_estimator"], native["lambd"], native["loss_agg_mode"]) == ("grpo", 0.9, "seq-mean-token-sum")
+    assert not {"critic", "value_clip", "whiten_advantages", "validation"} & set(native)
+
+
+@pytest.mark.usefixtures("_grader")
 def test_a_key_of_nobody_is_dropped_and_reported_and_a_typing_mistake_is_a_problem() -> None:
     unknown = _converted(trainer={"paint_it_black": 3, "rainbow": {"red": 1, "blue": 2}})
     mistake = _converted(data={"train_batch_sise": 8})

@@ -29,7 +29,8 @@ def _estimator(value: Any, look: Look) -> Any:
     if name in _COMPARING and not look.agentic and look.responses("actor_rollout_ref.rollout.n") == 1:
         note = f"rollout.n is 1, so that {value} has nobody to compare with: what is left of it is the return"
         return Sets({"adv_estimator": _COMPARING[name]}, note=note)
-    return name
+    # verl whitens the advantages of this estimator always.
+    return Sets({"adv_estimator": name}, {"whiten_advantages": True}) if name == "gae" else name
 
 
 def _kl_in_reward(value: Any, look: Look) -> Any:
@@ -104,7 +105,7 @@ def _correction_loss(value: Any, look: Look) -> Any:
 
 ALGORITHM_ROWS: Final = (
     *plain("algorithm", "", gamma="gamma", lam="lambd"),
-    Row("algorithm.adv_estimator", "adv_estimator", "`rloo_vectorized` is `rloo`", _estimator),
+    Row("algorithm.adv_estimator", "adv_estimator", "`gae` whitens; `rloo_vectorized` is `rloo`", _estimator),
     Row(
         "algorithm.use_kl_in_reward",
         "add_token_level_kl",
