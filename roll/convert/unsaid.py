@@ -15,7 +15,6 @@ _ESTIMATOR: Final = "algorithm.adv_estimator"
 _VERL: Final[Mapping[str, Any]] = {
     _ESTIMATOR: "gae",
     "actor_rollout_ref.actor.loss_agg_mode": "token-mean",
-    "actor_rollout_ref.actor.clip_ratio_c": 3.0,
     "actor_rollout_ref.actor.optim.weight_decay": 0.01,
 }
 _VERL_WITH_CRITIC: Final[Mapping[str, Any]] = {
@@ -24,6 +23,8 @@ _VERL_WITH_CRITIC: Final[Mapping[str, Any]] = {
     "critic.optim.lr": 1e-5,
     "critic.optim.weight_decay": 0.01,
 }
+_LOSS: Final = "actor_rollout_ref.actor.policy_loss.loss_mode"
+_VERL_OF_PPO: Final[Mapping[str, Any]] = {"actor_rollout_ref.actor.clip_ratio_c": 3.0}
 _VALIDATION: Final = "actor_rollout_ref.rollout.val_kwargs"
 
 
@@ -39,6 +40,7 @@ def unsaid(system: str, pipeline: str, tree: Mapping[str, Any]) -> dict[str, Any
         return {}
     estimator = value_at(tree, _ESTIMATOR) or _VERL[_ESTIMATOR]
     keys = {**_VERL, **(_VERL_WITH_CRITIC if estimator == "gae" else {})}
+    keys |= _VERL_OF_PPO if value_at(tree, _LOSS) in (None, "vanilla") else {}
     if pipeline == "rlvr" and set_in(tree, "data.val_files") and not set_in(tree, f"{_VALIDATION}.temperature"):
         keys[f"{_VALIDATION}.do_sample"] = False
     return {path: value for path, value in keys.items() if not set_in(tree, path)}
