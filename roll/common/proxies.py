@@ -21,8 +21,8 @@ def ask_this_machine_itself() -> None:
 def past_proxies() -> dict[str, str]:
     """Return the variables that leave this machine's addresses to no proxy, beside those that were left out already."""
     # Where one of the two names is missing clients read the other.
-    set_here = [value for name in _NAMES if (value := os.environ.get(name))]
-    return {name: _with_this_machine(os.environ.get(name) or next(iter(set_here), "")) for name in _NAMES}
+    either = os.environ.get("no_proxy") or os.environ.get("NO_PROXY") or ""
+    return {name: _with_this_machine(os.environ.get(name) or either) for name in _NAMES}
 
 
 def _with_this_machine(listed: str) -> str:
