@@ -16,6 +16,7 @@ from roll.config.base import OUTPUT
 from roll.config.choosing_ray import with_processes
 from roll.config.composing import change, compose, from_mapping
 from roll.config.dialects import translate
+from roll.config.dialects.paths import put
 from roll.config.errors import ConfigError, ConfigWarning, Problem
 from roll.config.evaluation import EvaluationConfig
 from roll.config.kinds import PIPELINES, STAGES, PipelineKind, named_kind
@@ -233,7 +234,8 @@ def _checked(
     """Return what :func:`check` does of one kind, without the keys of ``leave_out`` and with those of ``more``."""
     sources = origins.sources
     problems: list[Problem] = []
-    data = resolve(config, problems, leave_out=(*_COMPOSITION_KEYS, *leave_out))
+    texts: dict[str, str] = {}
+    data = resolve(config, problems, (*_COMPOSITION_KEYS, *leave_out), texts)
     if problems:
         raise _error(problems, sources, source)
     given = [override.lstrip("+~").partition("=")[0] for override in overrides]
@@ -244,7 +246,7 @@ def _checked(
     if native.problems:
         raise _error(native.problems, sources, source)
     try:
-        loaded = kind.model_validate(native.data)
+        loaded = _validated(native.data, kind, texts)
     except ValidationError as error:
         found = validation_problems(error, native.data, kind)
         found = [_for_another_program(native.as_written(problem), kind) for problem in found]
@@ -260,6 +262,21 @@ def _checked(
         warnings.warn(f"{caution}{f' [{place}]' if place else ''}", ConfigWarning, stacklevel=3)
     written = {native: origin.path for native, origin in native.origins.items()}
     return loaded.from_origins(replace(origins, written=written))
+
+
+def _validated(data: dict[str, Any], kind: type[Config], texts: Mapping[str, str]) -> Config:
+    """Return the checked keys; those that want text have it as the variable said it (see :func:`resolve`).
+
+    Raises:
+        ValidationError: A key has a value that it cannot have.
+    """
+    try:
+        return kind.model_validate(data)
+    except ValidationError as error:
+        wanted = {problem.path for problem in validation_problems(error, data, kind)} & texts.keys()
+    for path in wanted:
+        put(data, path, texts[path])
+    return kind.model_validate(data)
 
 
 def _check_stages(

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import re
 from collections.abc import Collection
-from typing import Any
+from math import isfinite
+from typing import Any, Final
 
 from omegaconf import DictConfig, ListConfig, OmegaConf
 from omegaconf.errors import OmegaConfBaseException
@@ -13,24 +14,38 @@ from roll.common.spelling import nearest
 from roll.config.errors import Problem
 from roll.config.yaml_files import MOST_VALUES
 
+_WHOLE: Final = re.compile(r"\$\{[^{}]*(\{[^{}]*\}[^{}]*)*\}")
+"""One interpolation and nothing else, perhaps with another inside."""
+
+_VARIABLES: Final = "system_envs"
+"""The section of which every value goes to the environment again, and is text there."""
+
+_TRUTH: Final = {"true": True, "false": False}
 _RESOLVERS = ("oc.env", "oc.select", "oc.decode", "oc.create", "oc.deprecated", "oc.dict.keys", "oc.dict.values")
 
 
-def resolve(config: DictConfig, problems: list[Problem], leave_out: Collection[str] = ()) -> dict[str, Any]:
+def resolve(
+    config: DictConfig, problems: list[Problem], leave_out: Collection[str] = (), texts: dict[str, str] | None = None
+) -> dict[str, Any]:
     """Return plain values; interpolations that lead nowhere, and every ``???``, are recorded instead of stopping.
+
+    Variables of the environment are text. Where a value is one interpolation and gives a number, or a truth value, as
+    text, it is that number.
 
     Args:
         config: A composed configuration.
         problems: Where problems are added.
         leave_out: Top-level keys that are not looked at.
+        texts: Where such texts are added as they were, by path: some keys want text, whatever it looks like.
     """
-    found: dict[str, Any] = _Resolver(problems, leave_out).resolve(config, ())
+    found: dict[str, Any] = _Resolver(problems, leave_out, {} if texts is None else texts).resolve(config, ())
     return found
 
 
 class _Resolver:
-    def __init__(self, problems: list[Problem], leave_out: Collection[str]) -> None:
+    def __init__(self, problems: list[Problem], leave_out: Collection[str], texts: dict[str, str]) -> None:
         self._problems = problems
+        self._texts = texts
         self._leave_out = leave_out
         self._values = 0
 
@@ -59,12 +74,35 @@ class _Resolver:
             except OmegaConfBaseException as error:
                 self._problems.append(_interpolation_problem(here, _raw(node, key), error, node))
                 continue
+            is_text = isinstance(value, str) and OmegaConf.is_interpolation(node, key) and _VARIABLES not in here
+            if is_text and _WHOLE.fullmatch(_raw(node, key)):
+                value = self._read(value, here)
             resolved[key] = self.resolve(value, here)
             if self._values == MOST_VALUES + 1:
                 message = f"its interpolations stand for more than {MOST_VALUES:,} values."
                 self._problems.append(Problem(".".join(here), message, "write out what is meant."))
                 self._values += 1
         return resolved if is_mapping else list(resolved.values())
+
+    def _read(self, text: str, path: tuple[str, ...]) -> str | int | float | bool:
+        """Return what an interpolation gave as text."""
+        value = value_in(text)
+        if not isinstance(value, str):
+            self._texts[".".join(path)] = text
+        return value
+
+
+def value_in(text: str) -> str | int | float | bool:
+    """Return the finite number or truth value that a text is, the text itself where it is neither."""
+    if text.lower() in _TRUTH:
+        return _TRUTH[text.lower()]
+    for read in (int, float):
+        try:
+            number = read(text)
+        except ValueError:
+            continue
+        return number if isfinite(number) and text.isascii() and "_" not in text else text
+    return text
 
 
 def _raw(node: DictConfig | ListConfig, key: Any) -> Any:

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import pytest
+
 from roll.convert import convert, read
 
 _ENVS = """
@@ -64,3 +66,21 @@ def test_a_typing_mistake_is_a_problem(tmp_path: Path) -> None:
     found = convert(read([_write(tmp_path, _RUN.replace("rollout_batch_size", "rollout_batch_siz"))]), "roll")
 
     assert [problem.path for problem in found.problems] == ["rollout_batch_siz"]
+
+
+def test_arguments_that_an_engine_is_not_told_are_left_out_and_a_typing_mistake_is_a_problem(tmp_path: Path) -> None:
+    pytest.importorskip("vllm")
+    options = "actor_infer: {strategy_args: {strategy_name: vllm, strategy_config: {%s}}}\n"
+    written = _RUN + options % "cuda_graph_sizes: [1, 2], disable_log_stats: false, enforce_eager: true"
+    found = convert(read([_write(tmp_path, written)]), "roll")
+
+    assert found.problems == []
+    where = "actor_infer.strategy_args.strategy_config"
+    states = {key.key: key.state for key in found.keys}
+    assert states[f"{where}.cuda_graph_sizes"] == "impossible"
+    assert states[f"{where}.disable_log_stats"] == "no_effect"
+    assert found.native["actor_infer"]["strategy_args"]["strategy_config"] == {"enforce_eager": True}
+
+    (tmp_path / "example" / "run.yaml").write_text(_RUN + options % "enforce_eage: true")
+    (problem,) = convert(read([tmp_path / "example" / "run.yaml"]), "roll").problems
+    assert problem.path == f"{where}.enforce_eage"

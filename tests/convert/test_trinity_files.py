@@ -6,8 +6,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import yaml
 
-from roll.convert import Conversion, Foreign, convert
+from roll.convert import Conversion, Foreign, convert, read
 
 _FILE: dict[str, Any] = {
     "project": "p",
@@ -324,3 +325,40 @@ def test_what_rec_is_told_reaches_its_estimator_and_its_loss() -> None:
     assert native["advantage_options"] == {"drop": "balance", "scale": "std"}
     assert native["policy_loss_options"] == algorithm["policy_loss_fn_args"]
     assert native["loss_agg_mode"] == "seq-mean-token-mean"
+
+
+@pytest.mark.parametrize(
+    ("name", "verifier"), [("my_boxed_workflow", {"options": {"answer_in": ["boxed"]}}), ("mine", 1)]
+)
+def test_a_workflow_of_ones_own_is_told_and_a_verifier_stands_in(name: str, verifier: Any) -> None:
+    conversion = _converted(buffer={"explorer_input": {"default_workflow_type": name}})
+
+    assert conversion.ok, conversion.problems
+    assert _state(conversion, "buffer.explorer_input.default_workflow_type") == "impossible"
+    assert "code of its own" in _said(conversion, "buffer.explorer_input.default_workflow_type")
+    assert conversion.native["rewards"] == {"all": {"verifiers": {"math": verifier}}}
+
+
+def test_a_workflow_of_ones_own_that_plays_names_the_module_to_write() -> None:
+    conversion = _converted(buffer={"explorer_input": {"default_workflow_type": "raft_baseline_alfworld_workflow"}})
+
+    assert (conversion.ok, conversion.pipeline) == (True, "agentic"), conversion.problems
+    assert conversion.native["env_modules"] == ["alfworld_env"]
+
+
+def test_a_reward_of_ones_own_is_told_and_a_verifier_stands_in() -> None:
+    conversion = _converted(buffer={"explorer_input": {"default_reward_fn_type": "my_reward"}})
+
+    assert conversion.ok, conversion.problems
+    assert _state(conversion, "buffer.explorer_input.default_reward_fn_type") == "impossible"
+    assert conversion.native["rewards"] == {"all": {"verifiers": {"math": 1.0}}}
+
+
+def test_numbers_that_variables_give_are_numbers(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setenv("GPUS", "4")
+    path = tmp_path / "job.yaml"
+    machine = {"cluster": {"node_num": 1, "gpu_per_node": "${oc.env:GPUS,8}"}}
+    path.write_text(yaml.safe_dump(_merged(_FILE, {**machine, "explorer": {"rollout_model": {"engine_num": 1}}})))
+
+    native = convert(read([path]), "trinity").native
+    assert (native["actor_train"]["device_mapping"], native["actor_infer"]["device_mapping"]) == ("0-1", "2-3")

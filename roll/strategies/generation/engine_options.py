@@ -7,10 +7,20 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 from roll.common.spelling import nearest
+from roll.config.dialects import is_typing_mistake
 from roll.config.errors import ConfigError, Problem
 
 DTYPES: Final = {"fp32": "float32", "bf16": "bfloat16", "fp16": "float16"}
 """What engines call the number formats."""
+
+
+OWNED: Final = "roll sets this argument of the engine itself."
+
+
+class NotTaken(Problem):
+    """An argument that an engine is not told here: it follows from other keys, or this version has no such argument."""
+
+    __slots__ = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,15 +63,15 @@ class EngineArguments:
         """
         given = dict(options or {})
         known = set(names if names is not None else self.installed()) if given else set()
-        problems = []
+        problems: list[Problem] = []
         for key, value in given.items():
             where = f"{path}.{key}"
             if key in self.owned:
-                message = "roll sets this argument of the engine itself."
-                problems.append(Problem(where, message, self.owned[key], value))
+                problems.append(NotTaken(where, OWNED, self.owned[key], value))
             elif key not in known:
                 message = f"{self.engine}'s engine has no such argument."
-                problems.append(Problem(where, message, self._nearest(key, known), value))
+                what = Problem if is_typing_mistake(key, known) else NotTaken
+                problems.append(what(where, message, self._nearest(key, known), value))
         longest = given.get(self.length_key)
         if max_length is not None and isinstance(longest, int) and 0 < longest < max_length:
             message = f"the run's sequences have up to {max_length} tokens, which is more."

@@ -30,7 +30,7 @@ _TRAIN = "actor_train.training_args"
 
 _ESTIMATORS = {"group_norm": "grpo"}
 
-_VERIFIERS = {"acc_for_dapo": "math", "acc_for_ppo": "math", "math_verify_reward": "math"}
+_VERIFIERS = {"acc_for_dapo": "math", "acc_for_ppo": "math", "math_verify_reward": "math", "math_17k_acc": "math"}
 """Graders of the guide that have another name here."""
 
 _MACHINE: Final = 8
@@ -306,7 +306,7 @@ _REWARDS = (
     Row(
         f"{_RL}.verifier_function",
         "rewards.<domain>.verifier_function",
-        "`acc_for_dapo`, `acc_for_ppo`, `math_verify_reward`: `math`; the only domain, or `all`",
+        "`acc_for_dapo`, `acc_for_ppo`, `math_verify_reward`, `math_17k_acc`: `math`; the only domain, or `all`",
         _verifiers,
     ),
     Row(

@@ -5,9 +5,10 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any, Final
 
+from roll.config.dialects.foreign_keys import is_typing_mistake
 from roll.config.dialects.rows import Impossible, Look, Sets, Unused
 from roll.config.dialects.trinity.sections import INPUT, TASKS, distils, first_of
-from roll.config.errors import FixableError
+from roll.config.errors import FixableError, choose_from
 
 _MATH: Final[Mapping[str, Any]] = {"math": 1.0}
 _BOXED: Final[Mapping[str, Any]] = {"math": {"options": {"answer_in": ["boxed"]}}}
@@ -69,6 +70,9 @@ ELSEWHERE: Final[Mapping[str, str]] = {
 }
 """Workflows whose environments are not here."""
 
+_FAMILIES: Final[Mapping[str, str]] = {"alfworld": "ALFWorld", "webshop": "WebShop", "sciworld": "ScienceWorld"}
+"""What is in the name of a workflow of one's own, and the environment that it plays."""
+
 _JUDGED: Final = ("rubric_judge_workflow", "math_ruler_workflow", "math_trainable_ruler_workflow")
 _TOOLS: Final = "react"
 
@@ -87,7 +91,12 @@ def name_of(value: Any) -> str:
 
 def plays(value: Any) -> bool:
     """Tell whether a workflow plays an environment, here or elsewhere."""
-    return name_of(value) in (*GAMES, *ELSEWHERE)
+    return name_of(value) in GAMES or _elsewhere(name_of(value)) is not None
+
+
+def _elsewhere(name: str) -> str | None:
+    """Return what a workflow plays that is not here, ``None`` where it plays nothing that is known."""
+    return ELSEWHERE.get(name) or next((what for family, what in _FAMILIES.items() if family in name), None)
 
 
 def workflow(look: Look) -> str:
@@ -100,7 +109,7 @@ def grade(value: Any, look: Look) -> Any:
     """Convert the workflow of training tasks to what grades them.
 
     Raises:
-        FixableError: There is no such workflow.
+        FixableError: There is no such workflow, but one that is spelt almost so.
     """
     name = name_of(value)
     if look.agentic:
@@ -117,9 +126,11 @@ def grade(value: Any, look: Look) -> Any:
 
 
 def _refused(name: str, look: Look) -> Any:
-    if name in ELSEWHERE:
+    what = _elsewhere(name)
+    if what is not None:
         # Its module registers the environment, and is missing until somebody writes it.
-        own = name.removesuffix("_workflow").rpartition("_")[2]
+        family = next((each for each in _FAMILIES if each in name), "")
+        own = family or name.removesuffix("_workflow").rpartition("_")[2]
         stands_in = {
             "env_modules": [f"{own}_env"],
             "custom_envs.tasks.env_type": own,
@@ -127,13 +138,11 @@ def _refused(name: str, look: Look) -> Any:
             "val_env_manager.tags": ["tasks"],
         }
         instead = f"write it as an environment of your own (docs/environments.md) in a module {own}_env"
-        return Impossible(f"{ELSEWHERE[name]} is not here", instead, stands_in)
-    if "." in name:
-        return Impossible(
-            "it is code of its own", "write custom_reward_function, or an environment", _graded(name, look)
-        )
-    known = ", ".join([*WORKFLOWS, *GAMES])
-    raise FixableError("no workflow has this name.", f"use one of {known}.")
+        return Impossible(f"{what} is not here", instead, stands_in)
+    known = [*WORKFLOWS, *GAMES]
+    if is_typing_mistake(name, known):
+        raise FixableError("no workflow has this name.", choose_from(name, known))
+    return Impossible("it is code of its own", "write custom_reward_function, or an environment", _graded(name, look))
 
 
 def _graded(name: str, look: Look) -> dict[str, Any]:
@@ -148,7 +157,7 @@ def asks_a_judge(look: Look) -> bool:
     name = workflow(look)
     if first_of(look("explorer.auxiliary_models")).get("model_path") is None or not look.kind_has("judges"):
         return False
-    return name in _JUDGED[:2] or "." in name
+    return name in _JUDGED[:2] or name not in (*WORKFLOWS, *GAMES)
 
 
 def _with_judge(verifiers: Mapping[str, Any], name: str, look: Look) -> Sets | None:
@@ -169,7 +178,7 @@ def reward(value: Any, look: Look) -> Any:
     """Convert a reward function to verifiers.
 
     Raises:
-        FixableError: There is no such function.
+        FixableError: There is no such function, but one that is spelt almost so.
     """
     if look.agentic:
         return Unused("environments grade their own episodes")
@@ -178,9 +187,9 @@ def reward(value: Any, look: Look) -> Any:
     if value in REWARDS:
         note = "answers are compared with the right one, whatever the gallery's name" if "gallery" in value else ""
         return Sets(fills=_domain(REWARDS[value], look), note=note)
-    if "." in value:
-        return Impossible("it is code of its own", "write custom_reward_function")
-    raise FixableError("no reward function has this name.", f"use one of {', '.join(REWARDS)}.")
+    if is_typing_mistake(value, REWARDS):
+        raise FixableError("no reward function has this name.", choose_from(value, REWARDS))
+    return Impossible("it is code of its own", "write custom_reward_function", _graded(value, look))
 
 
 def _domain(verifiers: Mapping[str, Any], look: Look) -> dict[str, Any]:
