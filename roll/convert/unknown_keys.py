@@ -9,7 +9,7 @@ from roll.config.base import ConfigModel
 from roll.config.dialects import ForeignKey, State, is_typing_mistake
 from roll.config.errors import Problem
 from roll.config.validation import model_at, valid_keys
-from roll.strategies.generation.engine_options import OWNED, NotTaken
+from roll.strategies.generation.engine_options import SET_HERE, EngineProblem
 
 _UNKNOWN: Final = "unknown key."
 
@@ -25,8 +25,8 @@ def unknown_keys(problems: Sequence[Problem], kind: type[ConfigModel]) -> list[F
     """
     found = []
     for problem in problems:
-        if isinstance(problem, NotTaken):
-            state: State = "no_effect" if problem.message == OWNED else "impossible"
+        if isinstance(problem, EngineProblem):
+            state: State = "no_effect" if problem.message == SET_HERE else "impossible"
             why = f"{problem.message.rstrip('.')}: {problem.fix.rstrip('.')}"
             found.append(ForeignKey(problem.path, state, why=why))
         parent, _, name = problem.path.rpartition(".")

@@ -14,10 +14,10 @@ DTYPES: Final = {"fp32": "float32", "bf16": "bfloat16", "fp16": "float16"}
 """What engines call the number formats."""
 
 
-OWNED: Final = "roll sets this argument of the engine itself."
+SET_HERE: Final = "roll sets this argument of the engine itself."
 
 
-class NotTaken(Problem):
+class EngineProblem(Problem):
     """An argument that an engine is not told here: it follows from other keys, or this version has no such argument."""
 
     __slots__ = ()
@@ -67,10 +67,10 @@ class EngineArguments:
         for key, value in given.items():
             where = f"{path}.{key}"
             if key in self.owned:
-                problems.append(NotTaken(where, OWNED, self.owned[key], value))
+                problems.append(EngineProblem(where, SET_HERE, self.owned[key], value))
             elif key not in known:
                 message = f"{self.engine}'s engine has no such argument."
-                what = Problem if is_typing_mistake(key, known) else NotTaken
+                what = Problem if is_typing_mistake(key, known) else EngineProblem
                 problems.append(what(where, message, self._nearest(key, known), value))
         longest = given.get(self.length_key)
         if max_length is not None and isinstance(longest, int) and 0 < longest < max_length:
