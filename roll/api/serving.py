@@ -122,7 +122,13 @@ def _adapted(policy: Policy, adapters: Mapping[str, str | Path], taken: str) -> 
 @asynccontextmanager
 async def _serving(policy: Policy, model: PreTrainedModel, longest: int) -> AsyncIterator[ServedPolicy]:
     """An engine for a model, as calls reach it; it ends with the block."""
-    job = EngineJob(folder=lambda: policy.source, load=lambda: model, max_length=longest, decode=policy.text.written)
+    job = EngineJob(
+        folder=lambda: policy.source,
+        load=lambda: model,
+        max_length=longest,
+        decode=policy.text.written,
+        tokenizer=lambda: policy.text.tokenizer,
+    )
     engine = build_engine(_ENGINE, job)
     try:
         yield ServedPolicy.in_use(policy.text.renderer, engine.generate, longest)

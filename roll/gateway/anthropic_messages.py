@@ -60,7 +60,7 @@ _Block = Annotated[_Text | _ToolUse | _ToolResult, Field(discriminator="type")]
 class _Message(BaseModel):
     model_config = _STRICT
 
-    role: Literal["user", "assistant"]
+    role: Literal["user", "assistant", "system"]
     content: str | list[_Block]
 
     def read(self) -> Iterator[ChatMessage]:
@@ -95,19 +95,35 @@ class _Choice(BaseModel):
 
     type: Literal["auto", "any", "tool", "none"]
     name: str | None = None
-    disable_parallel_tool_use: Literal[False] | None = None
+    disable_parallel_tool_use: bool = False
+
+
+class _Format(BaseModel):
+    model_config = _STRICT
+
+    type: Literal["json_schema"]
+    schema_: dict[str, Any] = Field(alias="schema")
+
+
+class _Output(BaseModel):
+    # How hard a model thinks, and what it may spend on that, is its own affair.
+    model_config = ConfigDict(extra="ignore")
+
+    format: _Format | None = None
 
 
 class MessagesBody(Body):
-    """The fields of a message that are understood."""
+    """The fields of a message that are understood.
+
+    A policy that thinks does so in its text, so ``thinking`` changes nothing, and no answer has blocks of it.
+    """
 
     neutral: ClassVar[Mapping[str, tuple[Any, ...]]] = {
-        "thinking": ({"type": "disabled"},),
         "service_tier": ("auto", "standard_only"),
         "container": (),
         "mcp_servers": ([],),
     }
-    hints: ClassVar[frozenset[str]] = frozenset({"metadata", "cache_control"})
+    hints: ClassVar[frozenset[str]] = frozenset({"metadata", "cache_control", "thinking", "context_management"})
 
     model: str
     max_tokens: int = Field(ge=1)
@@ -120,6 +136,7 @@ class MessagesBody(Body):
     top_k: int | None = Field(None, ge=0)
     tools: list[_Tool] = Field(default_factory=list)
     tool_choice: _Choice = _Choice(type="auto")
+    output_config: _Output = _Output()
 
     def asked(self) -> Asked:
         """Return what is asked for.
@@ -141,6 +158,9 @@ class MessagesBody(Body):
             top_k=self.top_k,
             stop=tuple(stop for stop in self.stop_sequences if stop),
             must_call={"any": "", "tool": self.tool_choice.name or ""}.get(self.tool_choice.type),
+            schema=None if self.output_config.format is None else self.output_config.format.schema_,
+            schema_param="output_config.format",
+            most_calls=1 if self.tool_choice.disable_parallel_tool_use else None,
         )
 
     def response(self, answers: Answers) -> dict[str, Any]:

@@ -9,6 +9,7 @@ from typing import Annotated, Any, ClassVar, Literal
 
 from pydantic import BaseModel, ConfigDict, Field
 
+from roll.gateway.answer_form import AnyObject, AnyText, NamedSchema
 from roll.gateway.errors import ApiError, invalid, unsupported
 from roll.gateway.fields import Body
 from roll.gateway.records import Answer, Answers, Asked, ChatMessage, FunctionCall
@@ -80,6 +81,16 @@ class _Tool(BaseModel):
     function: _ToolFunction
 
 
+class _SchemaFormat(BaseModel):
+    model_config = ConfigDict(extra="forbid")
+
+    type: Literal["json_schema"]
+    json_schema: NamedSchema
+
+    def schema_of_answer(self) -> Mapping[str, Any]:
+        return self.json_schema.schema_of_answer()
+
+
 class _StreamOptions(BaseModel):
     model_config = ConfigDict(extra="forbid")
 
@@ -94,21 +105,29 @@ class ChatBody(Body):
         "frequency_penalty": (0,),
         "presence_penalty": (0,),
         "logit_bias": ({},),
-        "response_format": ({"type": "text"},),
-        "parallel_tool_calls": (True,),
         "modalities": (["text"],),
         "store": (False,),
         "service_tier": ("auto", "default"),
         "top_logprobs": (0,),
     }
     hints: ClassVar[frozenset[str]] = frozenset(
-        {"user", "metadata", "safety_identifier", "prompt_cache_key", "prompt_cache_retention"}
+        {
+            "user",
+            "metadata",
+            "safety_identifier",
+            "prompt_cache_key",
+            "prompt_cache_retention",
+            "reasoning_effort",
+            "verbosity",
+        }
     )
 
     model: str
     messages: list[_Message] = Field(min_length=1)
     tools: list[_Tool] = Field(default_factory=list)
     tool_choice: Literal["none", "auto", "required"] | dict[str, Any] = "auto"
+    parallel_tool_calls: bool = True
+    response_format: AnyText | AnyObject | _SchemaFormat = AnyText(type="text")
     max_tokens: int | None = Field(None, ge=1)
     max_completion_tokens: int | None = Field(None, ge=1)
     temperature: float | None = Field(None, ge=0, le=2)
@@ -143,6 +162,8 @@ class ChatBody(Body):
             count=self.n,
             logprobs=self.logprobs,
             must_call=must_call(self.tool_choice, "function"),
+            schema=self.response_format.schema_of_answer(),
+            most_calls=None if self.parallel_tool_calls else 1,
         )
 
     def response(self, answers: Answers) -> dict[str, Any]:

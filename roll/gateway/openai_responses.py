@@ -10,6 +10,7 @@ from typing import Annotated, Any, ClassVar, Literal
 
 from pydantic import BaseModel, ConfigDict, Field
 
+from roll.gateway.answer_form import AnyObject, AnyText, NamedSchema
 from roll.gateway.fields import Body
 from roll.gateway.openai_chat import must_call
 from roll.gateway.records import Answers, Asked, ChatMessage, FunctionCall
@@ -64,24 +65,64 @@ class _Tool(BaseModel):
     strict: bool | None = None
 
 
+class _ToolElsewhere(BaseModel):
+    """A tool that OpenAI's servers run, or whose calls are no JSON: the policy is not told of it, and calls none."""
+
+    model_config = ConfigDict(extra="allow")
+
+    type: Literal[
+        "apply_patch",
+        "code_interpreter",
+        "computer",
+        "computer_use_preview",
+        "custom",
+        "file_search",
+        "image_generation",
+        "local_shell",
+        "mcp",
+        "namespace",
+        "shell",
+        "tool_search",
+        "web_search",
+        "web_search_preview",
+    ]
+
+
+class _SchemaFormat(NamedSchema):
+    type: Literal["json_schema"]
+
+
+class _Text(BaseModel):
+    model_config = ConfigDict(extra="forbid")
+
+    format: AnyText | AnyObject | _SchemaFormat = AnyText(type="text")
+    verbosity: Literal["low", "medium", "high"] | None = None
+
+
 class ResponsesBody(Body):
     """The fields of a response that are understood."""
 
     neutral: ClassVar[Mapping[str, tuple[Any, ...]]] = {
         "store": (False,),
         "background": (False,),
-        "include": ([],),
-        "parallel_tool_calls": (True,),
-        "reasoning": ({}, {"effort": "none"}),
+        "include": ([], ["reasoning.encrypted_content"]),
         "service_tier": ("auto", "default"),
-        "text": ({"format": {"type": "text"}}, {}),
         "top_logprobs": (0,),
         "truncation": ("disabled",),
         "previous_response_id": (),
         "conversation": (),
     }
     hints: ClassVar[frozenset[str]] = frozenset(
-        {"user", "metadata", "safety_identifier", "prompt_cache_key", "prompt_cache_retention", "stream_options"}
+        {
+            "user",
+            "metadata",
+            "client_metadata",
+            "safety_identifier",
+            "prompt_cache_key",
+            "prompt_cache_retention",
+            "stream_options",
+            "reasoning",
+        }
     )
 
     model: str
@@ -90,9 +131,15 @@ class ResponsesBody(Body):
     max_output_tokens: int | None = Field(None, ge=1)
     temperature: float | None = Field(None, ge=0, le=2)
     top_p: float | None = Field(None, gt=0, le=1)
-    tools: list[_Tool] = Field(default_factory=list)
+    tools: list[_Tool | _ToolElsewhere] = Field(default_factory=list)
     tool_choice: Literal["none", "auto", "required"] | dict[str, Any] = "auto"
+    parallel_tool_calls: bool = True
+    text: _Text = _Text()
     stream: bool = False
+
+    @property
+    def _functions(self) -> list[_Tool]:
+        return [tool for tool in self.tools if isinstance(tool, _Tool)]
 
     def asked(self) -> Asked:
         """Return what is asked for.
@@ -100,7 +147,7 @@ class ResponsesBody(Body):
         Raises:
             ApiError: It cannot be had.
         """
-        tools = [] if self.tool_choice == "none" else [_schema(tool) for tool in self.tools]
+        tools = [] if self.tool_choice == "none" else [_schema(tool) for tool in self._functions]
         return Asked(
             messages=list(self._messages()),
             tools=tools,
@@ -108,6 +155,9 @@ class ResponsesBody(Body):
             temperature=self.temperature,
             top_p=self.top_p,
             must_call=must_call(self.tool_choice),
+            schema=self.text.format.schema_of_answer(),
+            schema_param="text.format",
+            most_calls=None if self.parallel_tool_calls else 1,
         )
 
     def response(self, answers: Answers) -> dict[str, Any]:
@@ -200,7 +250,7 @@ class ResponsesBody(Body):
             "metadata": {},
             "model": self.model,
             "output": output,
-            "parallel_tool_calls": True,
+            "parallel_tool_calls": self.parallel_tool_calls,
             "presence_penalty": 0,
             "frequency_penalty": 0,
             "previous_response_id": None,
@@ -211,9 +261,9 @@ class ResponsesBody(Body):
             "service_tier": "default",
             "store": False,
             "temperature": 1.0 if self.temperature is None else self.temperature,
-            "text": {"format": {"type": "text"}},
+            "text": {"format": self.text.format.model_dump(by_alias=True)},
             "tool_choice": self.tool_choice,
-            "tools": [{**tool.model_dump(), "strict": bool(tool.strict)} for tool in self.tools],
+            "tools": [{**tool.model_dump(), "strict": bool(tool.strict)} for tool in self._functions],
             "top_p": 1.0 if self.top_p is None else self.top_p,
             "truncation": "disabled",
             "usage": {

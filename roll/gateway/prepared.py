@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
+from roll.gateway.answer_form import grammar_of
 from roll.gateway.errors import invalid
 from roll.gateway.records import Answer, Asked, ChatMessage, Finish
 from roll.gateway.served import ServedPolicy
@@ -63,7 +64,7 @@ class Prepared:
             raise invalid(str(error), "messages") from error
         parent = None if bridge is None else match.call
         prompt = list(added) if parent is None else [*parent.all_ids, *added]
-        sampling = _sampling(asked, policy, len(prompt))
+        sampling = replace(_sampling(asked, policy, len(prompt)), grammar=_grammar(asked, speech))
         return cls(speech, match, parent, prompt, added, plain, said if parent else plain, sampling, asked, begun)
 
     def answer(self, completion: Completion) -> tuple[Answer, str]:
@@ -74,6 +75,7 @@ class Prepared:
         stops = [(place, stop) for stop in self.asked.stop if (place := response.find(stop)) >= 0]
         place, stopped_by = min(stops, default=(len(response), None))
         text, calls = self.speech.read(response[:place])
+        calls = calls[: self.asked.most_calls]
         finish: Finish = "length" if completion.finish_reason == "length" else "tool_calls" if calls else "stop"
         tokens = [renderer.decode([token]) for token in completion.token_ids] if self.asked.logprobs else ()
         return Answer(ChatMessage("assistant", text, calls), finish, completion, stopped_by, tokens), response
@@ -99,6 +101,18 @@ def _bridge(
         return None, plain
     history = None if parent.is_continued else parent.history
     return speech.renderer.next_ids(parent.completion.token_ids, said, history), said
+
+
+def _grammar(asked: Asked, speech: Speech) -> str:
+    """Return what answers are held to, empty where they may be any text.
+
+    Raises:
+        ApiError: Nothing can be held to it.
+    """
+    # An answer that has to call a function is begun as that call, and not in the form of other answers.
+    if asked.schema is None or asked.must_call is not None:
+        return ""
+    return grammar_of(asked.schema, speech.marks, asked.schema_param)
 
 
 def _sampling(asked: Asked, policy: ServedPolicy, prompt: int) -> SamplingParams:

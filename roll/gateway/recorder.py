@@ -15,12 +15,12 @@ from collections.abc import Coroutine, Iterable, Iterator
 from contextlib import contextmanager
 from typing import Any
 
-from roll.gateway.errors import ApiError
+from roll.gateway.errors import ApiError, invalid
 from roll.gateway.prepared import Prepared
 from roll.gateway.records import Answers, Asked
 from roll.gateway.served import Name, ServedPolicy
 from roll.gateway.tree import ConversationTree
-from roll.generation import Completion, GenerationRequest, generation_seed
+from roll.generation import Completion, GenerationRequest, SamplingError, generation_seed
 
 
 class Recorder:
@@ -145,6 +145,8 @@ class Recorder:
                 raise
             self.failure = ApiError(503, f"An answer took longer than {policy.timeout:g} s.", code="timeout")
             raise self.failure from None
+        except SamplingError as error:
+            raise invalid(f"The engine cannot do this: {error}.", None, "unsupported_parameter") from error
         except Exception as error:
             self.error = error
             raise

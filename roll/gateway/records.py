@@ -77,6 +77,9 @@ class Asked:
         count: How many answers.
         logprobs: Whether the text of each token is wanted.
         must_call: The function that an answer is made to call; empty for any; ``None`` where it need not.
+        schema: The JSON schema that an answer has to follow which calls nothing; ``None`` for any text.
+        schema_param: The field of the request that has it.
+        most_calls: Functions that an answer calls at most; ``None`` for any number.
     """
 
     messages: Sequence[ChatMessage]
@@ -90,6 +93,9 @@ class Asked:
     count: int = 1
     logprobs: bool = False
     must_call: str | None = None
+    schema: Mapping[str, Any] | None = None
+    schema_param: str = "response_format"
+    most_calls: int | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -68,6 +68,11 @@ class Speech:
                     return cls(describing, tools, form)
         return cls(renderer, tools, _READABLE[0], described(tools, _READABLE[0]))
 
+    @property
+    def marks(self) -> tuple[str, ...]:
+        """What a call begins with that is an answer by itself; nothing without functions."""
+        return _BEGUN[self.form][:1] if self.form else ()
+
     def plain(self, messages: Sequence[ChatMessage], recorded: ConversationTree) -> list[Plain]:
         """Return a conversation as a renderer takes it.
 

@@ -8,12 +8,16 @@ from dataclasses import dataclass, replace
 from roll.generation.pictures import Picture
 
 
+class SamplingError(ValueError):
+    """An engine cannot draw tokens as a request asks for; others of its requests are answered."""
+
+
 @dataclass(frozen=True, slots=True)
 class SamplingParams:
     """How tokens are drawn.
 
-    Order of application, as in vLLM: repetition penalty, stop tokens that come too early, logits / temperature, then
-    min-p, then top-k, then top-p, then renormalise.
+    Order of application, as in vLLM: repetition penalty, stop tokens that come too early, the grammar, logits /
+    temperature, then min-p, then top-k, then top-p, then renormalise.
 
     Attributes:
         max_new_tokens: Upper bound on sampled tokens, the stop token included.
@@ -27,6 +31,8 @@ class SamplingParams:
         stop_strings: Sampling ends with the token that completes one of these in the completion's text, special tokens
             written out; it stays in the completion.
         min_new_tokens: Before so many tokens are sampled, no stop token is drawn and no stop string ends it.
+        grammar: What the text of a completion has to be, as a grammar that llguidance reads; a stop token is drawn only
+            once it is complete, and then in spite of ``min_new_tokens``. Empty for any text.
     """
 
     max_new_tokens: int = 128
@@ -38,6 +44,7 @@ class SamplingParams:
     stop_strings: tuple[str, ...] = ()
     min_p: float = 0.0
     min_new_tokens: int = 0
+    grammar: str = ""
 
     def within(self, max_new_tokens: int, stop_token_ids: Iterable[int] = ()) -> SamplingParams:
         """Return these for a place with room for ``max_new_tokens``, where ``stop_token_ids`` end a completion too."""

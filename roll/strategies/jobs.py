@@ -10,7 +10,7 @@ from roll.generation import Activity
 from roll.strategies.base import Classifier, Prediction
 
 if TYPE_CHECKING:
-    from transformers import PreTrainedModel
+    from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -29,6 +29,7 @@ class EngineJob:
         max_length: Most tokens of a sequence, prompt and completion.
         decode: Makes text of tokens, where texts end responses (:class:`roll.strategies.generation.stop_strings
             .StopStrings`); ``None`` where none do.
+        tokenizer: Returns the policy's tokenizer, where requests have grammars; ``None`` where none have.
         activity: Tells when every episode has asked; ``None`` for a run that need not be reproducible.
         most_named: Most tokens that it names at a place of given tokens (:class:`roll.strategies.base.ScoresTokens`);
             ``None`` where it is asked to score none.
@@ -44,6 +45,7 @@ class EngineJob:
     max_slots: int = 256
     max_length: int = 4096
     decode: Callable[[list[int]], str] | None = None
+    tokenizer: Callable[[], PreTrainedTokenizerBase] | None = None
     activity: Activity | None = None
     most_named: int | None = None
 

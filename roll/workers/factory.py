@@ -149,6 +149,7 @@ def generation_strategy(
         max_slots=config.max_running_requests,
         max_length=config.sequence_length,
         decode=_decode(config),
+        tokenizer=lambda: load_tokenizer(config.model_path(role)),
         activity=activity,
     )
 

@@ -9,9 +9,11 @@ import subprocess
 import sys
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any, Literal
 
 import anthropic
 import openai
+import pydantic
 import pytest
 
 from roll.cli.app import main
@@ -50,6 +52,46 @@ def test_a_policy_answers_openais_client(address: str) -> None:
             client.chat.completions.create(model="player", messages=long)  # type: ignore[arg-type]
         with pytest.raises(openai.NotFoundError, match="does not exist: this server has 'player'"):
             client.chat.completions.create(model="gpt-5", messages=said)  # type: ignore[arg-type]
+
+
+class Move(pydantic.BaseModel):
+    """What an answer is."""
+
+    move: Literal["up", "down"]
+    sure: bool
+
+
+SCHEMA = {**Move.model_json_schema(), "additionalProperties": False}
+ADD = {"name": "add", "parameters": {"type": "object", "properties": {"a": {"type": "integer"}}}}
+
+
+def test_an_answer_has_the_form_that_a_client_asks_for(address: str) -> None:
+    with openai.OpenAI(base_url=f"{address}/v1", api_key="my-key", max_retries=0) as client:
+        said: Any = [{"role": "user", "content": "Which way?"}]
+        asked: Any = {"model": "player", "messages": said, "seed": 1}
+        parsed = client.chat.completions.parse(**asked, response_format=Move, n=4)
+        assert all(isinstance(choice.message.parsed, Move) for choice in parsed.choices)
+        form: Any = {"type": "json_schema", "json_schema": {"name": "move", "schema": SCHEMA}}
+        tools: Any = [{"type": "function", "function": ADD}]
+        for choice in client.chat.completions.create(**asked, response_format=form, tools=tools, n=8).choices:
+            text = str(choice.message.content)
+            is_call = bool(choice.message.tool_calls) or text.startswith('<tool_call>\n{"name": "')
+            assert is_call or Move.model_validate_json(text)
+        answered = client.responses.parse(model="player", input="Which way?", text_format=Move)
+        assert isinstance(answered.output_parsed, Move)
+        any_object = client.chat.completions.create(**asked, response_format={"type": "json_object"}, max_tokens=90)
+        assert str(any_object.choices[0].message.content).startswith("{")
+        wrong: Any = {"type": "json_schema", "json_schema": {"name": "x", "schema": {"type": "strong"}}}
+        with pytest.raises(openai.BadRequestError, match="Invalid schema for 'response_format': .*strong"):
+            client.chat.completions.create(**asked, response_format=wrong)
+    with anthropic.Anthropic(base_url=address, api_key="my-key", max_retries=0) as claude:
+        message = claude.messages.create(
+            model="player",
+            max_tokens=60,
+            messages=[{"role": "user", "content": "Which way?"}],
+            output_config={"format": {"type": "json_schema", "schema": SCHEMA}},
+        )
+        Move.model_validate_json(message.content[0].text)  # type: ignore[union-attr]
 
 
 def test_a_policy_answers_anthropics_client(address: str) -> None:

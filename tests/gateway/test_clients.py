@@ -12,6 +12,7 @@ from recorded_calls import trained, trajectory_of
 from serving import Served, serving
 
 from roll.gateway import recorded_metrics
+from roll.generation import SamplingError
 
 CALL = '<tool_call>\n{"name": "weather", "arguments": {"city": "Paris"}}\n</tool_call>'
 PARAMETERS = {"type": "object", "properties": {"city": {"type": "string"}}, "required": ["city"]}
@@ -210,9 +211,8 @@ def test_refusals_arrive_as_the_errors_of_the_clients(speaking: Served) -> None:
     with pytest.raises(openai.BadRequestError) as refused:
         chat(speaking).chat.completions.create(model="m", messages=said, logit_bias={"5": 1})
     assert refused.value.code == "unsupported_parameter" and refused.value.param == "logit_bias"
-    with pytest.raises(anthropic.BadRequestError, match="thinking"):
-        thinking: Any = {"type": "enabled", "budget_tokens": 1024}
-        messages(speaking).messages.create(model="m", max_tokens=2000, messages=said, thinking=thinking)
+    with pytest.raises(anthropic.BadRequestError, match="container"):
+        messages(speaking).messages.create(model="m", max_tokens=5, messages=said, extra_body={"container": "c"})
     with pytest.raises(openai.NotFoundError, match="this server answers"):
         chat(speaking).embeddings.create(model="m", input="Hi")
 
@@ -229,3 +229,81 @@ def test_models_are_listed(speaking: Served) -> None:
     assert client.models.retrieve("toy").owned_by == "roll"
     with pytest.raises(openai.NotFoundError):
         client.models.retrieve("other")
+
+
+def test_a_form_is_asked_of_the_engine_and_an_engine_that_has_none_refuses_the_call(speaking: Served) -> None:
+    key = speaking.episode()
+    client = chat(speaking, key)
+    said: Any = [{"role": "user", "content": "Good morning"}]
+    asked: Any = {"model": "m", "messages": said, "response_format": {"type": "json_object"}}
+    client.chat.completions.create(**asked)
+    client.chat.completions.create(model="m", messages=said, response_format={"type": "text"})
+    held, free = (request.sampling.grammar for request in speaking.engine.requests)
+    assert held.startswith("start: answer") and free == ""
+
+    def refuse(request: Any) -> list[int]:
+        raise SamplingError("this engine knows no text")
+
+    speaking.engine._next_ids = refuse
+    with pytest.raises(openai.BadRequestError, match="this engine knows no text"):
+        client.chat.completions.create(**asked)
+    assert speaking.recorders[key].error is None, "the episode goes on"
+
+
+def test_one_call_at_a_time_is_the_first_that_an_answer_makes() -> None:
+    with serving(f"{CALL}\n{CALL}") as served:
+        said: Any = [{"role": "user", "content": "The weather?"}]
+        tools: Any = [{"type": "function", "function": WEATHER}]
+        for parallel, calls in ((True, 2), (False, 1)):
+            answer = chat(served).chat.completions.create(
+                model="m", messages=said, tools=tools, parallel_tool_calls=parallel
+            )
+            assert len(answer.choices[0].message.tool_calls) == calls
+        one: Any = {"type": "auto", "disable_parallel_tool_use": True}
+        told: Any = [{"name": "weather", "input_schema": PARAMETERS}]
+        message = messages(served).messages.create(model="m", max_tokens=9, messages=said, tools=told, tool_choice=one)
+        assert [block.type for block in message.content] == ["tool_use"]
+
+
+def test_what_claude_code_sends_is_understood(speaking: Served) -> None:
+    answer = messages(speaking).beta.messages.create(
+        model="m",
+        max_tokens=90,
+        system=[{"type": "text", "text": "You are an agent.", "cache_control": {"type": "ephemeral"}}],
+        messages=[
+            {"role": "user", "content": [{"type": "text", "text": "Hi", "cache_control": {"type": "ephemeral"}}]},
+            {"role": "system", "content": "There are more agents."},
+        ],
+        thinking={"type": "enabled", "budget_tokens": 1024},
+        context_management={"edits": [{"type": "clear_thinking_20251015", "keep": "all"}]},
+        output_config={"effort": "high"},
+        metadata={"user_id": "me"},
+        betas=["context-management-2025-06-27"],
+    )
+    assert answer.content[0].text == "Good morning to you."
+    (request,) = speaking.engine.requests
+    assert "There are more agents." in speaking.renderer.decode(request.prompt_ids) and not request.sampling.grammar
+
+
+def test_what_codex_sends_is_understood_and_tools_of_other_kinds_are_not_told(speaking: Served) -> None:
+    function: Any = {"type": "function", "name": "exec_command", "parameters": PARAMETERS, "strict": False}
+    others: Any = [
+        {"type": "namespace", "name": "agents", "description": "Agents.", "tools": [function | {"name": "spawn"}]},
+        {"type": "web_search", "external_web_access": False},
+    ]
+    answer = chat(speaking).responses.create(
+        model="m",
+        input=[{"type": "message", "role": "developer", "content": [{"type": "input_text", "text": "Be brief."}]}],
+        tools=[function, *others],
+        parallel_tool_calls=False,
+        reasoning={"summary": "auto"},
+        include=["reasoning.encrypted_content"],
+        store=False,
+        text={"verbosity": "low"},
+        extra_body={"client_metadata": {"thread": "1"}},
+    )
+    assert answer.output_text == "Good morning to you." and [tool.name for tool in answer.tools] == ["exec_command"]
+    prompt = speaking.renderer.decode(speaking.engine.requests[0].prompt_ids)
+    assert "exec_command" in prompt and "spawn" not in prompt and "web_search" not in prompt
+    with pytest.raises(openai.BadRequestError, match=r"tools\.0"):
+        chat(speaking).responses.create(model="m", input="Hi", tools=[function | {"type": "fuction"}])

@@ -6,7 +6,7 @@ import asyncio
 from collections.abc import Callable, Iterable
 from typing import ClassVar, Self
 
-from roll.generation import GenerationRequest, SamplingParams, ScoringRequest
+from roll.generation import GenerationRequest, SamplingError, SamplingParams, ScoringRequest
 from roll.strategies.generation.sampling_limits import Refusal
 from roll.strategies.generation.stop_strings import StopStrings
 from roll.strategies.jobs import EngineJob
@@ -34,13 +34,14 @@ def check_request(
         sees: Whether the engine takes pictures.
 
     Raises:
-        ValueError: If it has no meaning, asks for what the engine cannot do, or its id is running.
+        ValueError: If it has no meaning, or its id is running.
+        SamplingError: If it asks for what the engine cannot do.
     """
     check_sampling(request.sampling)
     if stop_strings is not None:
         stop_strings.check(request)
     for refusal in refusals:
-        raise ValueError(f"request {request.request_id!r}: {refusal.message}; {refusal.fix}")
+        raise SamplingError(f"request {request.request_id!r}: {refusal.message}; {refusal.fix}")
     if is_running:
         raise ValueError(f"request {request.request_id!r} is already running; request ids must be unique")
     check_prompt(request, max_length, vocabulary)

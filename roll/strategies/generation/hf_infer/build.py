@@ -28,6 +28,7 @@ def engine(job: EngineJob) -> GenerationStrategy:
             pack_weights=options.pack_weights,
             torch_compile=options.torch_compile,
             decode=job.decode,
+            tokenizer=job.tokenizer,
         )
     except UnusableOptionError as error:
         problem = Problem(f"{job.path}.{error.option}", f"{error}.", "leave it out.", getattr(options, error.option))

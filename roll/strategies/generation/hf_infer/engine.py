@@ -10,10 +10,11 @@ import torch
 
 from roll.generation import Completion, GenerationRequest, fold_seed
 from roll.generation.pictures import marked
+from roll.strategies.generation.grammars import Grammars, Held
 from roll.strategies.generation.hf_infer.drafts import Drafts
 from roll.strategies.generation.hf_infer.model_runner import ModelRunner
 from roll.strategies.generation.hf_infer.prefix_index import BLOCK, PrefixIndex
-from roll.strategies.generation.hf_infer.sampling import forbid, penalise, sample, uniforms
+from roll.strategies.generation.hf_infer.sampling import forbid, penalise, restrict, sample, uniforms
 from roll.strategies.generation.hf_infer.slots import Slot, SlotPool, common_prefix
 from roll.strategies.generation.stop_strings import StopStrings
 
@@ -37,6 +38,7 @@ class Sequence:
         serial: Number of its admission.
         prefix_keys: Keys in the prefix index, if it was admitted without a prefix of its own.
         reach: How many tokens are guessed ahead the next time: one more than were right the last time.
+        held: What holds it to its grammar; ``None`` without one.
     """
 
     request: GenerationRequest
@@ -52,6 +54,7 @@ class Sequence:
     serial: int = 0
     prefix_keys: list[int] = field(default_factory=list)
     reach: int = 0
+    held: Held | None = None
 
     def cached_ids(self) -> list[int]:
         """Tokens whose keys and values lie in its slot, as far as it still knows."""
@@ -118,6 +121,7 @@ class Engine:
         max_prefill_tokens: Most prompt tokens per step. Running sequences take their step beside them, so a long prompt
             delays a running one by at most one such step.
         stop_strings: Finds texts that end completions.
+        grammars: Hold completions to theirs.
         draft_tokens: Most tokens that are guessed ahead of a sequence and computed in the same step.
     """
 
@@ -128,10 +132,12 @@ class Engine:
         max_slots: int,
         max_prefill_tokens: int,
         stop_strings: StopStrings,
+        grammars: Grammars,
         draft_tokens: int = 0,
     ) -> None:
         self.runner = runner
         self.stop_strings = stop_strings
+        self._grammars = grammars
         self.max_prefill_tokens = max_prefill_tokens
         self.version = 0
         self.counters = Counters()
@@ -163,6 +169,8 @@ class Engine:
         if self.draft_tokens:
             sequence.reach = self.draft_tokens
             self._drafts.add(sequence.tokens, sequence.cached)
+        if sequence.request.sampling.grammar:
+            sequence.held = self._grammars.hold(sequence.request.sampling)
         self.active[sequence.request.request_id] = sequence
         return True
 
@@ -244,7 +252,8 @@ class Engine:
 
     def _draft(self, sequence: Sequence) -> list[int]:
         """Guess how a sequence goes on that has one token to compute, with room for one more behind the guess."""
-        if sequence.request.sampling.repetition_penalty != 1.0:  # which each token changes for those after it
+        # Each token changes them for those after it.
+        if sequence.request.sampling.repetition_penalty != 1.0 or sequence.held is not None:
             return []
         return self._drafts.guess(sequence.tokens, min(sequence.reach, sequence.limit - len(sequence.tokens) - 1))
 
@@ -304,10 +313,13 @@ class Engine:
         early = {
             i: sequence.request.sampling.stop_token_ids
             for i, (sequence, guessed) in enumerate(places)
-            if _is_early(sequence, guessed)
+            if sequence.held is None and _is_early(sequence, guessed)
         }
         if early:
             logits = forbid(logits, early)
+        allowed = {i: sequence.held.allowed() for i, (sequence, _) in enumerate(places) if sequence.held is not None}
+        if allowed:
+            logits = restrict(logits, allowed)
         noise = uniforms(
             np.array([sequence.seed for sequence, _ in places], dtype=np.uint64),
             np.array([len(sequence.logprobs) + guessed for sequence, guessed in places], dtype=np.uint64),
@@ -331,6 +343,8 @@ class Engine:
             for token, logprob in zip(tokens, logprobs, strict=True):
                 sequence.tokens.append(token)
                 sequence.logprobs.append(logprob)
+                if sequence.held is not None:
+                    sequence.held.take(token)
                 oldest = self.version if sequence.versions is None else sequence.versions[0]
                 sequence.versions = (oldest, self.version)
                 self.counters.generated_tokens += 1

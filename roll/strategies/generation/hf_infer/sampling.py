@@ -56,6 +56,19 @@ def forbid(logits: torch.Tensor, forbidden: Mapping[int, Sequence[int]]) -> torc
     return changed
 
 
+def restrict(logits: torch.Tensor, allowed: Mapping[int, torch.Tensor]) -> torch.Tensor:
+    """Return logits in which only some tokens of some rows can be drawn, ``[n, vocabulary]``.
+
+    Args:
+        logits: ``[n, vocabulary]``.
+        allowed: Bool ``[vocabulary]`` by row.
+    """
+    changed = logits.float().clone()
+    for row, tokens in allowed.items():
+        changed[row].masked_fill_(~tokens.to(logits.device), float("-inf"))
+    return changed
+
+
 def sample(
     logits: torch.Tensor,
     temperature: npt.NDArray[np.float64],

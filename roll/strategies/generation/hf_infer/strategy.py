@@ -9,10 +9,12 @@ from concurrent.futures import ThreadPoolExecutor
 
 import torch
 from torch import nn
+from transformers import PreTrainedTokenizerBase
 
 from roll.generation import Activity, Completion, GenerationRequest
 from roll.strategies.base import WeightUpdate
 from roll.strategies.fingerprints import Fingerprints
+from roll.strategies.generation.grammars import Grammars
 from roll.strategies.generation.hf_infer.engine import Counters, Engine, Sequence, StepResults
 from roll.strategies.generation.hf_infer.model_runner import Layout, ModelRunner
 from roll.strategies.generation.serving import check_request
@@ -52,6 +54,7 @@ class HfInferStrategy:
         draft_tokens: Most tokens that are guessed ahead of a sequence, and computed in one step with what it has (see
             :mod:`roll.strategies.generation.hf_infer.drafts`); 0 for none.
         decode: Of the policy's tokenizer, where requests end at texts.
+        tokenizer: Returns the policy's tokenizer, where requests have grammars.
 
     Raises:
         ValueError: If the sizes are not positive or the model cannot be run exactly.
@@ -74,6 +77,7 @@ class HfInferStrategy:
         torch_compile: bool = False,
         draft_tokens: int = 0,
         decode: Decode | None = None,
+        tokenizer: Callable[[], PreTrainedTokenizerBase] | None = None,
     ) -> None:
         for name, value in (
             ("max_slots", max_slots),
@@ -94,11 +98,13 @@ class HfInferStrategy:
         )
         self.max_length = max_length
         self._stop_strings = StopStrings(decode)
+        self._grammars = Grammars(tokenizer, runner.vocabulary)
         self._engine = Engine(
             runner,
             max_slots=max_slots,
             max_prefill_tokens=max_prefill_tokens,
             stop_strings=self._stop_strings,
+            grammars=self._grammars,
             draft_tokens=draft_tokens,
         )
         self._activity = activity
@@ -259,6 +265,7 @@ class HfInferStrategy:
             stop_strings=self._stop_strings,
             sees=True,
         )
+        self._grammars.check(request)
         if request.pictures:
             self._engine.runner.pictures.check(request)
 

@@ -79,6 +79,8 @@ def refusals(sampling: SamplingParams) -> Iterator[Refusal]:
     if sampling.stop_strings:
         message = "an endpoint leaves out the text that ends a response, which environments and verifiers read"
         yield Refusal("stop_strings", message, "leave it out")
+    if sampling.grammar:
+        yield Refusal("grammar", "an endpoint is asked for text of any form", "leave it out, or use strategy hf_infer")
 
 
 def _problem(error: Any, path: str, given: Mapping[str, Any]) -> Problem:

@@ -24,3 +24,6 @@ def refusals(sampling: SamplingParams) -> Iterator[Refusal]:
     if sampling.min_new_tokens:
         message = "sglang reports log-probs as if stop tokens could be drawn from the beginning"
         yield Refusal("min_new_tokens", message, "leave it at 0, or use strategy vllm or hf_infer")
+    if sampling.grammar:
+        message = "sglang is given token ids alone, and has no tokenizer to hold a completion to a grammar"
+        yield Refusal("grammar", message, "leave it out, or use strategy hf_infer")

@@ -18,3 +18,6 @@ def refusals(sampling: SamplingParams) -> Iterator[Refusal]:
     if sampling.temperature and not lowest <= sampling.temperature <= highest:
         message = f"vllm samples at temperatures from {lowest} to {highest} (and 0, greedy)"
         yield Refusal("temperature", message, f"set one of those, not {sampling.temperature}")
+    if sampling.grammar:
+        message = "vllm is given token ids alone, and has no tokenizer to hold a completion to a grammar"
+        yield Refusal("grammar", message, "leave it out, or use strategy hf_infer")
