@@ -23,6 +23,8 @@ NAMES = ("http_proxy", "https_proxy", "all_proxy", "no_proxy")
 @pytest.fixture(params=["http", "socks5"])
 def behind_a_proxy(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> str:
     """The address of a proxy that is told of in the usual variables, and where nobody listens."""
+    # urllib reads the variables once, for all of a process: neither what it read before counts, nor this afterwards.
+    monkeypatch.setattr(urllib.request, "_opener", None)
     for name in NAMES:
         monkeypatch.setenv(name, "")
         monkeypatch.delenv(name)
