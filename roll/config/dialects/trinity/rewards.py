@@ -94,9 +94,17 @@ def plays(value: Any) -> bool:
     return name_of(value) in GAMES or _elsewhere(name_of(value)) is not None
 
 
-def _elsewhere(name: str) -> str | None:
-    """Return what a workflow plays that is not here, ``None`` where it plays nothing that is known."""
-    return ELSEWHERE.get(name) or next((what for family, what in _FAMILIES.items() if family in name), None)
+def _elsewhere(name: str) -> tuple[str, str] | None:
+    """Return what a workflow plays that is not here, and a name for it; ``None`` where it plays nothing known."""
+    family = next((each for each in _FAMILIES if each in name), None)
+    if family is not None:
+        return _FAMILIES[family], family
+    return (ELSEWHERE[name], name.removesuffix("_workflow").rpartition("_")[2]) if name in ELSEWHERE else None
+
+
+def _is_own_code(name: str) -> bool:
+    """Tell whether a workflow is one that nobody here knows."""
+    return bool(name) and name not in WORKFLOWS and not plays(name)
 
 
 def workflow(look: Look) -> str:
@@ -126,11 +134,10 @@ def grade(value: Any, look: Look) -> Any:
 
 
 def _refused(name: str, look: Look) -> Any:
-    what = _elsewhere(name)
-    if what is not None:
+    elsewhere = _elsewhere(name)
+    if elsewhere is not None:
         # Its module registers the environment, and is missing until somebody writes it.
-        family = next((each for each in _FAMILIES if each in name), "")
-        own = family or name.removesuffix("_workflow").rpartition("_")[2]
+        what, own = elsewhere
         stands_in = {
             "env_modules": [f"{own}_env"],
             "custom_envs.tasks.env_type": own,
@@ -157,7 +164,7 @@ def asks_a_judge(look: Look) -> bool:
     name = workflow(look)
     if first_of(look("explorer.auxiliary_models")).get("model_path") is None or not look.kind_has("judges"):
         return False
-    return name in _JUDGED[:2] or name not in (*WORKFLOWS, *GAMES)
+    return name in _JUDGED[:2] or _is_own_code(name)
 
 
 def _with_judge(verifiers: Mapping[str, Any], name: str, look: Look) -> Sets | None:
