@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 import uuid
 from collections.abc import Iterator, Mapping
-from typing import Annotated, Any, ClassVar, Literal
+from typing import Annotated, Any, ClassVar, Final, Literal
 
 from pydantic import BaseModel, ConfigDict, Field
 
@@ -14,6 +14,9 @@ from roll.gateway.errors import ApiError, invalid, unsupported
 from roll.gateway.fields import Body
 from roll.gateway.records import Answer, Answers, Asked, ChatMessage, FunctionCall
 from roll.gateway.streaming import event, pieces
+
+HINTS: Final = frozenset({"user", "metadata", "safety_identifier", "prompt_cache_key", "prompt_cache_retention"})
+"""Fields of both of OpenAI's APIs that ask for no other answer."""
 
 _MOST = 128
 """Answers to one call at most, as OpenAI has it."""
@@ -110,17 +113,7 @@ class ChatBody(Body):
         "service_tier": ("auto", "default"),
         "top_logprobs": (0,),
     }
-    hints: ClassVar[frozenset[str]] = frozenset(
-        {
-            "user",
-            "metadata",
-            "safety_identifier",
-            "prompt_cache_key",
-            "prompt_cache_retention",
-            "reasoning_effort",
-            "verbosity",
-        }
-    )
+    hints: ClassVar[frozenset[str]] = HINTS | {"reasoning_effort", "verbosity"}
 
     model: str
     messages: list[_Message] = Field(min_length=1)

@@ -12,7 +12,7 @@ from pydantic import BaseModel, ConfigDict, Field
 
 from roll.gateway.answer_form import AnyObject, AnyText, NamedSchema
 from roll.gateway.fields import Body
-from roll.gateway.openai_chat import must_call
+from roll.gateway.openai_chat import HINTS, must_call
 from roll.gateway.records import Answers, Asked, ChatMessage, FunctionCall
 from roll.gateway.streaming import event, pieces
 
@@ -112,18 +112,7 @@ class ResponsesBody(Body):
         "previous_response_id": (),
         "conversation": (),
     }
-    hints: ClassVar[frozenset[str]] = frozenset(
-        {
-            "user",
-            "metadata",
-            "client_metadata",
-            "safety_identifier",
-            "prompt_cache_key",
-            "prompt_cache_retention",
-            "stream_options",
-            "reasoning",
-        }
-    )
+    hints: ClassVar[frozenset[str]] = HINTS | {"client_metadata", "stream_options", "reasoning"}
 
     model: str
     input: str | Annotated[list[_Result | _Call | _Said], Field(min_length=1)]
