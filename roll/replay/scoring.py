@@ -34,9 +34,9 @@ def score(model: PreTrainedModel, request: GenerationRequest, completion: Sequen
             rows = range(count)
             seen = [tokens[: before + row] for row in rows]
             logits = penalise(logits, dict.fromkeys(rows, sampling.repetition_penalty), seen)
-        early = dict.fromkeys(range(min(count, sampling.min_new_tokens)), sampling.stop_token_ids)
+        early = range(min(count, sampling.min_new_tokens))
         if early and sampling.stop_token_ids:
-            logits = forbid(logits, early)
+            logits = forbid(logits, dict.fromkeys(early, torch.tensor(sampling.stop_token_ids)))
         logits = adjusted(
             logits,
             np.full(count, sampling.temperature, np.float64),

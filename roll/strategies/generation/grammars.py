@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
 import torch
 
 from roll.generation import GenerationRequest, SamplingError, SamplingParams
@@ -78,18 +79,18 @@ class Held:
         self._ends = list(ends)
         self._tokens = tokens
 
-    def allowed(self) -> torch.Tensor:
-        """Return which tokens may come next, bool ``[vocabulary]``; at least one."""
+    def forbidden(self) -> torch.Tensor:
+        """Return which tokens may not come next, bool ``[vocabulary]``; all but one at most."""
         from llguidance.numpy import allocate_token_bitmask, fill_next_token_bitmask
 
         words = allocate_token_bitmask(1, self._tokens.vocab_size)
         fill_next_token_bitmask(self._matcher, words, 0)
-        bits = torch.from_numpy(words[0]).view(torch.uint8)[:, None] >> torch.arange(8, dtype=torch.uint8) & 1
-        allowed = bits.flatten()[: self._tokens.vocab_size].bool()
+        bits = np.unpackbits(words.view(np.uint8), count=self._tokens.vocab_size, bitorder="little")
+        allowed = bits.astype(bool)
         allowed[[*self._ends, self._tokens.eos_token]] = False
         if self._matcher.is_accepting() or not allowed.any():
             allowed[self._ends] = True
-        return allowed
+        return torch.from_numpy(~allowed)
 
     def take(self, token: int) -> None:
         """Go on behind a token that was drawn; one that ends a completion leaves nothing to go on from."""

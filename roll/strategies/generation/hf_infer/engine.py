@@ -14,7 +14,7 @@ from roll.strategies.generation.grammars import Grammars, Held
 from roll.strategies.generation.hf_infer.drafts import Drafts
 from roll.strategies.generation.hf_infer.model_runner import ModelRunner
 from roll.strategies.generation.hf_infer.prefix_index import BLOCK, PrefixIndex
-from roll.strategies.generation.hf_infer.sampling import forbid, penalise, restrict, sample, uniforms
+from roll.strategies.generation.hf_infer.sampling import forbid, penalise, sample, uniforms
 from roll.strategies.generation.hf_infer.slots import Slot, SlotPool, common_prefix
 from roll.strategies.generation.stop_strings import StopStrings
 
@@ -310,16 +310,9 @@ class Engine:
         penalties = {i: p.repetition_penalty for i, p in enumerate(params) if p.repetition_penalty != 1.0}
         if penalties:
             logits = penalise(logits, penalties, [sequence.token_ids for sequence, _ in places])
-        early = {
-            i: sequence.request.sampling.stop_token_ids
-            for i, (sequence, guessed) in enumerate(places)
-            if sequence.held is None and _is_early(sequence, guessed)
-        }
-        if early:
-            logits = forbid(logits, early)
-        allowed = {i: sequence.held.allowed() for i, (sequence, _) in enumerate(places) if sequence.held is not None}
-        if allowed:
-            logits = restrict(logits, allowed)
+        forbidden = {i: tokens for i, place in enumerate(places) if (tokens := _forbidden(*place)) is not None}
+        if forbidden:
+            logits = forbid(logits, forbidden)
         noise = uniforms(
             np.array([sequence.seed for sequence, _ in places], dtype=np.uint64),
             np.array([len(sequence.logprobs) + guessed for sequence, guessed in places], dtype=np.uint64),
@@ -389,3 +382,11 @@ class Engine:
 def _is_early(sequence: Sequence, guessed: int = 0) -> bool:
     """Tell whether a completion has not the least tokens yet that it is to have, with some more that are guessed."""
     return len(sequence.logprobs) + guessed < sequence.request.sampling.min_new_tokens
+
+
+def _forbidden(sequence: Sequence, guessed: int) -> torch.Tensor | None:
+    """Return what may not be drawn behind a completion and some guesses: ids, or a mask; ``None`` for nothing."""
+    if sequence.held is not None:
+        return sequence.held.forbidden()
+    stops = sequence.request.sampling.stop_token_ids
+    return torch.tensor(stops) if stops and _is_early(sequence, guessed) else None

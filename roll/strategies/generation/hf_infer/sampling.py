@@ -43,29 +43,16 @@ def penalise(logits: torch.Tensor, penalties: Mapping[int, float], tokens: Seque
     return changed
 
 
-def forbid(logits: torch.Tensor, forbidden: Mapping[int, Sequence[int]]) -> torch.Tensor:
+def forbid(logits: torch.Tensor, forbidden: Mapping[int, torch.Tensor]) -> torch.Tensor:
     """Return logits in which some tokens of some rows cannot be drawn, ``[n, vocabulary]``.
 
     Args:
         logits: ``[n, vocabulary]``.
-        forbidden: Token ids by row.
+        forbidden: By row, token ids or a mask of all, bool ``[vocabulary]``.
     """
     changed = logits.float().clone()
     for row, tokens in forbidden.items():
-        changed[row, list(tokens)] = float("-inf")
-    return changed
-
-
-def restrict(logits: torch.Tensor, allowed: Mapping[int, torch.Tensor]) -> torch.Tensor:
-    """Return logits in which only some tokens of some rows can be drawn, ``[n, vocabulary]``.
-
-    Args:
-        logits: ``[n, vocabulary]``.
-        allowed: Bool ``[vocabulary]`` by row.
-    """
-    changed = logits.float().clone()
-    for row, tokens in allowed.items():
-        changed[row].masked_fill_(~tokens.to(logits.device), float("-inf"))
+        changed[row, tokens.to(logits.device)] = float("-inf")
     return changed
 
 
