@@ -10,6 +10,7 @@ from transformers import PreTrainedModel
 
 from roll.config import RLConfig
 from roll.generation import Completion, GenerationRequest
+from roll.models.loading import load_tokenizer
 from roll.pipelines.run.interrupts import runner
 from roll.pipelines.run.terminal import quiet_transformers
 from roll.replay.choosing import Chosen, choose, name_of
@@ -217,7 +218,7 @@ class _Scorer:
     def __call__(self, request: GenerationRequest, completion: Sequence[int]) -> list[float]:
         if self._model is None:
             self._model = load_role_model(self._config, "actor_train").eval()
-        return score(self._model, request, completion)
+        return score(self._model, request, completion, lambda: load_tokenizer(self._config.model_path("actor_train")))
 
 
 def _larger(known: LogProbs, turn: int, stored: Sequence[float], again: Sequence[float]) -> LogProbs:

@@ -14,6 +14,7 @@ from transformers import Qwen3ForCausalLM
 
 from roll.generation import Completion, GenerationRequest, SamplingError, SamplingParams
 from roll.models.loading import load_tokenizer
+from roll.replay.scoring import score
 from roll.strategies.generation.openai_endpoint.options import refusals as of_an_endpoint
 from roll.strategies.generation.sglang.limits import refusals as of_sglang
 from roll.strategies.generation.vllm.limits import refusals as of_vllm
@@ -74,6 +75,13 @@ def test_log_probs_are_those_of_the_tokens_that_are_allowed(policy: Any) -> None
         expected = log_probs[place, token] - log_probs[place, allowed].logsumexp(0)
         assert completion.logprobs[place] == pytest.approx(float(expected), abs=2e-5)
         matcher.consume_token(token)
+
+
+def test_a_replay_scores_them_as_they_were_drawn(policy: Any) -> None:
+    asked = request(5, temperature=0.7)
+    (completion,) = completions(policy, asked)
+    again = score(policy, asked, completion.token_ids, lambda: TOKENIZER)
+    assert again == pytest.approx(completion.logprobs, abs=2e-5)
 
 
 def test_others_in_the_batch_and_guesses_ahead_change_nothing(policy: Any) -> None:
