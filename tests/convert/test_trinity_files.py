@@ -7,36 +7,13 @@ from typing import Any
 
 import pytest
 import yaml
+from foreign_files import TRINITY_FILE, merged
 
 from roll.convert import Conversion, Foreign, convert, read
 
-_FILE: dict[str, Any] = {
-    "project": "p",
-    "name": "n",
-    "algorithm": {"algorithm_type": "grpo", "repeat_times": 8, "optimizer": {"lr": 1e-6}},
-    "model": {"model_path": "some/model", "max_response_tokens": 512, "max_model_len": 2048},
-    "cluster": {"node_num": 1, "gpu_per_node": 8},
-    "buffer": {
-        "batch_size": 96,
-        "explorer_input": {
-            "taskset": {"storage_type": "file", "path": "tasks.jsonl", "format": {"prompt_key": "question"}},
-            "default_workflow_type": "math_boxed_workflow",
-        },
-        "trainer_input": {"experience_buffer": {"name": "b", "storage_type": "queue"}},
-    },
-    "explorer": {"rollout_model": {"engine_num": 2, "tensor_parallel_size": 2, "enforce_eager": True}},
-    "synchronizer": {"sync_method": "nccl", "sync_style": "fixed"},
-}
-
-
-def _merged(base: Any, change: Any) -> Any:
-    if not isinstance(base, dict) or not isinstance(change, dict):
-        return change
-    return {**base, **{key: _merged(base.get(key), item) for key, item in change.items()}}
-
 
 def _converted(**changes: Any) -> Conversion:
-    return convert(Foreign(_merged(_FILE, changes), Path("job.yaml")), "trinity")
+    return convert(Foreign(merged(TRINITY_FILE, changes), Path("job.yaml")), "trinity")
 
 
 def _state(conversion: Conversion, key: str) -> str:
@@ -76,7 +53,7 @@ def test_trainer_and_engines_have_devices_of_their_own() -> None:
 )
 def test_the_kind_of_run_follows_from_mode_algorithm_and_workflow(changes: dict[str, Any], pipeline: str) -> None:
     rows = {"buffer": {"trainer_input": {"experience_buffer": {"storage_type": "file", "path": "rows.jsonl"}}}}
-    conversion = _converted(**(_merged(rows, changes) if pipeline in ("sft", "dpo") else changes))
+    conversion = _converted(**(merged(rows, changes) if pipeline in ("sft", "dpo") else changes))
 
     assert (conversion.pipeline, conversion.ok) == (pipeline, True), conversion.problems
 
@@ -358,7 +335,7 @@ def test_numbers_that_variables_give_are_numbers(monkeypatch: pytest.MonkeyPatch
     monkeypatch.setenv("GPUS", "4")
     path = tmp_path / "job.yaml"
     machine = {"cluster": {"node_num": 1, "gpu_per_node": "${oc.env:GPUS,8}"}}
-    path.write_text(yaml.safe_dump(_merged(_FILE, {**machine, "explorer": {"rollout_model": {"engine_num": 1}}})))
+    path.write_text(yaml.safe_dump(merged(TRINITY_FILE, {**machine, "explorer": {"rollout_model": {"engine_num": 1}}})))
 
     native = convert(read([path]), "trinity").native
     assert (native["actor_train"]["device_mapping"], native["actor_infer"]["device_mapping"]) == ("0-1", "2-3")

@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 import yaml
+from foreign_files import TRINITY_FILE, merged
 
 from roll.config import load
 from roll.config.errors import ConfigWarning
@@ -24,19 +25,6 @@ _ROLL: dict[str, Any] = {
     "train_env_manager": {"num_env_groups": 2, "group_size": 4, "tags": ["Box"], "num_groups_partition": [2]},
     "val_env_manager": {"num_env_groups": 2, "group_size": 1, "tags": ["Box"], "num_groups_partition": [2]},
     "custom_envs": {"Box": {"env_type": "sokoban", "max_tokens_per_step": 8}},
-}
-_TRINITY: dict[str, Any] = {
-    "algorithm": {"algorithm_type": "grpo", "repeat_times": 8},
-    "model": {"model_path": "some/model", "max_response_tokens": 512, "max_model_len": 2048},
-    "cluster": {"node_num": 1, "gpu_per_node": 8},
-    "buffer": {
-        "batch_size": 96,
-        "explorer_input": {
-            "taskset": {"storage_type": "file", "path": "tasks.jsonl", "format": {"prompt_key": "question"}},
-            "default_workflow_type": "math_boxed_workflow",
-        },
-    },
-    "explorer": {"rollout_model": {"engine_num": 2, "tensor_parallel_size": 2}},
 }
 _CHATLEARN: dict[str, Any] = {
     "runtime_args": {
@@ -67,14 +55,8 @@ _MINDSPEED: dict[str, Any] = {
 }
 
 
-def _merged(base: Any, change: Any) -> Any:
-    if not isinstance(base, dict) or not isinstance(change, dict):
-        return change
-    return {**base, **{key: _merged(base.get(key), item) for key, item in change.items()}}
-
-
 def _converted(system: str, tree: dict[str, Any], **changes: Any) -> Conversion:
-    return convert(Foreign(_merged(tree, changes), Path("job.yaml")), system)
+    return convert(Foreign(merged(tree, changes), Path("job.yaml")), system)
 
 
 def _job(conversion: Conversion, folder: Path) -> Any:
@@ -116,24 +98,24 @@ def test_roll_has_weights_of_terms_that_a_file_only_turns_on(tmp_path: Path) -> 
 
 @pytest.mark.parametrize("said", ["k3", "none"])
 def test_trinity_has_k2_in_its_loss_unless_a_file_says_another(said: str, tmp_path: Path) -> None:
-    job = _job(_converted("trinity", _TRINITY), tmp_path)
+    job = _job(_converted("trinity", TRINITY_FILE), tmp_path)
     assert (job.use_kl_loss, job.kl_penalty, job.kl_loss_coef) == (True, "mse", 0.001)
     assert job.reference is not None
     assert (job.actor_train.training_args.weight_decay, job.actor_train.data_args.shuffle) == (0.01, False)
 
-    other = _job(_converted("trinity", _TRINITY, algorithm={"kl_loss_fn": said}), tmp_path)
+    other = _job(_converted("trinity", TRINITY_FILE, algorithm={"kl_loss_fn": said}), tmp_path)
     assert (other.use_kl_loss, other.kl_penalty) == ((True, "low_var_kl") if said == "k3" else (False, "kl"))
 
 
 def test_trinity_without_an_algorithm_is_ppo_and_whitens(tmp_path: Path) -> None:
-    job = _job(_converted("trinity", {**_TRINITY, "algorithm": {"repeat_times": 1}}), tmp_path)
+    job = _job(_converted("trinity", {**TRINITY_FILE, "algorithm": {"repeat_times": 1}}), tmp_path)
 
     assert (job.adv_estimator, job.lambd, job.whiten_advantages) == ("gae", 1.0, True)
     assert job.loss_agg_mode == "token-mean"
 
 
 def test_trinity_that_only_samples_has_no_reference(tmp_path: Path) -> None:
-    assert "use_kl_loss" not in _converted("trinity", _TRINITY, mode="explore").native
+    assert "use_kl_loss" not in _converted("trinity", TRINITY_FILE, mode="explore").native
 
 
 def test_chatlearn_has_the_mean_over_tokens_and_its_own_optimiser(tmp_path: Path) -> None:
