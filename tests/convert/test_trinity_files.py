@@ -339,3 +339,12 @@ def test_numbers_that_variables_give_are_numbers(monkeypatch: pytest.MonkeyPatch
 
     native = convert(read([path]), "trinity").native
     assert (native["actor_train"]["device_mapping"], native["actor_infer"]["device_mapping"]) == ("0-1", "2-3")
+
+
+def test_without_a_workflow_no_model_beside_the_policy_is_a_judge() -> None:
+    explorer = {"auxiliary_models": [{"model_path": "a/judge"}]}
+    unnamed = {"explorer_input": {"default_workflow_type": None, "default_reward_fn_type": "math_reward"}}
+    own = {"explorer_input": {"default_workflow_type": "mine"}}
+
+    assert "judges" not in _converted(explorer=explorer, buffer=unnamed).native
+    assert "judges" in _converted(explorer=explorer, buffer=own).native
