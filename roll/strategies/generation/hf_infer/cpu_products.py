@@ -8,14 +8,15 @@ Two cases, both of models too large for the cache, so that a step reads every we
   four times slower than to widen a block of weights that stays in the cache and multiply in fp32. Both sum in fp32.
 
 Where memory allows a second copy of the weights, in the order in which oneDNN multiplies, products of more than a few
-rows take two thirds of the time in fp32, and half of it in bf16 that is widened.
+rows take two thirds of the time in fp32, and half of it in bf16 that is widened. Layers that are given the same rows,
+as those of queries, keys and values are, then have one product.
 
 Smaller models keep PyTorch's products, and with them their results to the last bit.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import partial
 
 import torch
@@ -52,6 +53,9 @@ _PACKED_FOR_ROWS = 8
 _PACKED = (torch.float32, torch.bfloat16)
 """Types of weights that can be packed."""
 
+_ONE_INPUT = (("q_proj", "k_proj", "v_proj"), ("gate_proj", "up_proj"))
+"""Names, in Hugging Face's models, of layers of one module that are given the same rows, in the order of the calls."""
+
 
 class CannotPackError(UnusableOptionError):
     """Weights were to be packed that cannot be."""
@@ -78,12 +82,13 @@ def _layers_on_cpu(model: nn.Module) -> list[nn.Linear]:
     return [module for module in model.modules() if type(module) is nn.Linear and module.weight.device.type == "cpu"]
 
 
-def quicken(model: nn.Module, *, pack: bool = False) -> list[PackedProduct]:
+def quicken(model: nn.Module, *, pack: bool = False) -> list[PackedWeights]:
     """Have the linear layers of a large model on a CPU compute their products as above, in inference.
 
     Args:
         model: Changed in place; its parameters are not.
-        pack: Whether layers keep a second copy of their weights, made when it is first needed.
+        pack: Whether layers keep a second copy of their weights, made when it is first needed. Layers that multiply
+            the same rows then have one product.
 
     Returns:
         What keeps those copies: to be told when weights have changed.
@@ -96,23 +101,44 @@ def quicken(model: nn.Module, *, pack: bool = False) -> list[PackedProduct]:
     if widens:
         # Memory that is asked for anew each time may come without pages, and take longer than the product.
         products[torch.bfloat16] = partial(widened_product, block=torch.empty(_BLOCK_NUMBERS))
-    packed: list[PackedProduct] = []
-    for layer in layers:
-        product = products.get(layer.weight.dtype)
-        if pack and layer.weight.dtype in _PACKED:
-            packed.append(PackedProduct(torch.float32 if widens else layer.weight.dtype))
-            product = packed[-1]
-        if product is not None:
-            few = product.few if isinstance(product, PackedProduct) else _FEW_FOR_ALL
-            number = compiling.number(product)
-            layer.forward = partial(_forward, layer, product, few, number)  # type: ignore[method-assign]
+    packed: list[PackedWeights] = []
+    for together in _with_one_input(model, layers) if pack else [[layer] for layer in layers]:
+        dtype = together[0].weight.dtype
+        if pack and dtype in _PACKED:
+            packed.append(PackedWeights(together, torch.float32 if widens else dtype))
+            shared = SharedProduct(packed[-1])
+            for place, layer in enumerate(together):
+                layer.forward = partial(shared.part, place)  # type: ignore[method-assign]
+        elif dtype in products:
+            for layer in together:
+                number = compiling.number(products[dtype])
+                layer.forward = partial(_forward, layer, products[dtype], number)  # type: ignore[method-assign]
     return packed
 
 
-def _forward(layer: nn.Linear, product: Product, few: int, number: int, x: Tensor) -> Tensor:
+def _with_one_input(model: nn.Module, layers: Sequence[nn.Linear]) -> list[list[nn.Linear]]:
+    """Return the layers, those together that are called one after another with the same rows."""
+    found: list[list[nn.Linear]] = []
+    known = {id(layer): layer for layer in layers}
+    for module in model.modules():
+        for names in _ONE_INPUT:
+            members = [known[id(member)] for name in names if id(member := getattr(module, name, None)) in known]
+            if len(members) == len(names) and _are_alike(members):
+                found.append(members)
+                for member in members:
+                    del known[id(member)]
+    return found + [[layer] for layer in known.values()]
+
+
+def _are_alike(layers: Sequence[nn.Linear]) -> bool:
+    kinds = {(layer.in_features, layer.weight.dtype, layer.bias is None) for layer in layers}
+    return len(kinds) == 1
+
+
+def _forward(layer: nn.Linear, product: Product, number: int, x: Tensor) -> Tensor:
     if not torch.compiler.is_compiling():
         return product(x, layer.weight, layer.bias)
-    if _rows(x) <= few:
+    if _rows(x) <= _FEW_FOR_ALL:
         return _few_rows(x, layer.weight, layer.bias)
     return compiling.product(x, layer.weight, layer.bias, number)
 
@@ -174,44 +200,91 @@ def widened_product(x: Tensor, weight: Tensor, bias: Tensor | None = None, *, bl
     return torch.cat(parts, dim=-1)
 
 
-class PackedProduct:
-    """The product of one layer, with a copy of its weights in the order in which oneDNN multiplies.
+class PackedWeights:
+    """A copy of the weights of layers, one below the other, in the order in which oneDNN multiplies.
 
     The copy is made of the weights at the first product of more than a few rows, and kept until :meth:`forget`.
 
     Args:
+        layers: With as many inputs each, and all with a bias or none.
         dtype: Of the copy, and of the arithmetic: float32, or bfloat16 where the processor multiplies that.
 
     Attributes:
+        layers: Those layers.
         few: Rows up to which the weights are multiplied as they are.
     """
 
-    def __init__(self, dtype: torch.dtype) -> None:
+    def __init__(self, layers: Sequence[nn.Linear], dtype: torch.dtype) -> None:
+        self.layers = list(layers)
         self.few = _FEW_FOR_ALL if dtype == torch.float32 else 0
         self._dtype = dtype
         self._copy: Tensor | None = None
+        self._bias: Tensor | None = None
+
+    def make(self) -> None:
+        """Make the copy if there is none."""
+        if self._copy is not None:
+            return
+        weight = torch.cat([layer.weight.detach().to(self._dtype) for layer in self.layers])
+        biases = [layer.bias.detach().to(self._dtype) for layer in self.layers if layer.bias is not None]
+        self._bias = torch.cat(biases) if biases else None
+        self._copy = torch.ops.mkldnn._reorder_linear_weight(weight, _PACKED_FOR_ROWS)
 
     def forget(self) -> None:
         """Drop the copy: the weights have changed, or the memory is wanted."""
-        self._copy = None
+        self._copy = self._bias = None
 
-    def __call__(self, x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
-        """Return what ``torch.nn.functional.linear`` does.
+    def product(self, x: Tensor) -> Tensor:
+        """Return what ``torch.nn.functional.linear`` does, of all layers beside each other.
 
         Args:
             x: ``[..., inputs]`` of the type of the weights.
-            weight: ``[outputs, inputs]`` float32 or bfloat16.
-            bias: ``[outputs]``.
 
         Returns:
             ``[..., outputs]`` of that type.
         """
-        rows = _rows(x)
-        if rows <= self.few:
-            return _few_rows(x, weight, bias)
-        if self._copy is None:
-            self._copy = torch.ops.mkldnn._reorder_linear_weight(weight.detach().to(self._dtype), _PACKED_FOR_ROWS)
-        wide = None if bias is None else bias.to(self._dtype)
-        flat = x.reshape(rows, x.shape[-1]).to(self._dtype)
-        product = torch.ops.mkldnn._linear_pointwise(flat, self._copy, wide, "none", [], "")
-        return product.to(x.dtype).view(*x.shape[:-1], weight.shape[0])
+        flat = x.reshape(_rows(x), x.shape[-1]).to(self._dtype)
+        if torch.compiler.is_compiling():
+            product = compiling.packed_product(flat, self._copy, self._bias)
+        else:
+            self.make()
+            product = torch.ops.mkldnn._linear_pointwise(flat, self._copy, self._bias, "none", [], "")
+        return product.to(x.dtype).view(*x.shape[:-1], product.shape[-1])
+
+
+class SharedProduct:
+    """One product for layers that are given the same rows: the first computes it, each takes its part.
+
+    Args:
+        weights: Of the layers.
+    """
+
+    def __init__(self, weights: PackedWeights) -> None:
+        self._weights = weights
+        self._sizes = [layer.weight.shape[0] for layer in weights.layers]
+        self._of: Tensor | None = None
+        self._parts: Sequence[Tensor] = ()
+
+    def part(self, place: int, x: Tensor) -> Tensor:
+        """Return the product of one layer, as ``torch.nn.functional.linear`` does.
+
+        Args:
+            place: Of the layer among those of the weights.
+            x: ``[..., inputs]`` of the type of the weights.
+
+        Returns:
+            ``[..., outputs]`` of that type; a view where there are several layers.
+        """
+        layer = self._weights.layers[place]
+        if _rows(x) <= self._weights.few:
+            return _few_rows(x, layer.weight, layer.bias)
+        if len(self._sizes) == 1:
+            return self._weights.product(x)
+        if place == 0:
+            self._of, self._parts = x, self._weights.product(x).split(self._sizes, dim=-1)
+        elif self._of is not x:  # a model that calls them in an order of its own
+            return linear(x, layer.weight, layer.bias)
+        part = self._parts[place]
+        if place == len(self._sizes) - 1:
+            self._of, self._parts = None, ()
+        return part

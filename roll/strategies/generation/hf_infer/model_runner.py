@@ -22,7 +22,7 @@ from roll.strategies.fingerprints import Fingerprints, fingerprint
 from roll.strategies.generation.hf_infer import compiling
 from roll.strategies.generation.hf_infer.batch_plan import AttentionGroup, BatchPlan, IntArray, plan_batch
 from roll.strategies.generation.hf_infer.compiling import CannotCompileError
-from roll.strategies.generation.hf_infer.cpu_products import PackedProduct, check_packing, quicken
+from roll.strategies.generation.hf_infer.cpu_products import PackedWeights, check_packing, quicken
 from roll.strategies.generation.hf_infer.picture_inputs import PictureInputs, for_language
 from roll.strategies.generation.hf_infer.slot_cache import SlotCache
 
@@ -105,7 +105,8 @@ class ModelRunner:
         config: Any = model.config
         self._view: Any = None
         self._pack_weights = pack_weights
-        self._packed: list[PackedProduct] = []
+        self._packed: list[PackedWeights] = []
+        self._in_graph: list[PackedWeights] = []
         self.vocabulary = int(config.get_text_config().vocab_size)
         self.layers = int(config.get_text_config().num_hidden_layers)
         self._accepts_keep = "logits_to_keep" in inspect.signature(model.forward).parameters
@@ -177,6 +178,9 @@ class ModelRunner:
 
     def _forward_flat(self, plan: BatchPlan, inputs: dict[str, torch.Tensor]) -> torch.Tensor:
         self.cache.begin(plan)
+        for weights in self._in_graph:
+            if plan.positions.shape[0] > weights.few:
+                weights.make()
         keep = {"logits_to_keep": plan.wanted_index} if self._accepts_keep else {}
         logits = self._view(**inputs, **self._cached(), **keep).logits[0]
         return logits if self._accepts_keep else logits.index_select(0, plan.wanted_index)
@@ -255,8 +259,8 @@ class ModelRunner:
 
     def forget_copies(self) -> None:
         """Drop packed weights; the next forward pass makes them of the weights that there are then."""
-        for product in self._packed:
-            product.forget()
+        for weights in self._packed:
+            weights.forget()
 
     def _bind(self, layout: Layout, cache: SlotCache) -> None:
         """Make the view that runs with ``cache``."""
@@ -280,7 +284,11 @@ class ModelRunner:
         if self.layout == "padded":
             name = type(self._original).__name__
             raise CannotCompileError(f"{name} runs with its own attention here, on padded rows, which change shape")
-        self._view.base_model.compile(dynamic=True)
+        compiling.call_packed_products_directly()
+        inside = {id(module) for module in self._view.base_model.modules()}
+        # No graph contains how copies are made: they are there before it.
+        self._in_graph = [weights for weights in self._packed if id(weights.layers[0]) in inside]
+        compiling.compile_in_place(self._view.base_model)
 
     def _choose_layout(self, wanted: Layout | None) -> Layout:
         kinds = set(getattr(self._original.config.get_text_config(), "layer_types", None) or ["full_attention"])

@@ -20,7 +20,8 @@ from roll.strategies.base import WeightUpdate
 from roll.strategies.generation.hf_infer.build import engine as build_engine
 from roll.strategies.generation.hf_infer.cpu_products import (
     CannotPackError,
-    PackedProduct,
+    PackedWeights,
+    SharedProduct,
     few_rows_product,
     quicken,
     widened_product,
@@ -30,6 +31,20 @@ from roll.strategies.jobs import EngineJob
 
 HAS_ONEDNN = torch.backends.mkldnn.is_available()
 needs_onednn = pytest.mark.skipif(not HAS_ONEDNN, reason="this build of PyTorch has no oneDNN")
+
+
+def layer(weight: torch.Tensor, bias: torch.Tensor | None = None) -> nn.Linear:
+    made = nn.Linear(weight.shape[1], weight.shape[0], bias=bias is not None, dtype=weight.dtype)
+    made.weight = nn.Parameter(weight)
+    made.bias = None if bias is None else nn.Parameter(bias)
+    return made
+
+
+def packed_product(x: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None) -> torch.Tensor:
+    with torch.inference_mode():
+        return SharedProduct(PackedWeights([layer(weight, bias)], torch.float32)).part(0, x)
+
+
 SHAPES = st.tuples(st.integers(0, 20), st.integers(1, 70), st.integers(1, 40))
 
 
@@ -55,10 +70,7 @@ def test_products_are_those_of_doubles(shape: tuple[int, int, int], has_bias: bo
     ways = (
         (few_rows_product, torch.float32, 1e-5),
         (widened, torch.bfloat16, 2**-7),
-        *(
-            [(PackedProduct(torch.float32), torch.float32, 1e-5), (PackedProduct(torch.float32), torch.bfloat16, 2**-7)]
-            * HAS_ONEDNN
-        ),
+        *([(packed_product, torch.float32, 1e-5), (packed_product, torch.bfloat16, 2**-7)] * HAS_ONEDNN),
     )
     for product, dtype, error in ways:
         given_x, given_weight = x.to(dtype), weight.to(dtype)
@@ -157,7 +169,7 @@ def test_packed_weights_are_those_that_were_loaded_last() -> None:
 
     async def run() -> None:
         before = await logprobs(0)
-        assert copies(engine) == 15
+        assert copies(engine) == 9
         with torch.no_grad():
             for parameter in large.parameters():
                 parameter.data.add_(0.03 * torch.randn_like(parameter))  # `_version` does not tell
@@ -173,25 +185,54 @@ def test_packed_weights_are_those_that_were_loaded_last() -> None:
 
 
 @needs_onednn
+@torch.inference_mode()
 def test_the_few_rows_of_a_step_need_no_copy() -> None:
-    x, weight = torch.randn(4, 8), torch.randn(3, 8)
-    product = PackedProduct(torch.float32)
-    product(x, weight, None)
-    assert product._copy is None
-    product(torch.randn(5, 8), weight, None)
-    assert product._copy is not None
+    weights = PackedWeights([layer(torch.randn(3, 8))], torch.float32)
+    product = SharedProduct(weights)
+    product.part(0, torch.randn(4, 8))
+    assert weights._copy is None
+    product.part(0, torch.randn(5, 8))
+    assert weights._copy is not None
 
 
 @needs_onednn
 @pytest.mark.skipif(
     not (HAS_ONEDNN and torch.ops.mkldnn._is_mkldnn_bf16_supported()), reason="this processor multiplies no bf16"
 )
+@torch.inference_mode()
 def test_where_the_processor_multiplies_bf16_one_row_needs_the_copy() -> None:
     x, weight = torch.randn(1, 64).bfloat16(), torch.randn(48, 64).bfloat16()
-    product = PackedProduct(torch.bfloat16)
-    found = product(x, weight, None)
-    assert product._copy is not None
+    weights = PackedWeights([layer(weight)], torch.bfloat16)
+    found = SharedProduct(weights).part(0, x)
+    assert weights._copy is not None
     assert torch.allclose(found.float(), linear(x.float(), weight.float()), rtol=2**-7, atol=2**-7)
+
+
+@needs_onednn
+@pytest.mark.parametrize("has_bias", [False, True])
+@torch.inference_mode()
+def test_layers_with_one_input_share_a_product_in_whatever_order_they_are_called(has_bias: bool) -> None:
+    layers = [nn.Linear(24, outputs, bias=has_bias) for outputs in (16, 8, 40)]
+    weights = PackedWeights(layers, torch.float32)
+    product = SharedProduct(weights)
+    for order in ((0, 1, 2), (2, 1, 0), (0, 2, 1), (1, 0, 2), (0, 1, 2)):
+        x = torch.randn(2, 5, 24)
+        for place in order:
+            assert torch.allclose(product.part(place, x), layers[place](x), atol=1e-5)
+    product.part(0, torch.randn(7, 24))
+    other = torch.randn(7, 24)
+    assert torch.allclose(product.part(1, other), layers[1](other), atol=1e-5)
+
+
+@needs_onednn
+def test_only_layers_of_one_kind_share_a_product() -> None:
+    alike, unlike = model(1024), model(1024)
+    for block in unlike.model.layers:
+        block.self_attn.k_proj.bias = nn.Parameter(torch.zeros(block.self_attn.k_proj.out_features))
+        block.mlp.up_proj = nn.Sequential(block.mlp.up_proj)
+    # Of two blocks: q with k and v, o, gate with up, down; and the head.
+    assert sorted(len(each.layers) for each in quicken(alike, pack=True)) == [1] * 5 + [2] * 2 + [3] * 2
+    assert sorted(len(each.layers) for each in quicken(unlike, pack=True)) == [1] * 15
 
 
 @needs_onednn

@@ -131,7 +131,7 @@ def test_two_models_of_one_class_keep_to_themselves(interpreted) -> None:
 
 
 @pytest.mark.exhaustive
-@pytest.mark.parametrize(("pack", "dtype"), [(False, torch.float32), (True, torch.bfloat16)])
+@pytest.mark.parametrize(("pack", "dtype"), [(False, torch.float32), (True, torch.float32), (True, torch.bfloat16)])
 def test_products_of_large_models_stay_what_they_are(pack, dtype, interpreted, monkeypatch) -> None:
     if pack and not torch.backends.mkldnn.is_available():
         pytest.skip("this build of PyTorch has no oneDNN")
@@ -140,12 +140,37 @@ def test_products_of_large_models_stay_what_they_are(pack, dtype, interpreted, m
     plain = engine_for(model, pack_weights=pack)
     compiled = engine_for(model, pack_weights=pack, torch_compile=True)
     sampling = SamplingParams(max_new_tokens=1, temperature=0.0)
-    for count in (1, 3, 8):
-        asked = [GenerationRequest(str(i), row, sampling) for i, row in enumerate(prompts(count, 1, 4))]
-        for ours, theirs in zip(run_all(compiled, asked), run_all(plain, asked), strict=True):
-            assert ours.logprobs == pytest.approx(theirs.logprobs, abs=1e-5 if dtype == torch.float32 else 0.1)
-    if pack:
-        assert any(each._copy is not None for each in compiled._engine.runner._packed)
+    for version in range(3):
+        for count in (1, 3, 8):
+            rows = prompts(count, 1, 4)
+            asked = [GenerationRequest(f"{version}-{count}-{i}", row, sampling) for i, row in enumerate(rows)]
+            for ours, theirs in zip(run_all(compiled, asked), run_all(plain, asked), strict=True):
+                assert ours.logprobs == pytest.approx(theirs.logprobs, abs=1e-5 if dtype == torch.float32 else 0.1)
+        if pack:
+            assert any(each._copy is not None for each in compiled._engine.runner._packed)
+        with torch.no_grad():
+            for parameter in model.parameters():
+                parameter.add_(0.05 * torch.randn_like(parameter))
+        for engine in (plain, compiled):
+            asyncio.run(engine.update_weights(WeightUpdate(version + 1, iter(model.named_parameters()))))
+    # Of one row, of a few, and of more: new weights are no reason to compile anew.
+    assert interpreted.frame_count <= 3
+
+
+@pytest.mark.long
+@pytest.mark.skipif(CANNOT is not None, reason=str(CANNOT))
+@pytest.mark.skipif(not torch.backends.mkldnn.is_available(), reason="this build of PyTorch has no oneDNN")
+def test_graphs_call_packed_products_without_python(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(cpu_products, "_LEAST_BYTES", 0)
+    model, rows = qwen(), prompts(6, 5, 9)
+    engine = engine_for(model, pack_weights=True, torch_compile=True)
+    run_all(engine, greedy(rows))
+    with torch.profiler.profile() as seen:
+        answers = run_all(engine, greedy(rows))
+    for prompt, found in zip(rows, answers, strict=True):
+        assert_greedy_and_exact(model, prompt, found)
+    calls = {event.key: event.count for event in seen.key_averages()}
+    assert calls["mkldnn::_linear_pointwise"] > 24 and "roll_hf_infer::packed_product" not in calls
 
 
 def test_numbers_of_engines_that_are_gone_are_free() -> None:
