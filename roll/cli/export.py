@@ -16,7 +16,7 @@ app = typer.Typer()
 @app.command(
     epilog=examples(
         "roll export output/sokoban --to my_model",
-        "roll export output/sokoban/checkpoints/step=000064 --to my_model --dtype bf16",
+        "roll export output/sokoban/checkpoints/step=000024 --to my_model --dtype bf16",
         "roll export output/sokoban --to my_model --gguf my_model.gguf",
     )
 )
