@@ -20,7 +20,7 @@ app = typer.Typer()
         "roll replay output/sokoban val-0000003 --step 8         a group of the evaluation after step 8",
         "roll replay output/sokoban --step 8                     all of a step: log-probs bit for bit",
         "roll replay output/sokoban train-0000012/3 --no-policy  environment and rendering only",
-        "roll replay output/sokoban train-0000012/3 --policy output/sokoban/checkpoints/step=000012",
+        "roll replay output/sokoban train-0000012/3 --policy output/sokoban/checkpoints/step=000008",
     )
 )
 def replay(
