@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import itertools
 import types
+from contextlib import suppress
 from typing import Any
 from weakref import WeakValueDictionary
 
@@ -78,14 +79,15 @@ def packed_product(x: Tensor, weight: Tensor | None, bias: Tensor | None) -> Ten
 def call_packed_products_directly() -> None:
     """Have Inductor's graphs call oneDNN's product itself, and not by way of Python.
 
-    It does so by itself only for weights that never change.
+    It does so by itself only for weights that never change. A PyTorch that has no such handlers goes by way of Python.
     """
-    from torch._inductor.lowering import fallback_handler, lowerings, register_lowering
+    with suppress(ImportError):
+        from torch._inductor.lowering import fallback_handler, lowerings, register_lowering
 
-    operator = torch.ops.roll_hf_infer.packed_product.default
-    if operator not in lowerings:
-        direct = fallback_handler(torch.ops.mkldnn._linear_pointwise.default, add_to_fallback_set=False)
-        register_lowering(operator, type_promotion_kind=None)(direct)
+        operator = torch.ops.roll_hf_infer.packed_product.default
+        if operator not in lowerings:
+            direct = fallback_handler(torch.ops.mkldnn._linear_pointwise.default, add_to_fallback_set=False)
+            register_lowering(operator, type_promotion_kind=None)(direct)
 
 
 def compile_in_place(module: nn.Module) -> None:
@@ -95,7 +97,7 @@ def compile_in_place(module: nn.Module) -> None:
     module alone, so that nothing has to be compared but what it is called with: that is a tenth of the time of a step
     that samples for one request. The module may change nothing but the numbers in its tensors.
     """
-    call = module._call_impl.__func__
+    call = module._call_impl.__func__  # type: ignore[attr-defined]
     code = call.__code__.replace()
     own = types.FunctionType(code, call.__globals__, call.__name__, call.__defaults__, call.__closure__)
     module._call_impl = types.MethodType(own, module)  # type: ignore[method-assign]

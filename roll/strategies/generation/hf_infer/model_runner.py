@@ -284,7 +284,8 @@ class ModelRunner:
         if self.layout == "padded":
             name = type(self._original).__name__
             raise CannotCompileError(f"{name} runs with its own attention here, on padded rows, which change shape")
-        compiling.call_packed_products_directly()
+        if self._packed:
+            compiling.call_packed_products_directly()
         inside = {id(module) for module in self._view.base_model.modules()}
         # No graph contains how copies are made: they are there before it.
         self._in_graph = [weights for weights in self._packed if id(weights.layers[0]) in inside]
