@@ -141,6 +141,7 @@ class Load:
                 "agent_system_template": "Find the way out.",
                 "agent_template": "{observation}",
                 "rollout_batch_size": self.environments,
+                "max_running_requests": self.slots,
                 "train_env_manager": {
                     "env_groups": self.environments // GROUP,
                     "group_size": GROUP,
