@@ -92,7 +92,7 @@ test-oldest: $(VENV)/oldest/.installed  ## Run tests with the oldest versions th
 test-newest: $(VENV)/newest/.installed  ## Run tests with a newer transformers than the engines allow (one core, 2 minutes)
 	PYTHONPATH=$(VENV)/newest $(BIN)/python -m pytest -n 0 --ring quick $(addprefix tests/,strategies models) $(TESTS)
 
-sokoban: core  ## Train the toy policy on Sokoban (two cores, 2 to 4 minutes; ARGS="max_steps=5" to change keys)
+sokoban: core  ## Train the toy policy on Sokoban (two cores with AVX-512: 2 minutes; ARGS="max_steps=5" to change keys)
 	$(BIN)/python examples/start_agentic_pipeline.py --config-name sokoban $(ARGS)
 
 rlvr: core  ## Train the toy policy on arithmetic with verifiable rewards (two cores, about 9 minutes)
