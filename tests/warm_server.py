@@ -288,6 +288,7 @@ def listen(kind: str, address: str, owner: int, ready: int) -> tuple[types.CodeT
     path = [entry for entry in sys.path if entry not in ("", str(Path(__file__).resolve().parent))]
     sys.path[:] = path
     needed, more = IMPORTS[kind]
+    gc.disable()  # a quarter of the time: it would look again and again at what stays
     for name in needed:
         importlib.import_module(name)
     for name in more:
@@ -300,8 +301,8 @@ def listen(kind: str, address: str, owner: int, ready: int) -> tuple[types.CodeT
     threads = [(task / "comm").read_text().strip() for task in Path("/proc/self/task").iterdir()][1:]
     if set(threads) - SAFE_THREADS:
         sys.exit(f"threads run after the imports, and a fork may leave their locks held for ever: {threads}")
-    gc.collect()
     gc.freeze()  # what was imported is no garbage: a fork that looks at it copies its pages
+    gc.enable()
     listener = socket.socket(socket.AF_UNIX)
     listener.bind(address)
     listener.listen(64)

@@ -49,7 +49,7 @@ def collate(samples: Sequence[Sample], pad_token_id: int) -> TensorDict:
             return torch.from_numpy(np.repeat(values.astype(_OF_BATCH[dtype]), counts).reshape(shape))
         if all(isinstance(row, list) for row in rows):
             flat: np.ndarray = np.fromiter(chain.from_iterable(rows), _NUMPY[dtype], count=int(lengths.sum()))
-            rows = np.split(flat, np.cumsum(lengths)[:-1])
+            rows = np.split(flat, np.cumsum(lengths.numpy())[:-1])
         whole = torch.full(shape, fill, dtype=dtype)
         for row, entries in zip(whole.numpy(), rows, strict=True):
             row[: len(entries)] = entries

@@ -114,11 +114,13 @@ def test_the_pieces_of_a_trajectory_count_once(name: str, scored: bool, batch: B
 
 
 @pytest.mark.parametrize("name", ESTIMATORS)
-@pytest.mark.parametrize(
-    "case", ["empty rows", "empty batch mask", "one token", "one sample", "groups of one", "equal"]
-)
-@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
-def test_estimators_stay_finite_at_the_edges(name: str, case: str, dtype: torch.dtype) -> None:
+def test_estimators_stay_finite_at_the_edges(name: str) -> None:
+    for case in ("empty rows", "empty batch mask", "one token", "one sample", "groups of one", "equal"):
+        for dtype in (torch.float32, torch.float64):
+            assert_estimate_is_finite(name, case, dtype)
+
+
+def assert_estimate_is_finite(name: str, case: str, dtype: torch.dtype) -> None:
     batch = make_batch(3, rows=1 if case == "one sample" else 6, width=1 if case == "one token" else 5, groups=2)
     if case == "empty rows":
         batch.mask[::2] = False
@@ -201,9 +203,13 @@ def test_losses_do_not_depend_on_the_order_of_samples(name: str, batch: Batch, r
 
 
 @pytest.mark.parametrize("name", LOSSES)
-@pytest.mark.parametrize("shift", [0.0, 1e3, -1e3])
-@pytest.mark.parametrize("case", ["plain", "empty rows", "empty batch mask", "one token", "infinite outside"])
-def test_losses_and_gradients_stay_finite_at_the_edges(name: str, case: str, shift: float) -> None:
+def test_losses_and_gradients_stay_finite_at_the_edges(name: str) -> None:
+    for case in ("plain", "empty rows", "empty batch mask", "one token", "infinite outside"):
+        for shift in (0.0, 1e3, -1e3):
+            assert_loss_is_finite(name, case, shift)
+
+
+def assert_loss_is_finite(name: str, case: str, shift: float) -> None:
     batch = make_batch(5, rows=4, width=1 if case == "one token" else 5, groups=2)
     if case == "empty rows":
         batch.mask[::2] = False

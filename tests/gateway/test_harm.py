@@ -113,16 +113,19 @@ def test_a_request_that_never_ends_is_given_up(served: Served) -> None:
         each.close()
 
 
-@pytest.mark.parametrize(
-    "body",
-    [b"", b"{", b"[]", b"\xff\xfe", b'{"model": "m"}', b"[" * 90_000, b'{"a": ' * 15_000, b'{"messages": "Hello"}'],
+NO_REQUESTS = (
+    *(b"", b"{", b"[]", b"\xff\xfe", b'{"model": "m"}', b'{"messages": "Hello"}'),
+    *(b"[" * 90_000, b'{"a": ' * 15_000),
 )
-def test_what_is_no_request_is_refused_in_words(served: Served, body: bytes) -> None:
-    key = served.episode()
-    for path in ("/v1/chat/completions", "/v1/responses", "/v1/messages"):
-        answer = post(served, key, body, path)
-        assert answer.status_code == 400 and len(answer.json()["error"]["message"]) > 10
-    assert post(served, key).status_code == 200
+
+
+def test_what_is_no_request_is_refused_in_words(served: Served) -> None:
+    for body in NO_REQUESTS:
+        key = served.episode()
+        for path in ("/v1/chat/completions", "/v1/responses", "/v1/messages"):
+            answer = post(served, key, body, path)
+            assert answer.status_code == 400 and len(answer.json()["error"]["message"]) > 10, (path, body[:20])
+        assert post(served, key).status_code == 200, body[:20]
 
 
 def test_halves_of_characters_reach_the_policy_as_an_error_or_not_at_all(served: Served) -> None:

@@ -266,7 +266,7 @@ def test_no_step_is_staler_than_its_style_promises_whoever_is_faster(style: str,
             while step - 1 - learned >= AHEAD:
                 await asyncio.sleep(0.001)
             version = await asyncio.wait_for(follows.before(step, version), 10) or version
-            await asyncio.sleep(0.01 if faster == "trainer" else 0)
+            await asyncio.sleep(0.005 if faster == "trainer" else 0)
             sampled.append(version)
 
     async def train() -> None:
@@ -275,7 +275,7 @@ def test_no_step_is_staler_than_its_style_promises_whoever_is_faster(style: str,
             while len(sampled) < step:
                 await learner.waiting()
                 await asyncio.sleep(0.001)
-            await asyncio.sleep(0.01 if faster == "explorer" else 0)
+            await asyncio.sleep(0.005 if faster == "explorer" else 0)
             learned = step
             await learner.learned(step)
 

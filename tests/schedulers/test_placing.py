@@ -91,7 +91,7 @@ def test_what_placing_costs_does_not_grow_with_the_number_of_engines() -> None:
 
 @pytest.mark.parametrize(("replicas", "parts", "each"), [(64, 16, 4), (64, 64, 5), (12, 5, 7), (8, 2, 3), (3, 9, 2)])
 def test_schedulers_that_share_engines_begin_with_different_ones(replicas: int, parts: int, each: int) -> None:
-    engines = [FakeReplica() for _ in range(replicas)]
+    engines = [FakeReplica(lambda request: 0.2) for _ in range(replicas)]
     schedulers = [GenerationScheduler(engines, part=(number, parts)) for number in range(parts)]
 
     async def play() -> None:

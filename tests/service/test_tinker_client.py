@@ -189,7 +189,7 @@ def test_a_loss_of_the_clients_own(service: tinker.ServiceClient) -> None:
     def own(data: list[types.Datum], logprobs: list[torch.Tensor]) -> tuple[torch.Tensor, dict[str, float]]:
         loss = sum((each.exp() ** 2).sum() for each in logprobs)
         assert isinstance(loss, torch.Tensor)
-        return loss, {"own": float(loss)}
+        return loss, {"own": loss.item()}
 
     learned = training.forward_backward_custom([datum()], own).result()
     assert learned.metrics["own"] == pytest.approx(

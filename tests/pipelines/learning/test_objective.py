@@ -124,7 +124,7 @@ def test_weights_of_samples_and_of_tokens_multiply_the_policy_term_and_no_other(
         for t in range(WIDTH):
             if mask[row][t]:
                 expected += 2.0 * weights[row][t] * plain[row][t] - 0.1 * float(entropy[row, t])
-                expected -= 0.5 * good * float(log_probs[row, t])
+                expected -= 0.5 * good * float(log_probs.detach()[row, t])
     value, _ = loss(log_probs, entropy, batch, totals)
     assert float(value.detach()) == pytest.approx(expected / totals.tokens, rel=1e-12)
 

@@ -48,13 +48,13 @@ def test_spans_arrive_with_ids_times_attributes_and_errors(tmp_path: Path) -> No
 
 @pytest.mark.exhaustive
 @pytest.mark.long
-def test_a_collector_that_is_not_there_stops_nothing(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+def test_a_collector_that_is_not_there_stops_nothing(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
     with collector() as (address, _, _):
         pass
     traces = open_traces(TracingConfig(endpoint=address), folder=tmp_path, service="sokoban")
     traces.add([WHOLE])
     traces.close()
-    assert "export" in caplog.text.lower()
+    assert "export" in capfd.readouterr().err.lower()
 
 
 def test_without_the_packages_the_error_says_what_to_install(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import copy
+import functools
 from collections.abc import Iterator
 from functools import partial
 
@@ -28,6 +30,7 @@ from roll.strategies.generation.hf_infer.cpu_products import (
 )
 from roll.strategies.generation.hf_infer.strategy import HfInferStrategy
 from roll.strategies.jobs import EngineJob
+from tests.rings import exhaustive_but
 
 HAS_ONEDNN = torch.backends.mkldnn.is_available()
 needs_onednn = pytest.mark.skipif(not HAS_ONEDNN, reason="this build of PyTorch has no oneDNN")
@@ -48,7 +51,7 @@ def packed_product(x: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | N
 SHAPES = st.tuples(st.integers(0, 20), st.integers(1, 70), st.integers(1, 40))
 
 
-@pytest.fixture(params=[1, 2])
+@pytest.fixture(params=exhaustive_but([1, 2], 2))
 def threads(request: pytest.FixtureRequest) -> Iterator[int]:
     before = torch.get_num_threads()
     torch.set_num_threads(request.param)
@@ -94,6 +97,11 @@ def test_widened_weights_are_multiplied_block_by_block() -> None:
 
 
 def model(width: int, dtype: torch.dtype = torch.float32) -> LlamaForCausalLM:
+    return copy.deepcopy(made(width, dtype))
+
+
+@functools.cache
+def made(width: int, dtype: torch.dtype) -> LlamaForCausalLM:
     torch.manual_seed(0)
     sizes = {"num_hidden_layers": 2, "num_attention_heads": 8, "num_key_value_heads": 4, "vocab_size": 512}
     config = LlamaConfig(hidden_size=width, intermediate_size=2 * width, **sizes)
