@@ -151,7 +151,7 @@ benchmarks: setup  ## Run the benchmarks (each prints ours, the peer and the rat
 	$(BIN)/python $(INSTALL) -c constraints.txt -e '.[bench]'
 	for file in env_speed generation algorithms rlvr_vs_trl sft_vs_trl weight_sync train_step shared_prefixes async_rollout ray_overhead waiting_envs; do $(BIN)/python benchmarks/$$file.py; done
 
-benchmarks-check: setup  ## Compare ratios with those of the last time on such a machine: fails if one fell (some 20 minutes)
+benchmarks-check: setup smollm  ## Compare ratios with those of the last time on such a machine: fails if one fell (some 30 minutes)
 	$(BIN)/python $(INSTALL) -c constraints.txt -e '.[bench]'
 	$(BIN)/python benchmarks/history.py check
 

@@ -17,6 +17,7 @@ import os
 import subprocess
 import sys
 import tempfile
+import textwrap
 import time
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass
@@ -40,6 +41,8 @@ PROGRAMS: Mapping[str, tuple[int, str]] = {
     "shared_prefixes": (1, "--rounds 3"),
     "sft_vs_trl": (1, "--rounds 3"),
     "rlvr_vs_trl": (1, "--rounds 3"),
+    "ray_overhead": (1, "--environments 512 --turns 5 --seconds 0.8"),
+    "real_model": (1, "--dtypes fp32 --requests 1 8"),
 }
 """The benchmarks whose ratios are kept: how often each is run, which tells how much it spreads, and its arguments."""
 
@@ -130,18 +133,23 @@ def verdict(now: Entry, before: Iterable[Entry], said: Sequence[str]) -> str:
     kept = {ratio.name for entry in before if entry.machine == now.machine for ratio in entry.ratios}
     compared = sum(ratio.name in kept for ratio in now.ratios)
     if not compared:
-        return f"\nNothing was compared: no figures are kept of {now.machine}. Keep these: history.py add."
+        return f"\nNothing was compared: no figures are kept of {now.machine}. `history.py add` keeps them."
     return f"\nNone of {compared} ratios fell; {len(now.ratios) - compared} were never kept on such a machine."
 
 
 def write_page(entries: Sequence[Entry]) -> None:
-    """Write the table of the newest figures of each kind of machine, and the picture of all."""
-    newest = {entry.machine: entry for entry in entries}
+    """Write the table of the newest figure of each ratio on each kind of machine, and the picture of all."""
     lines = [BEGIN, "", "![Every ratio over time](../images/benchmark_history.png)", ""]
-    for entry in newest.values():
-        lines += [f"{entry.machine}, {entry.date}, {entry.commit}:", "", "| ratio | median | rounds |", "|---|---|---|"]
-        lines += [f"| {each.name} | {each.median:.2f} | {each.low:.2f} to {each.high:.2f} |" for each in entry.ratios]
-        lines.append("")
+    for kind in dict.fromkeys(entry.machine for entry in entries):
+        newest = {
+            each.name: f"| {each.name} | {each.median:.2f} | {each.low:.2f} to {each.high:.2f} | {entry.date} "
+            f"| {entry.commit} |"
+            for entry in entries
+            if entry.machine == kind
+            for each in entry.ratios
+        }
+        heads = [f"{kind}:", "", "| ratio | median | rounds | measured | commit |", "|---|---|---|---|---|"]
+        lines += [*heads, *newest.values(), ""]
     before, _, rest = PAGE.read_text().partition(BEGIN)
     PAGE.write_text(before + "\n".join(lines) + END + rest.partition(END)[2])
     _draw(entries)
@@ -168,7 +176,7 @@ def _draw(entries: Sequence[Entry]) -> None:
             spread = [[r.median - r.low for _, r in points], [r.high - r.median for _, r in points]]
             axis.errorbar([n for n, _ in points], [r.median for _, r in points], yerr=spread, marker="o", capsize=2)
         axis.axhline(1.0, color="#868e96", linewidth=0.8)
-        axis.set_title(name, fontsize=8)
+        axis.set_title(textwrap.fill(name, 44), fontsize=8)
         axis.set_ylim(bottom=0)
         axis.set_xticks(range(len(entries)), [entry.commit for entry in entries], fontsize=6)
     for axis in axes.flat[len(names) :]:

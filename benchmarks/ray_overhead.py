@@ -42,6 +42,7 @@ prepare_process({"OMP_NUM_THREADS": "1"})
 os.environ.setdefault("RAY_worker_niceness", "0")
 
 import psutil  # noqa: E402
+from ratios import leave  # noqa: E402
 
 from roll.config import AgenticConfig  # noqa: E402
 from roll.distributed import WorkerGroup, WorkerSpec, open_cluster  # noqa: E402
@@ -251,6 +252,10 @@ def table(loads: list[Load], rounds: int) -> Iterator[str]:
     full: float | None = None
     for load in loads:
         results = asyncio.run(play(load, rounds))
+        leave(
+            f"ray_overhead: {load.environments} episodes, {load.seconds:g} s a turn, against the engine alone",
+            [load.ideal / result.wall for result in results],
+        )
         best = min(results, key=lambda each: each.wall)
         each = best.wall / load.environments
         if load.environments == load.slots:
