@@ -62,7 +62,7 @@ def test_both_have_the_required_properties() -> None:
     properties.test_losses_ignore_what_the_mask_hides("leashed")
     properties.test_the_gradient_does_not_depend_on_micro_batches("leashed", "token-mean")
     for case in ("plain", "empty rows", "one token", "infinite outside"):
-        properties.test_losses_and_gradients_stay_finite_at_the_edges("leashed", case, 1e3)
+        properties.assert_loss_is_finite("leashed", case, 1e3)
 
 
 def environment() -> dict[str, str]:

@@ -88,22 +88,24 @@ def test_cancelling_the_caller_ends_the_request(engine: EngineUnderTest) -> None
 
 def test_a_pause_freezes_requests_which_go_on_as_if_nothing_had_been(engine: EngineUnderTest) -> None:
     async def scenario() -> Completion:
-        _, task = await engine.started(PROMPT, temperature=0.0, max_new_tokens=100)
+        _, task = await engine.started(PROMPT, temperature=0.0)
         await engine.engine.pause()
-        newcomer = asyncio.create_task(engine.engine.generate(engine.request([5], max_new_tokens=1)))
-        unwanted = engine.request([5], max_new_tokens=1)
-        ended = asyncio.create_task(engine.engine.generate(unwanted))
-        await asyncio.sleep(0.3)
-        assert not task.done()
-        assert not newcomer.done()
-        await engine.engine.abort(unwanted.request_id)
-        await engine.engine.resume()
+        try:
+            newcomer = asyncio.create_task(engine.engine.generate(engine.request([5], max_new_tokens=1)))
+            unwanted = engine.request([5], max_new_tokens=1)
+            ended = asyncio.create_task(engine.engine.generate(unwanted))
+            await asyncio.sleep(0.3)
+            assert not task.done()
+            assert not newcomer.done()
+            await engine.engine.abort(unwanted.request_id)
+        finally:  # or the tests behind this one would wait for ever
+            await engine.engine.resume()
         assert (await ended).finish_reason == "abort"
         assert len((await newcomer).token_ids) == 1
         return await task
 
     got = engine.run(scenario())
-    assert got.token_ids == engine.says.greedy(PROMPT, 100)
+    assert got.token_ids == engine.says.greedy(PROMPT, LONG)
     assert engine.difference(PROMPT, got, GREEDY) < 1e-4
 
 

@@ -57,6 +57,7 @@ def test_what_the_server_has(service: tinker.ServiceClient) -> None:
     assert (model.model_name, model.max_context_length) == ("toy_math", 512)
 
 
+@pytest.mark.long
 def test_it_learns_what_it_is_shown_and_samples_it(service: tinker.ServiceClient) -> None:
     training = service.create_lora_training_client(base_model="toy_math", rank=4, seed=1).result()
     assert training.get_tokenizer().encode("a") == load_tokenizer("toy_math").encode("a")

@@ -38,6 +38,7 @@ def metrics(folder: Path) -> list[dict[str, float]]:
     return [{name: value for name, value in row.items() if not name.startswith(UNREPRODUCIBLE)} for row in rows]
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("term", exhaustive_but(TERMS, "loss"))
 def test_the_policy_without_its_adapters_says_what_a_second_model_says(tmp_path: Path, term: str) -> None:
     own = config(tmp_path / "own", **TERMS[term])

@@ -248,6 +248,7 @@ def test_kto_is_that_of_trl(prepared, policy_and_reference, peers) -> None:
     equal_to(peer, inputs, policy_and_reference[0], batch, loss)
 
 
+@pytest.mark.long
 def test_simpo_is_that_of_trl(prepared, policy_and_reference, peers) -> None:
     (_, batch, loss, _), peer = prepared["simpo"], peers["cpo"]
     inputs = collated(peer)

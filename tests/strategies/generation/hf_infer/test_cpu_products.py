@@ -123,6 +123,7 @@ def test_the_engine_changes_its_own_layers_and_not_those_of_the_trainer() -> Non
     asyncio.run(engine.close())
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("pack", [False, pytest.param(True, marks=needs_onednn)], ids=["as they are", "packed"])
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=str)
 def test_tokens_and_log_probs_are_those_of_the_model_itself(threads: int, dtype: torch.dtype, pack: bool) -> None:
