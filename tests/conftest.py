@@ -2,6 +2,7 @@
 
 import gc
 import importlib.util
+import logging
 import os
 import re
 import signal
@@ -46,6 +47,11 @@ os.environ["HF_HUB_OFFLINE"] = "1"
 os.environ.setdefault("RAY_worker_niceness", "0")
 offer_warm_processes()
 os.environ["RAY_RUNTIME_ENV_HOOK"] = "tests.warm_ray.hook"
+
+# What Python does without a handler anyway. Else a library that sets up logging inside a test would give all that is
+# logged from then on to the standard error of that test, which is closed.
+assert logging.lastResort is not None
+logging.getLogger().addHandler(logging.lastResort)
 
 # How long an example takes says what else the machine does.
 settings.register_profile("any machine", parent=settings(), deadline=None)
