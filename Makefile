@@ -104,10 +104,10 @@ evaluate: core  ## Grade a policy on the math problems: make evaluate ARGS="pret
 train: core  ## Run another agentic configuration: make train CONFIG=frozen_lake ARGS="seed=1"
 	$(BIN)/python examples/start_agentic_pipeline.py --config-name $(CONFIG) $(ARGS)
 
-quick: setup  ## Run the tests that start no process (two cores, 80 s to 3 minutes)
+quick: setup  ## Run the tests that start no process (two cores, from 80 s)
 	$(BIN)/python -m pytest --ring quick $(THREE) $(TESTS)
 
-test: setup  ## Run the tests (two cores, 10 to 17 minutes), with one of each: Ray, vLLM where it is installed, DeepSpeed, Megatron, a browser, a terminal
+test: setup  ## Run the tests (two cores, from 7 minutes), with one of each: Ray, vLLM where it is installed, DeepSpeed, Megatron, a browser, a terminal
 	$(BIN)/python -m pytest --ring test $(FOUR) $(TESTS)
 
 test-all: setup  ## Run all tests: every combination, every fault, long runs
