@@ -112,12 +112,17 @@ def history() -> list[Entry]:
     return [Entry.from_line(line) for line in _lines(str(FILE))]
 
 
+def newest(entries: Iterable[Entry], kind: str) -> dict[str, tuple[Ratio, Entry]]:
+    """Return each ratio as it was measured last on a kind of machine, by its name, and when that was."""
+    return {ratio.name: (ratio, entry) for entry in entries if entry.machine == kind for ratio in entry.ratios}
+
+
 def fallen(now: Entry, before: Iterable[Entry]) -> list[str]:
     """Return a sentence for each ratio that is lower than the last time on such a machine by more than the noise."""
-    last = {ratio.name: ratio for entry in before if entry.machine == now.machine for ratio in entry.ratios}
+    last = newest(before, now.machine)
     said = []
     for ratio in now.ratios:
-        old = last.get(ratio.name)
+        old, _ = last.get(ratio.name, (None, None))
         if old is not None and old.median - ratio.median > (old.median - old.low) + (ratio.high - ratio.median):
             said.append(
                 f"{ratio.name}: {ratio.median:.2f} ({ratio.low:.2f} to {ratio.high:.2f}), "
@@ -130,7 +135,7 @@ def verdict(now: Entry, before: Iterable[Entry], said: Sequence[str]) -> str:
     """Return what to print of ratios that were compared, and fell as ``said``: that none was kept is no good news."""
     if said:
         return "\n  ".join(["\nFell since the last time on such a machine:", *said])
-    kept = {ratio.name for entry in before if entry.machine == now.machine for ratio in entry.ratios}
+    kept = newest(before, now.machine)
     compared = sum(ratio.name in kept for ratio in now.ratios)
     if not compared:
         return f"\nNothing was compared: no figures are kept of {now.machine}. `history.py add` keeps them."
@@ -141,15 +146,11 @@ def write_page(entries: Sequence[Entry]) -> None:
     """Write the table of the newest figure of each ratio on each kind of machine, and the picture of all."""
     lines = [BEGIN, "", "![Every ratio over time](../images/benchmark_history.png)", ""]
     for kind in dict.fromkeys(entry.machine for entry in entries):
-        newest = {
-            each.name: f"| {each.name} | {each.median:.2f} | {each.low:.2f} to {each.high:.2f} | {entry.date} "
-            f"| {entry.commit} |"
-            for entry in entries
-            if entry.machine == kind
-            for each in entry.ratios
-        }
-        heads = [f"{kind}:", "", "| ratio | median | rounds | measured | commit |", "|---|---|---|---|---|"]
-        lines += [*heads, *newest.values(), ""]
+        lines += [f"{kind}:", "", "| ratio | median | rounds | measured | commit |", "|---|---|---|---|---|"]
+        for each, entry in newest(entries, kind).values():
+            rounds = f"{each.low:.2f} to {each.high:.2f}"
+            lines.append(f"| {each.name} | {each.median:.2f} | {rounds} | {entry.date} | {entry.commit} |")
+        lines.append("")
     before, _, rest = PAGE.read_text().partition(BEGIN)
     PAGE.write_text(before + "\n".join(lines) + END + rest.partition(END)[2])
     _draw(entries)

@@ -709,7 +709,6 @@ def value_at(loaded: RLConfig, path: str) -> Any:
 
 
 ROWS = [(guide.name, row) for guide in GUIDES for row in guide.rows]
-SET = {guide.name: [row for row in guide.rows if row.targets] for guide in GUIDES}
 CHECKED = [pytest.param(row, id=f"{guide}:{row.key}") for guide, row in ROWS if row.only is not None]
 UNUSED = {
     guide.name: [row for row in guide.rows if not row.targets and row.only is None and row.convert is None]
@@ -721,8 +720,7 @@ UNUSED = {
 @pytest.mark.parametrize("guide", CASES)
 def test_a_key_of_a_guide_has_its_effect(guide: str) -> None:
     wrong = {}
-    for key in [row.key for row in SET[guide]]:
-        value, beside, expected = CASES[guide][key]
+    for key, (value, beside, expected) in CASES[guide].items():
         try:
             loaded = config(beside, {key: value}, without=expected)
             found = {path: value_at(loaded, path) for path in expected}
