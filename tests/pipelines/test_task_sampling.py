@@ -11,7 +11,7 @@ from random import Random
 from typing import Any
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from roll.config import AgenticConfig
@@ -129,13 +129,19 @@ def replacing(tmp_path_factory: pytest.TempPathFactory) -> dict[bool, AgenticCon
     ahead = {"async_generation_ratio": 1.0, "old_log_probs": "recompute"}
     folder = tmp_path_factory.mktemp("run")
     return {
-        key: small_config(folder, **{"dynamic_sampling.enable": "true"}, **(ahead if key else {}))
+        # Of eight groups, the default, all are dropped now and then (seed 79), and the step goes on without.
+        key: small_config(
+            folder,
+            **{"dynamic_sampling.enable": "true", "dynamic_sampling.max_batches": 100},
+            **(ahead if key else {}),
+        )
         for key in (False, True)
     }
 
 
 @pytest.mark.long
 @settings(max_examples=30, deadline=None)
+@example(shares=[(1, 1), (1, 1)], seed=79, filtered=True, ahead=False, stop=1)
 @given(shares=SOURCES, seed=st.integers(0, 99), filtered=st.booleans(), ahead=st.booleans(), stop=st.integers(1, 3))
 def test_every_step_has_the_share_of_each_source_and_a_resumed_run_the_same_groups(
     replacing: dict[bool, AgenticConfig],
