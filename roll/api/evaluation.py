@@ -13,7 +13,6 @@ from roll.api.sources import PolicySource
 from roll.config import AgenticConfig, ConfigError, EvaluationConfig, Problem, RunError, load
 from roll.config.composing import quoted
 from roll.config.loading import kind_to_measure, start_of
-from roll.config.opponents import staying
 from roll.config.origins import Origins
 from roll.config.run import RunConfig
 from roll.models.toy import TOYS, configuration_of
@@ -90,8 +89,8 @@ def evaluate(
     keys = {**(overrides if isinstance(overrides, Mapping) else {}), **changes}
     words = started or Origins()
     checked = load(base, kind=kind, overrides=[*texts, *given], command=words.command, program=words.program, **keys)
-    if isinstance(source, PolicySource) and isinstance(checked, AgenticConfig) and checked.opponents:
-        checked = checked.model_copy(update={"opponents": staying(checked.opponents, start_of(base))})
+    if isinstance(source, PolicySource):
+        checked = checked.opponents_stay(start_of(base))
     # What follows imports torch, which takes seconds.
     from roll.api.results import Evaluation
     from roll.pipelines.evaluation import evaluate_and_store, evaluate_only, show_evaluation

@@ -107,6 +107,10 @@ class AgenticKeys(PromptKeys):
         """Return every tag of the configuration; ``custom_envs`` wins over the library ``custom_env``."""
         return {**self.custom_env, **self.custom_envs}
 
+    def section_of(self, tag: str) -> str | None:
+        """Return the section that says what a tag is; ``None`` for one of the library or of a module."""
+        return next((name for name in ("custom_envs", "custom_env") if tag in getattr(self, name)), None)
+
     def tag_mappings(self) -> dict[str, dict[str, Any]]:
         """Return every tag as a plain mapping, as the environment registry takes it."""
         return {name: tag.tag_mapping() for name, tag in self.tags().items()}

@@ -3,11 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from typing import Any, Final
 
 from roll.config.batch_plan import BatchPlan, batch_plan
 from roll.config.grading_keys import RewardConfig
 from roll.config.rlvr_keys import RLVRKeys
 from roll.config.worker import WorkerConfig
+
+_SHORT: Final = 16
+"""Tokens of a response where only the way counts."""
 
 
 class AnsweringConfig(RLVRKeys):
@@ -22,6 +26,15 @@ class AnsweringConfig(RLVRKeys):
     def groups_per_step(self) -> int:
         """Groups of a training step: one for each prompt."""
         return self.rollout_batch_size
+
+    def smallest_sizes(self) -> Iterator[tuple[str, Any]]:
+        """Yield sizes with which a step has little to do and does everything: four prompts, short responses."""
+        yield "rollout_batch_size", 4
+        yield "num_return_sequences_in_group", min(4, self.num_return_sequences_in_group)
+        yield "actor_infer.generating_args.max_new_tokens", _SHORT
+        yield "response_length", _SHORT
+        if self.validation is not None:
+            yield "validation.data_args.max_samples", 4
 
     def worker_roles(self) -> Iterator[tuple[str, WorkerConfig]]:
         """Yield the roles that have workers of their own: models, and the graders of each domain."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from typing import Annotated, Any, ClassVar, Final, Literal
+from typing import Annotated, Any, Final, Literal
 
 from pydantic import Field, FiniteFloat, model_validator
 
@@ -97,9 +97,6 @@ class RewardConfig(WorkerConfig):
 
 class GradedKeys(SamplingConfig):
     """The keys of pipelines whose trajectories verifiers may grade."""
-
-    needs_rewards: ClassVar[bool] = False
-    """Whether there is no other score than that of verifiers."""
 
     rewards: dict[str, RewardConfig] = Field(
         default_factory=dict,

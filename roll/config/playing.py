@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from typing import ClassVar
+from typing import Any, ClassVar
 
 from roll.config.agentic_checks import playing_problems
 from roll.config.agentic_keys import AgenticKeys
 from roll.config.batch_plan import BatchPlan, MixedPlan, batch_plan, rollout_plan
 from roll.config.env_manager import EnvManagerConfig
 from roll.config.errors import Problem
+from roll.config.opponents import OpponentConfig
 from roll.config.prompt_keys import PROMPTS
 from roll.config.worker import WorkerConfig
 
@@ -53,6 +54,33 @@ class PlayingConfig(AgenticKeys):
         if manager.curriculum is not None:
             levels = {"levels": sum(levels.values())}
         return {**levels, **({PROMPTS: self.prompts_per_step} if self.prompts_per_step else {})}
+
+    @property
+    def answers_prompts(self) -> bool:
+        """Whether a training step answers prompts beside its episodes."""
+        return self.prompts_per_step > 0
+
+    @property
+    def opponent_roles(self) -> Mapping[str, OpponentConfig]:
+        """Models that have seats of games beside the policy, by name."""
+        return self.opponents
+
+    def smallest_sizes(self) -> Iterator[tuple[str, Any]]:
+        """Yield sizes with which a step has little to do and does everything: two groups of each tag, two turns."""
+        tags, group = len(self.train_env_manager.tags), min(4, self.train_env_manager.group_size)
+        measured = len(self.val_env_manager.tags)
+        yield "rollout_batch_size", group * 2 * tags
+        yield "train_env_manager.env_groups", 2 * tags
+        yield "train_env_manager.group_size", group
+        yield "val_batch_size", 2 * measured
+        yield "val_env_manager.env_groups", 2 * measured
+        yield "val_env_manager.group_size", 1
+        for name, manager in (("train", self.train_env_manager), ("val", self.val_env_manager)):
+            if manager.n_groups is not None:
+                yield f"{name}_env_manager.n_groups", [2] * len(manager.tags)
+        yield "max_actions_per_traj", 2
+        yield "max_tokens_per_step", 8
+        yield "actor_infer.generating_args.max_new_tokens", 8
 
     def worker_roles(self) -> Iterator[tuple[str, WorkerConfig]]:
         """Yield the roles that have workers of their own: models, and the graders of each domain."""

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+
 from pydantic import Field
 
 from roll.config.base import ConfigModel
@@ -54,6 +56,27 @@ class PromptKeys(GradedKeys):
         changes = self.validation.generating_args if self.validation is not None else None
         base = super().val_generating
         return base if changes is None else base.model_copy(update=changes.model_dump(exclude_unset=True))
+
+    @property
+    def answers_prompts(self) -> bool:
+        """Whether a training step answers prompts of data files."""
+        return True
+
+    @property
+    def image_key_of_rows(self) -> str | None:
+        """The key by which rows of data files show pictures; ``None`` where they show none."""
+        if not self.answers_prompts:
+            return None
+        if self.actor_train.data_args.image_key is not None:
+            return "actor_train.data_args.image_key"
+        measured = self.validation is not None and self.val_data_args.image_key is not None
+        return "validation.data_args.image_key" if measured else None
+
+    def text_readers(self) -> Iterator[tuple[str | None, str]]:
+        """Yield what of the run reads text alone: tools."""
+        yield from super().text_readers()
+        if self.tools:
+            yield "tools", "tools are called in conversations of text"
 
     def prompt_plan(self, prompts: int) -> PromptPlan:
         """Return the responses of a training step that answers so many prompts."""

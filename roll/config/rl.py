@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import Final
+from typing import Final, Self
 
 from roll.config.checks import rl_cautions, rl_problems
 from roll.config.errors import Problem
@@ -26,6 +26,21 @@ class RLConfig(RLKeys, SamplingConfig):
         if self.needs_reference and not self.is_own_reference:
             # Without keys of its own the reference is the policy before training, scored where the policy trains.
             yield "reference", self.reference or self.actor_train
+
+    @property
+    def learns_at_once(self) -> bool:
+        """Whether what is sampled is learned from in the same run, without a store in between."""
+        return self.mode == "both"
+
+    def text_readers(self) -> Iterator[tuple[str | None, str]]:
+        """Yield what of the run reads text alone: experts."""
+        yield from super().text_readers()
+        if self.expert is not None:
+            yield "expert", "what experts wrote is text"
+
+    def opponents_stay(self, pretrain: str) -> Self:
+        """Return it with opponents who stay who they are while another policy than ``pretrain`` is measured."""
+        return self
 
     @property
     def learns_elsewhere(self) -> bool:

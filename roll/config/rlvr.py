@@ -23,6 +23,9 @@ class RLVRConfig(AnsweringConfig, RLConfig):
         yield from super().problems()
         yield from rlvr_problems(self)
         yield from responses_problems(self, self.num_return_sequences_in_group)
+        if self.expert is not None and self.expert.score == "graded" and self.tools:
+            message = "verifiers read the calls of an answer with tools, which an expert's row does not have."
+            yield Problem("expert.score", message, "set the score of an expert's answer, such as 1.0.", "graded")
 
     def cautions(self) -> Iterator[str]:
         """Yield what has no effect or probably not the one that was meant."""

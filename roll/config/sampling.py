@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from typing import Any, ClassVar
 
 from roll.config.batch_checks import mini_batch_problems, oversized_batch_caution
@@ -10,6 +10,7 @@ from roll.config.batch_plan import BatchPlan, UpdatePlan, update_plan
 from roll.config.checks import length_problems
 from roll.config.env_manager import RewardNormalization
 from roll.config.errors import Problem
+from roll.config.opponents import OpponentConfig
 from roll.config.over_rollout import over_rollout_cautions, over_rollout_problems
 from roll.config.role_checks import role_problems
 from roll.config.sampling_keys import DivergenceKind, SamplingKeys
@@ -21,6 +22,11 @@ class SamplingConfig(SamplingKeys):
     samples = True
     plays: ClassVar[bool] = False
     """Whether it plays levels of environments; what else a run samples are responses to prompts."""
+
+    @property
+    def learns_at_once(self) -> bool:
+        """Whether what is sampled is learned from in the same run, without a store in between."""
+        return True
 
     def plan(self) -> BatchPlan:
         """Return what a step samples, and how that becomes optimiser steps."""
@@ -64,6 +70,15 @@ class SamplingConfig(SamplingKeys):
     def measured_by(self) -> tuple[DivergenceKind, float, float]:
         """By which divergence it compares them, the mixture of that, and its own temperature."""
         return "reverse_kl", 0.5, 1.0
+
+    def text_readers(self) -> Iterator[tuple[str | None, str]]:
+        """Yield what of the run reads text alone, and has no place beside pictures: its key, if one asks for it."""
+        yield from ()
+
+    @property
+    def opponent_roles(self) -> Mapping[str, OpponentConfig]:
+        """Models that have seats of games beside the policy, by name."""
+        return {}
 
     def identity(self) -> dict[str, Any]:
         """Return the keys that must not change when the run is resumed."""

@@ -33,6 +33,11 @@ class TaughtConfig(DistillKeys, SamplingConfig):
         """Whether the likeliest tokens of the teachers are compared."""
         return self.teacher_top_k is not None or bool(self.teacher_data)
 
+    def text_readers(self) -> Iterator[tuple[str | None, str]]:
+        """Yield what of the run reads text alone: teachers."""
+        yield from super().text_readers()
+        yield None, "a teacher reads text alone"
+
     def problems(self) -> Iterator[Problem]:
         """Yield every contradiction between keys that are each valid alone."""
         yield from super().problems()

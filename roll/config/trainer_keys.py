@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Annotated, Any, Final, Literal
+from typing import Annotated, Any, ClassVar, Final, Literal
 
 from pydantic import Field
 
 from roll.config.checkpoint_checks import megatron_problems
+from roll.config.env_manager import CustomEnvConfig
 from roll.config.errors import Problem
 from roll.config.optimizer_checks import optimizer_problems
 from roll.config.run import RunConfig
@@ -26,6 +27,9 @@ NAMED_BLOCKS: Final = (
 
 class TrainerKeys(RunConfig):
     """The model that is trained, and how; reinforcement learning adds what samples (:class:`roll.config.RLConfig`)."""
+
+    needs_rewards: ClassVar[bool] = False
+    """Whether there is no other score than that of verifiers."""
 
     pretrain: str = Field(
         "toy",
@@ -104,6 +108,33 @@ class TrainerKeys(RunConfig):
         """The chat template; ``None`` for the one of the tokenizer."""
         chosen = self.conversation_args.template
         return None if chosen == "native" else chosen
+
+    @property
+    def answers_prompts(self) -> bool:
+        """Whether a training step answers prompts of data files."""
+        return False
+
+    @property
+    def image_key_of_rows(self) -> str | None:
+        """The key by which rows of data files show pictures; ``None`` where they show none."""
+        return None
+
+    @property
+    def played_tags(self) -> set[str]:
+        """The tags of training and evaluation."""
+        return set()
+
+    def tags(self) -> dict[str, CustomEnvConfig]:
+        """Return every tag of the configuration."""
+        return {}
+
+    def section_of(self, tag: str) -> str | None:
+        """Return the section that says what a tag is; ``None`` for one of the library or of a module."""
+        return None
+
+    def smallest_sizes(self) -> Iterator[tuple[str, Any]]:
+        """Yield sizes with which a step of such a run has little to do and does everything: key paths and values."""
+        yield "actor_train.data_args.max_samples", 16
 
     def role(self, name: str) -> WorkerConfig:
         """Return the keys of a role that the run uses; one without keys of its own has those of the trained policy."""

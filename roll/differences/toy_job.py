@@ -8,7 +8,7 @@ from fnmatch import fnmatch
 from pathlib import Path
 from typing import Any, Final
 
-from roll.config import AgenticConfig, ConfigError, Problem, RLConfig, RLVRConfig
+from roll.config import AgenticConfig, RLConfig, RLVRConfig
 from roll.config.loading import load
 from roll.config.written import flat
 
@@ -100,18 +100,9 @@ class ToyJob:
 
     @classmethod
     def of(cls, config: RLConfig) -> ToyJob:
-        """Return what is left of a configuration on the toy.
-
-        Raises:
-            ConfigError: It is a run that learns in another way.
-        """
-        if isinstance(config, AgenticConfig):
-            kind, frame = AgenticConfig, _GAMES
-        elif isinstance(config, RLVRConfig):
-            kind, frame = RLVRConfig, _PROMPTS  # type: ignore[assignment]
-        else:
-            fix = "compare configurations of pipeline agentic or rlvr; roll config diff compares any keys."
-            raise ConfigError([Problem("pipeline", "it does not learn from scores.", fix, config.pipeline)])
+        """Return what is left of a configuration on the toy."""
+        kind: type[RLConfig] = AgenticConfig if config.plays else RLVRConfig
+        frame = _GAMES if config.plays else _PROMPTS
         keys = {key: value for key, value in _set_keys(config) if not _is_dropped(key)}
         keys["mini_batches"] = min(config.update_plan().mini_batches, _MOST_UPDATES)
         return cls(keys, {**_COMMON, **frame}, kind)

@@ -13,7 +13,8 @@ from roll.config import AgenticConfig, ConfigError, EvaluationConfig, Generating
 from roll.data.prompts import Prompt
 from roll.distributed import open_cluster
 from roll.generation import Completion
-from roll.pipelines.checks.by_kind import check_sampled
+from roll.pipelines.checks.agentic import check_agentic
+from roll.pipelines.checks.rlvr import check_evaluation
 from roll.pipelines.roles.core import Sampler, build_sampler
 from roll.pipelines.run.interrupts import runner
 from roll.pipelines.run.process import settle_process
@@ -53,13 +54,28 @@ class Measured:
     drawn: bool = True
 
 
-def check_measurable(config: Evaluated) -> None:
+@singledispatch
+def check_measurable(config: RunConfig) -> None:
     """Check what loading a configuration cannot: modules, tags, engines, verifiers.
 
     Raises:
         ConfigError: Lists every problem.
     """
-    check_sampled(config, trains=False)
+    raise _nothing_to_measure(config)
+
+
+@check_measurable.register
+def _(config: AgenticConfig) -> None:
+    check_agentic(config, trains=False)
+
+
+@check_measurable.register
+def _(config: EvaluationConfig) -> None:
+    check_evaluation(config)
+
+
+def _nothing_to_measure(config: RunConfig) -> TypeError:
+    return TypeError(f"{type(config).__name__} says nothing to measure a policy on")
 
 
 def measure(config: Evaluated, *, greedy: bool = False) -> Measured:
@@ -105,7 +121,7 @@ def _shown(config: Evaluated, progress: Progress | None, what: str) -> Iterator[
 
 @singledispatch
 def _measured(config: RunConfig, greedy: bool, shown: Progress | None) -> Awaitable[Measured]:
-    raise TypeError(f"{type(config).__name__} says nothing to measure a policy on")
+    raise _nothing_to_measure(config)
 
 
 @_measured.register

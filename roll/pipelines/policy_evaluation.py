@@ -11,9 +11,8 @@ from typing import Any, Final, Self
 
 import torch
 
-from roll.config import AgenticConfig, ConfigError, ConfigWarning, load
+from roll.config import ConfigError, ConfigWarning, load
 from roll.config.loading import kind_to_measure
-from roll.config.opponents import staying
 from roll.config.policy_evaluation import CONFIG, PolicyEvaluationKeys
 from roll.pipelines.measuring import Evaluated, check_measurable, measure_now
 from roll.pipelines.reporting.domain_metrics import domain_metrics, evaluation_metrics
@@ -96,10 +95,7 @@ class PolicyEvaluation:
         return {**evaluation_metrics(measured.groups), **domain_metrics(measured.groups)}
 
     def _of(self, policy: Path) -> Evaluated:
-        changes: dict[str, Any] = {"pretrain": str(policy)}
-        if isinstance(self.config, AgenticConfig):
-            changes["opponents"] = staying(self.config.opponents, self.config.pretrain)
-        return self.config.model_copy(update=changes)
+        return self.config.opponents_stay(self.config.pretrain).model_copy(update={"pretrain": str(policy)})
 
 
 def _of_run(run: PolicyEvaluationKeys, kind: type[Evaluated]) -> dict[str, Any]:

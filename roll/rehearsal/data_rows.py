@@ -5,7 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 
-from roll.config import ConfigError, RLVRConfig, RunConfig
+from roll.config import ConfigError, RunConfig
+from roll.config.prompt_keys import PromptKeys
+from roll.config.trainer_keys import TrainerKeys
 from roll.config.worker import DataArgs
 from roll.data.report import LoadReport
 from roll.pipelines.checks.data_files import missing_files
@@ -44,17 +46,18 @@ def absent_files(config: RunConfig) -> list[str]:
     return [f"{problem.path}: {problem.value}" for problem in missing_files(config)]
 
 
-def read_rows(config: RunConfig, text: Text) -> list[RowFaults]:
+def read_rows(config: TrainerKeys, text: Text) -> list[RowFaults]:
     """Read all rows of all files of a run that answers prompts.
 
     Args:
         config: With the files and lengths of the job itself.
         text: What makes tokens of text: the tokenizer of the job, or one in place of it.
     """
-    return list(_faults(config, text)) if isinstance(config, RLVRConfig) else []
+    return list(_faults(config, text)) if config.answers_prompts else []
 
 
-def _faults(config: RLVRConfig, text: Text) -> Iterator[RowFaults]:
+def _faults(config: TrainerKeys, text: Text) -> Iterator[RowFaults]:
+    assert isinstance(config, PromptKeys)
     lenient = {"on_bad_row": "skip", "filter_overlong_prompts": True, "truncation": "error"}
     training = config.actor_train.model_copy(update={"data_args": _with(config.actor_train.data_args, lenient)})
     changes: dict[str, object] = {"actor_train": training}

@@ -2,11 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from typing import Any, Final
 
-from roll.config import PlayingConfig
-from roll.config.answering import AnsweringConfig
 from roll.config.trainer_keys import TrainerKeys
 from roll.config.worker import WorkerConfig
 from roll.rehearsal.changes import Folding
@@ -16,7 +13,6 @@ from roll.rehearsal.stand_in import StandIn
 RANKS: Final = 2
 """Processes that many ranks are folded onto."""
 STEPS: Final = 2
-_RESPONSE: Final = 16
 
 
 def fold(config: TrainerKeys, model: StandIn, *, ray: bool) -> Folding:
@@ -63,7 +59,7 @@ def _fold_role(folding: Folding, role: str, worker: WorkerConfig, model: StandIn
 
 
 def _fold_sizes(folding: Folding, config: TrainerKeys, model: StandIn) -> None:
-    sizes = dict(_sizes(config))
+    sizes = dict(config.smallest_sizes())
     accumulation = config.actor_train.training_args.gradient_accumulation_steps
     if accumulation is not None:
         folding.removed.add("actor_train.training_args.gradient_accumulation_steps")
@@ -84,30 +80,3 @@ def _fold_sizes(folding: Folding, config: TrainerKeys, model: StandIn) -> None:
         if now != value:
             folding.changes[key] = value
     folding.notes.append(f"Smaller: {', '.join(f'{key} {value}' for key, value in sizes.items())}.")
-
-
-def _sizes(config: TrainerKeys) -> Iterator[tuple[str, Any]]:
-    if isinstance(config, PlayingConfig):
-        group = min(4, config.train_env_manager.group_size)
-        tags = len(config.train_env_manager.tags)
-        yield "rollout_batch_size", group * 2 * tags
-        yield "train_env_manager.env_groups", 2 * tags
-        yield "train_env_manager.group_size", group
-        yield "val_batch_size", 2 * len(config.val_env_manager.tags)
-        yield "val_env_manager.env_groups", 2 * len(config.val_env_manager.tags)
-        yield "val_env_manager.group_size", 1
-        for name in ("train_env_manager", "val_env_manager"):
-            if getattr(config, name).n_groups is not None:
-                yield f"{name}.n_groups", [2] * len(getattr(config, name).tags)
-        yield "max_actions_per_traj", 2
-        yield "max_tokens_per_step", 8
-        yield "actor_infer.generating_args.max_new_tokens", 8
-    elif isinstance(config, AnsweringConfig):
-        yield "rollout_batch_size", 4
-        yield "num_return_sequences_in_group", min(4, config.num_return_sequences_in_group)
-        yield "actor_infer.generating_args.max_new_tokens", _RESPONSE
-        yield "response_length", _RESPONSE
-        if config.validation is not None:
-            yield "validation.data_args.max_samples", 4
-    else:
-        yield "actor_train.data_args.max_samples", 16

@@ -13,7 +13,7 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any, Final
 
-from roll.config import ConfigError, Problem, RLVRConfig, RunConfig
+from roll.config import ConfigError, Problem, RunConfig
 from roll.config.errors import Absent
 from roll.config.kinds import check_before, kind_for, runner
 from roll.config.trainer_keys import TrainerKeys
@@ -165,10 +165,10 @@ class _Rehearser:
             self.found.rows = [RowFaults(r.section, r.rows, r.bad, 0, r.examples, r.error) for r in self.found.rows]
 
     def _folding(self, model: StandIn, *, ray: bool) -> Folding:
-        sums = isinstance(self.config, RLVRConfig) and any("data_args" in line for line in self.found.absent)
+        sums = self.config.needs_rewards and any("data_args" in line for line in self.found.absent)
         config = self.config.model_copy(update={"validation": None}) if sums else self.config
         folding = fold(config, model, ray=ray)
-        if isinstance(self.config, RLVRConfig):
+        if self.config.answers_prompts:
             folding.changes |= {"actor_train.data_args.filter_overlong_prompts": True}
             folding.changes |= {"actor_train.data_args.on_bad_row": "skip"}
             if sums:

@@ -7,7 +7,7 @@ import json
 from collections.abc import Sequence
 from pathlib import Path
 
-from roll.config import AgenticConfig, ConfigError, Problem, RLConfig, RunError
+from roll.config import ConfigError, PlayingConfig, Problem, RunError
 from roll.generation import Completion
 from roll.pipelines.run.interrupts import runner
 from roll.pipelines.run.terminal import quiet_transformers
@@ -16,6 +16,7 @@ from roll.replay.differences import differences
 from roll.replay.engine import Script, request_id, stored_answers, stored_completion
 from roll.replay.fans import Branches, Fan
 from roll.replay.stage import (
+    Replayable,
     expected_seed,
     is_answer,
     levels_play,
@@ -104,10 +105,10 @@ def _prefixes(stored: Trajectory, turns: Sequence[int], n: int) -> dict[str, Com
 
 
 async def _go_on(
-    config: RLConfig, chosen: Chosen, stored: Trajectory, turns: Sequence[int], n: int, script: Script, seed: int
+    config: Replayable, chosen: Chosen, stored: Trajectory, turns: Sequence[int], n: int, script: Script, seed: int
 ) -> list[Trajectory]:
     """Play the continuations, all at the same time."""
-    assert isinstance(config, AgenticConfig)
+    assert isinstance(config, PlayingConfig)
     async with open_stage(config, script) as sampler:
         play = await levels_play(config, sampler, chosen.origin.phase, seed)
         number = number_of(stored)
@@ -123,7 +124,7 @@ def _check_turns(stored: Trajectory, turns: Sequence[int]) -> None:
         raise ConfigError([Problem("turn", f"{name_of(stored)} has no such turn.", fix, asked)])
 
 
-def _check_same(config: RLConfig, chosen: Chosen, stored: Trajectory, before: int) -> None:
+def _check_same(config: Replayable, chosen: Chosen, stored: Trajectory, before: int) -> None:
     """Check that an episode of an environment comes out the same up to the prompt of a turn.
 
     Raises:

@@ -8,7 +8,6 @@ from dataclasses import dataclass
 
 from transformers import PreTrainedModel
 
-from roll.config import RLConfig
 from roll.generation import Completion, GenerationRequest
 from roll.models.loading import load_tokenizer
 from roll.pipelines.run.interrupts import runner
@@ -18,6 +17,7 @@ from roll.replay.differences import Difference, Part, differences, tokens
 from roll.replay.engine import Script, request_id, stored_answers
 from roll.replay.scoring import score
 from roll.replay.stage import (
+    Replayable,
     expected_seed,
     is_answer,
     is_one_request,
@@ -153,13 +153,13 @@ def replay(
     return Replay(chosen, weights, draws, found)
 
 
-def _compared(config: RLConfig, chosen: Chosen, stored: Trajectory, again: Trajectory) -> EpisodeReplay:
+def _compared(config: Replayable, chosen: Chosen, stored: Trajectory, again: Trajectory) -> EpisodeReplay:
     seed = None if is_answer(config, stored) else expected_seed(config, stored, chosen.origin.phase)
     return EpisodeReplay(stored, again, differences(stored, again, seed))
 
 
 def _with_policy(
-    config: RLConfig,
+    config: Replayable,
     found: Sequence[EpisodeReplay],
     script: Script,
     weights: Weights,
@@ -211,7 +211,7 @@ _SAMPLED = (Part.TOKENS, Part.LOG_PROBS)
 class _Scorer:
     """Scores tokens that the engine did not draw again; loads the policy when it is first needed."""
 
-    def __init__(self, config: RLConfig) -> None:
+    def __init__(self, config: Replayable) -> None:
         self._config = config
         self._model: PreTrainedModel | None = None
 

@@ -11,13 +11,13 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from roll.config import AgenticConfig, ConfigError, Problem, RLConfig, load
-from roll.config.grading_keys import GradedKeys
+from roll.config import ConfigError, PlayingConfig, Problem, load
+from roll.config.answering import AnsweringConfig
+from roll.config.kinds import check_before
 from roll.config.prompt_keys import PromptKeys
 from roll.data.prompts import Prompt
 from roll.distributed import WorkerSpec, open_cluster
 from roll.envs import env_seed
-from roll.pipelines.checks.by_kind import check_sampled
 from roll.pipelines.roles.core import Sampler, build_sampler
 from roll.pipelines.run.process import settle_process
 from roll.pipelines.sampling.grading import GradedPlay, graders_by_tag, start_graders
@@ -36,8 +36,11 @@ from roll.trajectories.model import Trajectory
 from roll.trajectories.store import Phase
 from roll.workers.loading import Text, load_text
 
+Replayable = PlayingConfig | AnsweringConfig
+"""Says what was sampled, whatever was learned from it: levels of environments, and prompts beside them, or prompts."""
 
-def load_run(run: StoredRun, weights: Weights | None) -> RLConfig:
+
+def load_run(run: StoredRun, weights: Weights | None) -> Replayable:
     """Return the configuration of a run as something that samples in this process, and check it.
 
     Args:
@@ -58,8 +61,11 @@ def load_run(run: StoredRun, weights: Weights | None) -> RLConfig:
         own["actor_train.model_args.model_name_or_path"] = weights.folder
     if not samples_alike(run):
         own["actor_infer.strategy_args"] = {"strategy_name": "hf_infer", "strategy_config": {}}
-    config: RLConfig = load(run.folder / CONFIG, overrides=own)
-    check_sampled(config)
+    config = load(run.folder / CONFIG, overrides=own)
+    if not isinstance(config, Replayable):
+        fix = "choose a run that plays episodes or answers prompts."
+        raise ConfigError([Problem("pipeline", "it samples nothing that could be played again.", fix, config.pipeline)])
+    check_before(config)
     settle_process(config.system_envs)
     return config
 
@@ -78,12 +84,12 @@ def where_it_ran(run: StoredRun) -> Iterator[None]:
         yield
 
 
-def is_one_request(config: RLConfig, trajectory: Trajectory) -> bool:
+def is_one_request(config: Replayable, trajectory: Trajectory) -> bool:
     """Whether an episode is a response to a prompt without tools, whose request is named as the episode is."""
-    return is_answer(config, trajectory) and not (isinstance(config, PromptKeys) and config.tools)
+    return is_answer(config, trajectory) and not config.tools
 
 
-def is_answer(config: RLConfig, trajectory: Trajectory) -> bool:
+def is_answer(config: Replayable, trajectory: Trajectory) -> bool:
     """Whether an episode of a run is a response to a prompt."""
     return not config.plays or trajectory.group_id.split("-")[1:2] == ["prompt"]
 
@@ -101,14 +107,14 @@ def number_of(trajectory: Trajectory) -> int:
     return int(digits)
 
 
-def expected_seed(config: RLConfig, trajectory: Trajectory, phase: Phase) -> int:
+def expected_seed(config: Replayable, trajectory: Trajectory, phase: Phase) -> int:
     """Return the seed that the configuration gives the environment of an episode."""
     offset = VALIDATION_OFFSET if phase == "val" else 0
     return env_seed(config.seed, trajectory.tag, offset + number_of(trajectory), 0)
 
 
 @asynccontextmanager
-async def open_stage(config: RLConfig, script: Script) -> AsyncIterator[Sampler]:
+async def open_stage(config: Replayable, script: Script) -> AsyncIterator[Sampler]:
     """Start what samples, with the script in place of the engine, and end it afterwards."""
     text: Text = load_text(config)
     async with open_cluster(config) as cluster:
@@ -116,7 +122,7 @@ async def open_stage(config: RLConfig, script: Script) -> AsyncIterator[Sampler]
         yield await build_sampler(config, text, cluster, stand_in=stand_in)
 
 
-async def play_again(config: RLConfig, chosen: Chosen, script: Script) -> list[Trajectory]:
+async def play_again(config: Replayable, chosen: Chosen, script: Script) -> list[Trajectory]:
     """Play stored episodes again.
 
     All at the same time, as they were: an engine that computes the same tokens beside each other gives the same bits.
@@ -142,7 +148,7 @@ PlayStored = Callable[[Trajectory], Awaitable[Trajectory]]
 """Plays what a stored episode played."""
 
 
-async def levels_play(config: AgenticConfig, sampler: Sampler, phase: Phase, run_seed: int) -> Play[Level]:
+async def levels_play(config: PlayingConfig, sampler: Sampler, phase: Phase, run_seed: int) -> Play[Level]:
     """Start the environments of a phase, and what grades beside them, as the run did.
 
     Args:
@@ -158,15 +164,14 @@ async def levels_play(config: AgenticConfig, sampler: Sampler, phase: Phase, run
 
 
 async def _players(
-    config: RLConfig, sampler: Sampler, phase: Phase, kinds: AbstractSet[bool]
+    config: Replayable, sampler: Sampler, phase: Phase, kinds: AbstractSet[bool]
 ) -> dict[bool, PlayStored]:
     """Return what plays answers to prompts (``True``), and levels of environments (``False``)."""
     players: dict[bool, PlayStored] = {}
     if False in kinds:
-        assert isinstance(config, AgenticConfig)
+        assert isinstance(config, PlayingConfig)
         players[False] = partial(_play_level, await levels_play(config, sampler, phase, config.seed))
     if True in kinds:
-        assert isinstance(config, PromptKeys)
         training = phase == "train"
         generating = config.actor_infer.generating_args if training else config.validation_generating
         play = prompt_play(config, sampler, await start_graders(config, sampler), generating, training)
@@ -204,7 +209,7 @@ def _prompts(config: PromptKeys, text: Text, phase: Phase) -> Callable[[int], Pr
     return prompt
 
 
-def _with_groups(config: RLConfig, chosen: Chosen) -> list[Trajectory]:
+def _with_groups(config: Replayable, chosen: Chosen) -> list[Trajectory]:
     """Return the episodes, with all members of their groups where those are compared with each other for rewards."""
     if not _compares_members(config, chosen.origin.phase):
         return chosen.episodes
@@ -212,14 +217,13 @@ def _with_groups(config: RLConfig, chosen: Chosen) -> list[Trajectory]:
     return [each for each in chosen.everything if each.group_id in groups]
 
 
-def _compares_members(config: RLConfig, phase: Phase) -> bool:
+def _compares_members(config: Replayable, phase: Phase) -> bool:
     """Whether the members of a group are compared with each other for rewards, which only training does."""
-    return phase == "train" and isinstance(config, GradedKeys) and bool(config.group_reward)
+    return phase == "train" and bool(config.group_reward)
 
 
-async def _grade_groups(config: RLConfig, played: Sequence[Trajectory]) -> None:
+async def _grade_groups(config: Replayable, played: Sequence[Trajectory]) -> None:
     """Add what members of a group earn beside each other."""
-    assert isinstance(config, GradedKeys)
     rubric = GroupRubric(config.group_reward)
     for group in {each.group_id for each in played}:
         members = [each for each in played if each.group_id == group]

@@ -10,12 +10,17 @@ from pathlib import Path
 import pytest
 
 from roll.cli.app import main
-from roll.config import ConfigError
+from roll.config import ConfigError, load
+from roll.config.sample import SampleConfig
+from roll.pipelines.distill import DistillPipeline, PromptDistillPipeline
+from roll.pipelines.sample import SamplePipeline
+from roll.replay.branching import branch
 from roll.replay.differences import Part
 from roll.replay.replaying import EpisodeReplay, Replay, replay
 from roll.runs.stored import StoredRun
 from roll.trajectories.model import Trajectory
 from roll.trajectories.store import Phase, write_trajectories
+from tests.pipelines import test_distill, test_distill_prompts
 from tests.replay.conftest import TAGS
 
 pytestmark = pytest.mark.long  # whole runs
@@ -49,6 +54,44 @@ def test_every_episode_of_a_run_comes_out_the_same_bit_for_bit(games: StoredRun,
     assert found.same and found.draws and {each.stored.tag for each in found.episodes} == set(TAGS)
     assert sum(each.drawn for each in found.episodes) == sum(each.stored.completion_tokens for each in found.episodes)
     assert all(each.log_probs.equal == each.log_probs.compared > 0 for each in found.episodes)
+
+
+def taught_games(folder: Path) -> None:
+    DistillPipeline.start(test_distill.config(folder, max_steps=1, eval_steps=0, save_steps=0, trajectory_dump_steps=1))
+
+
+def taught_answers(folder: Path) -> None:
+    once = {"max_steps": 1, "save_steps": 0, "trajectory_dump_steps": 1}
+    PromptDistillPipeline.start(test_distill_prompts.config(folder, **once))
+
+
+def sampled_games(folder: Path) -> None:
+    keys = {
+        **{"pretrain": "toy_sokoban", "sequence_length": 512, "max_steps": 1, "eval_steps": 0, "progress": "none"},
+        **{"rollout_batch_size": 8, "trajectory_dump_steps": 1, "output_dir": str(folder)},
+        "train_env_manager": {"env_groups": 2, "group_size": 4, "tags": ["SimpleSokoban"]},
+        "actor_infer": {"generating_args": {"max_new_tokens": 8}, "strategy_args": {"strategy_name": "hf_infer"}},
+    }
+    SamplePipeline.start(load(keys, kind=SampleConfig))
+
+
+@pytest.mark.parametrize(
+    "run",
+    [
+        taught_games,
+        pytest.param(taught_answers, marks=pytest.mark.exhaustive),
+        pytest.param(sampled_games, marks=pytest.mark.exhaustive),
+    ],
+)
+def test_a_run_that_learns_from_other_than_scores_is_played_again(run: Callable[[Path], None], tmp_path: Path) -> None:
+    run(tmp_path)
+    stored = StoredRun.open(tmp_path)
+    found = replay(stored, step=1, with_policy=False)
+    assert found.same and len(found.episodes) >= 8
+    if found.episodes[0].stored.tag == "SimpleSokoban":
+        first = found.episodes[0].stored
+        fans = branch(stored, f"{first.group_id}/{first.episode}", [0], n=2, step=1).fans
+        assert [len(fan.scores) for fan in fans] == [2]
 
 
 @pytest.mark.parametrize(("step", "phase"), [(2, "train"), pytest.param(2, "val", marks=pytest.mark.exhaustive)])

@@ -74,7 +74,7 @@ def _tag_problems(config: PlayingConfig) -> Iterator[Problem]:
                 get_env_class(tag.env_type)
             except UnknownNameError as error:
                 fix = "name a known type, or import the module that registers it by env_modules:."
-                yield Problem(f"{_section(config, name)}.{name}.env_type", sentence(error), fix, tag.env_type)
+                yield Problem(f"{_place(config, name)}.env_type", sentence(error), fix, tag.env_type)
                 continue
             yield from _environment_problems(config, name, manager, key)
             yield from _manager_problems(config, tag)
@@ -92,7 +92,7 @@ def _environment_problems(config: PlayingConfig, name: str, manager: EnvManagerC
         if inspect.iscoroutine(closing):
             asyncio.run(closing)
     except Exception as error:
-        place = f"{_section(config, name)}.{name}.env_config" if name in config.tags() else f"{key}.tags"
+        place = f"{_place(config, name)}.env_config" if name in config.tags() else f"{key}.tags"
         message = f"the environment cannot be made: {sentence(error)}"
         # A file or a package may be there on another machine.
         kind = Absent if any(isinstance(each, FileNotFoundError | ImportError) for each in causes(error)) else Problem
@@ -102,7 +102,7 @@ def _environment_problems(config: PlayingConfig, name: str, manager: EnvManagerC
         return  # it was said already
     graded = {tag for domain, reward in config.rewards.items() for tag in reward.tags(domain)}
     if getattr(env, "graded_by_rewards", False) is True and name not in graded:
-        place = f"{_section(config, name)}.{name}.env_config.judge"
+        place = f"{_place(config, name)}.env_config.judge"
         fix = (
             f"grade it, such as rewards: {{{name.lower()}: {{tag_included: [{name}], verifiers: …}}}}; or leave it out."
         )
@@ -131,7 +131,7 @@ def _difficulty_problems(config: PlayingConfig, tag: str) -> Iterator[Problem]:
 
 
 def _manager_problems(config: PlayingConfig, tag: Tag) -> Iterator[Problem]:
-    place = f"{_section(config, tag.name)}.{tag.name}"
+    place = _place(config, tag.name)
     try:
         found = manager_class(tag)
     except EnvError:  # it needs a package that is not here, which was said of the environment
@@ -150,15 +150,13 @@ def _template_problems(config: PlayingConfig, tag: Tag) -> Iterator[Problem]:
         templates(tag)
     except ValueError as error:
         field = "agent_system_template" if "agent_system_template" in str(error) else "agent_template"
-        place = f"{_section(config, tag.name)}.{tag.name}.{field}"
+        place = f"{_place(config, tag.name)}.{field}"
         yield Problem(place, sentence(error), "correct the template.", getattr(tag, field))
 
 
-def _section(config: PlayingConfig, name: str) -> str:
+def _place(config: PlayingConfig, name: str) -> str:
     """Return where the tag is defined: a key of the configuration, or Python code."""
-    if name in config.custom_envs:
-        return "custom_envs"
-    return "custom_env" if name in config.custom_env else "tag"
+    return f"{config.section_of(name) or 'tag'}.{name}"
 
 
 def _env_config(config: PlayingConfig, name: str) -> Any:

@@ -12,7 +12,7 @@ from roll.algorithms import advantages, losses
 from roll.algorithms.groups import AlgorithmWarning
 from roll.algorithms.registry import LOSSES, Entry, Kind, registry
 from roll.common.registry import UnknownNameError
-from roll.config import Problem, RLConfig, RLVRConfig
+from roll.config import Problem, RLConfig
 from roll.config.errors import choose_from
 from roll.pipelines.experience.opening import cluster_problems, priority_problems
 from roll.pipelines.learning.algorithm_options import (
@@ -140,24 +140,12 @@ def _joining_problems(config: RLConfig) -> Iterator[Problem]:
     if config.expert is None:
         return
     name, join = config.policy_loss_name, config.expert.join
-    if config.expert.score == "graded":
-        yield from _grading_problems(config)
     if name in _IN_GROUPS and join == "batch":
         message = f"{name} reads the advantages of an expert's answers, and rows beside the batch have none."
         yield Problem("expert.join", message, "use groups, or policy_loss: mix.", join)
     if name in _BESIDE and join == "groups":
         message = f"{name} imitates rows in their share of the batch, which members of groups are not."
         yield Problem("expert.join", message, "use batch, or policy_loss: luffy.", join)
-
-
-def _grading_problems(config: RLConfig) -> Iterator[Problem]:
-    """Yield why nobody could grade what an expert answered."""
-    if not isinstance(config, RLVRConfig):
-        message = "verifiers grade answers to prompts, and this run plays."
-        yield Problem("expert.score", message, "set the score of a game that an expert played, such as 1.0.", "graded")
-    elif config.tools:
-        message = "verifiers read the calls of an answer with tools, which an expert's row does not have."
-        yield Problem("expert.score", message, "set the score of an expert's answer, such as 1.0.", "graded")
 
 
 def _option_problems(

@@ -8,7 +8,6 @@ import torch
 
 from roll.config import ConfigError, Problem, RunConfig, SamplingConfig
 from roll.config.errors import Absent
-from roll.config.prompt_keys import PromptKeys
 from roll.config.strategies import (
     FROZEN,
     STRATEGIES,
@@ -19,7 +18,6 @@ from roll.config.strategies import (
     named,
     strategies_for,
 )
-from roll.config.taught import TaughtConfig
 from roll.config.trainer_keys import TrainerKeys
 from roll.config.worker import TrainWorkerConfig, WorkerConfig
 from roll.distributed import plan_placement
@@ -56,8 +54,9 @@ def picture_problems(config: SamplingConfig) -> Iterator[Problem]:
     shown_by = pictures_shown_by(config)
     if shown_by is None:
         return
-    if isinstance(config, PromptKeys) and shown_by.endswith("image_key"):
-        yield from _row_picture_problems(config, shown_by)
+    if shown_by == config.image_key_of_rows:
+        for key, reason in config.text_readers():
+            yield Problem(key or shown_by, f"{reason}, and {shown_by} shows pictures.", "leave it out.")
     able = ", ".join(name for name in STRATEGIES if STRATEGIES.get(name).sees)
     for role, worker in config.worker_roles():
         about, path = worker.strategy_args.about, f"{role}.strategy_args"
@@ -72,17 +71,6 @@ def picture_problems(config: SamplingConfig) -> Iterator[Problem]:
         elif worker.strategy_args.parallel_size("ulysses_size") > 1:
             message = f"sequences with pictures are computed whole, and {shown_by} shows pictures."
             yield Problem(f"{path}.strategy_config.ulysses_size", message, "set it to 1.")
-
-
-def _row_picture_problems(config: PromptKeys, shown_by: str) -> Iterator[Problem]:
-    """Yield what cannot be done with rows that have pictures."""
-    if config.tools:
-        message = f"tools are called in conversations of text, and {shown_by} shows pictures."
-        yield Problem("tools", message, "leave the tools out.", config.tools)
-    if isinstance(config, TaughtConfig):
-        yield Problem(shown_by, "a teacher reads text alone.", "leave it out.")
-    if getattr(config, "expert", None) is not None:
-        yield Problem("expert", f"what experts wrote is text, and {shown_by} shows pictures.", "leave it out.")
 
 
 def trained_text_problems(config: SamplingConfig) -> Iterator[Problem]:

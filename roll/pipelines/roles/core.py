@@ -11,7 +11,7 @@ from functools import partial
 from transformers import PreTrainedModel
 
 from roll.algorithms.distillation import Divergence
-from roll.config import PlayingConfig, SamplingConfig
+from roll.config import SamplingConfig
 from roll.config.strategies import FROZEN
 from roll.distributed import Cluster, LocalGroup, WorkerGroup, WorkerSpec
 from roll.generation import Activity
@@ -147,8 +147,8 @@ async def build_sampler(
 
     engines.on_restart(made_again)
     opponents = {}
-    if isinstance(config, PlayingConfig) and stand_in is None:
-        require_same_tokens(config, text, [f"opponents.{name}" for name in config.opponents])
+    if stand_in is None:
+        require_same_tokens(config, text, [f"opponents.{name}" for name in config.opponent_roles])
         opponents = await start_opponents(config, cluster, registered, activity)
     return Sampler(
         opponents=opponents,

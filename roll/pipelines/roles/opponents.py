@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Final
 
-from roll.config import ConfigError, PlayingConfig, Problem
+from roll.config import ConfigError, Problem, SamplingConfig
 from roll.config.opponents import OPPONENTS, LeagueConfig
 from roll.distributed import Cluster, WorkerDiedError, WorkerGroup, WorkerSpec
 from roll.generation import Activity
@@ -42,7 +42,7 @@ class OpponentRole:
 
 
 async def start_opponents(
-    config: PlayingConfig, cluster: Cluster, registered: Registered, activity: Activity | None
+    config: SamplingConfig, cluster: Cluster, registered: Registered, activity: Activity | None
 ) -> dict[str, OpponentRole]:
     """Start the engines of all opponents; each in turn is one that the engines before it wait for.
 
@@ -51,7 +51,7 @@ async def start_opponents(
     """
     started = {}
     last = activity
-    for name, opponent in config.opponents.items():
+    for name, opponent in config.opponent_roles.items():
         role = f"{OPPONENTS}.{name}"
         own: list[Activity] = []
         for _ in range(opponent.workers):

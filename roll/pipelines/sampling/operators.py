@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from roll.common.registry import UnknownNameError
-from roll.config import Problem, RLConfig
+from roll.config import Problem
 from roll.config.errors import Absent
 from roll.config.grading_keys import GradedKeys
 from roll.operators import Operator, operator_of
@@ -38,11 +38,6 @@ def operator_problems(config: GradedKeys) -> Iterator[Problem]:
 
 def _review_problems(config: GradedKeys, path: str) -> Iterator[Problem]:
     """Yield what is in the way of groups that wait for people."""
-    if _learns_at_once(config):
+    if config.learns_at_once:
         message = "groups wait for people in a store between two programs, and this run has none."
         yield Problem(path, message, "use mode: explore and mode: train.", "human_review")
-
-
-def _learns_at_once(config: GradedKeys) -> bool:
-    """Whether what is sampled is learned from in the same run, without a store in between."""
-    return not isinstance(config, RLConfig) or config.mode == "both"
