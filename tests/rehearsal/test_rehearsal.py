@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import json
 import logging
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
 
-from roll.config import RLVRConfig
+from roll.config import PromptDistillConfig, RLVRConfig, RunConfig
 from roll.config.loading import load
 from roll.config.strategies import is_installed
 from roll.rehearsal import rehearse, render_rehearsal
@@ -50,8 +50,19 @@ def test_a_sound_job_is_rehearsed_in_two_steps_and_what_was_folded_is_said(tmp_p
     assert {"local: rollout", "local: update"} <= set(found.seconds)
 
 
+def taught(data: Path) -> PromptDistillConfig:
+    keys: dict[str, Any] = {
+        **{"pretrain": "toy_math", "sequence_length": 144, "prompt_length": 96, "rollout_batch_size": 16},
+        "teacher.model_args.model_name_or_path": "toy_math",
+        "actor_train.data_args.file_name": [str(data)],
+        "actor_infer.generating_args.max_new_tokens": 24,
+    }
+    return load({}, kind=PromptDistillConfig, overrides=keys)
+
+
 @pytest.mark.exhaustive
-def test_every_row_is_read_and_those_that_fail_are_named(tmp_path: Path) -> None:
+@pytest.mark.parametrize("job", [job, taught])
+def test_every_row_is_read_and_those_that_fail_are_named(job: Callable[[Path], RunConfig], tmp_path: Path) -> None:
     data = written(tmp_path / "rows.jsonl", *GOOD, '{"prompt": ', {"prompt": "word " * 400, "ground_truth": "1"})
     found = rehearse(job(data), processes=False)
     assert not found.is_sound
