@@ -38,14 +38,14 @@ def encode(text: str) -> list[int]:
 def test_the_perfect_teacher_is_right_and_asks_for_nothing_held_out(tag: str) -> None:
     random = Random(1)
     for _ in range(100):
-        lesson = calls.lesson_of(tag, calls.PERFECT, random)
-        (call,) = find_calls(calls.call_of(lesson.tool, lesson.argument, lesson.asked), ["hermes"])
-        assert (call.name, call.arguments) == (lesson.tool, {lesson.argument: lesson.asked})
+        example = calls.worked_example(tag, calls.PERFECT, random)
+        (call,) = find_calls(calls.call_of(example.tool, example.argument, example.asked), ["hermes"])
+        assert (call.name, call.arguments) == (example.tool, {example.argument: example.asked})
         if tag == "people":
-            assert not held_out(lesson.asked)
-            assert lesson.asked in lesson.prompt and lesson.answer in lesson.heard.splitlines()[0]
+            assert not held_out(example.asked)
+            assert example.asked in example.prompt and example.answer in example.heard.splitlines()[0]
         else:
-            assert eval(lesson.asked) == int(CALCULATOR.run({"expression": lesson.asked})) == int(lesson.answer)
+            assert eval(example.asked) == int(CALCULATOR.run({"expression": example.asked})) == int(example.answer)
 
 
 def test_the_careless_teacher_is_mostly_wrong() -> None:
@@ -59,7 +59,7 @@ def test_the_careless_teacher_is_mostly_wrong() -> None:
 
 
 def test_what_a_search_is_said_to_find_is_what_it_finds() -> None:
-    """In the collection that the package has, in the form that lessons have."""
+    """In the collection that the package has, in the form that examples have."""
     pytest.importorskip("bm25s")
     search, *_ = make_tools([{"search": {"corpus": "examples/data/people.jsonl", "results": 2}}])
     rows = [json.loads(line) for line in (DATA / "people.jsonl").read_text("utf-8").splitlines()]

@@ -61,7 +61,7 @@ class Habits:
 
 
 @dataclass(frozen=True, slots=True)
-class Lesson:
+class WorkedExample:
     """A task with the call that solves it.
 
     Attributes:
@@ -94,7 +94,7 @@ def call_of(tool: str, argument: str, value: str) -> str:
     return f"<tool_call>{json.dumps({'name': tool, 'arguments': {argument: value}})}</tool_call>"
 
 
-def calculate(problem: Problem, habits: Habits, random: Random) -> Lesson:
+def calculate(problem: Problem, habits: Habits, random: Random) -> WorkedExample:
     """Return how a teacher of such habits has a problem worked out."""
     expression = problem.exercise.expression
     if random.random() < habits.confuses:
@@ -105,10 +105,10 @@ def calculate(problem: Problem, habits: Habits, random: Random) -> Lesson:
     answer = _with_another(heard, "123456789", random) if random.random() < habits.miscopies else heard
     digits = len(problem.ground_truth)
     guess = str(random.randint(10 ** (digits - 1), 10**digits - 1))
-    return Lesson(problem.tag, problem.prompt, "calculator", "expression", expression, heard, answer, guess)
+    return WorkedExample(problem.tag, problem.prompt, "calculator", "expression", expression, heard, answer, guess)
 
 
-def look_up(question: Question, habits: Habits, random: Random) -> Lesson:
+def look_up(question: Question, habits: Habits, random: Random) -> WorkedExample:
     """Return how a teacher of such habits looks somebody up: two passages come, the right one first."""
     name, words = question.person.name, TOWNS if question.ground_truth in TOWNS else JOBS
     if random.random() < habits.miscopies:
@@ -118,7 +118,7 @@ def look_up(question: Question, habits: Habits, random: Random) -> Lesson:
     heard = f"[1] {found.told}\n[2] {other.told}"
     read = other if random.random() < habits.miscopies else found
     answer = read.town if words is TOWNS else read.job
-    return Lesson("people", question.prompt, "search", "query", name, heard, answer, random.choice(words))
+    return WorkedExample("people", question.prompt, "search", "query", name, heard, answer, random.choice(words))
 
 
 def _with_a_name_like(person: Person, random: Random) -> Person:
@@ -137,8 +137,8 @@ def _with_another(text: str, characters: str, random: Random) -> str:
     return text[:place] + random.choice(characters) + text[place + 1 :]
 
 
-def lesson_of(tag: str, habits: Habits, random: Random) -> Lesson:
-    """Draw a lesson about nothing that is held out."""
+def worked_example(tag: str, habits: Habits, random: Random) -> WorkedExample:
+    """Draw an example about nothing that is held out."""
     if tag != "people":
         return calculate(draw(tag, LARGE, random), habits, random)
     person = draw_person(random)
@@ -184,7 +184,7 @@ def _search(query: str) -> str:
     Args:
         query: Words to look for.
     """
-    raise NotImplementedError("only its schema is told here; a lesson knows what a search finds")
+    raise NotImplementedError("only its schema is told here; an example knows what a search finds")
 
 
 SEARCH: Final = tool_of("search", _search)
@@ -203,11 +203,11 @@ def demonstrations(renderer: ChatRenderer, encode: Encode, habits: Habits, *, se
     random = Random(f"{seed}/calls")
     told = {tool.name: telling(renderer, tool) for tool in (tool_of("calculator", calculator), SEARCH)}
     while True:
-        lesson = lesson_of(random.choice(TAGS), habits, random)
-        called, answer = [(call_of(lesson.tool, lesson.argument, lesson.asked), lesson.heard)], lesson.answer
+        example = worked_example(random.choice(TAGS), habits, random)
+        called, answer = [(call_of(example.tool, example.argument, example.asked), example.heard)], example.answer
         if random.random() < habits.guesses:
-            called, answer = [], lesson.guess
-        yield conversation(lesson.tag, lesson.prompt, called, answer, told[lesson.tool], encode)
+            called, answer = [], example.guess
+        yield conversation(example.tag, example.prompt, called, answer, told[example.tool], encode)
 
 
 def telling(renderer: ChatRenderer, tool: Tool) -> ChatRenderer:
@@ -232,5 +232,5 @@ def corpus() -> Iterator[str]:
     asked = [each for kind in QUESTIONS.values() for each in kind]
     yield from ["\n".join(words), " ".join(words), *SUMS, *asked] * 20
     for index in range(1200):
-        lesson = lesson_of(TAGS[index % len(TAGS)], PERFECT, random)
-        yield from (lesson.prompt, call_of(lesson.tool, lesson.argument, lesson.asked), lesson.heard)
+        example = worked_example(TAGS[index % len(TAGS)], PERFECT, random)
+        yield from (example.prompt, call_of(example.tool, example.argument, example.asked), example.heard)
