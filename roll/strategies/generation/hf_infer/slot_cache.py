@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from typing import Any
+import math
+import mmap
+from typing import Any, Final
 
 import torch
 from transformers.cache_utils import Cache, CacheLayerMixin
@@ -11,7 +13,9 @@ from roll.strategies.generation.hf_infer.batch_plan import AttentionGroup, Batch
 from roll.strategies.generation.hf_infer.causal_masks import CausalMasks
 from roll.strategies.generation.hf_infer.compiling import number
 
-_LENGTH_STEP = 64
+_LENGTH_STEP: Final = 64
+_WHOLE_BYTES: Final = 1 << 30
+"""Of all keys and values, up to which a CPU is asked for the whole cache at once: what is not used takes no memory."""
 
 
 class SlotLayer(CacheLayerMixin):
@@ -23,6 +27,7 @@ class SlotLayer(CacheLayerMixin):
 
     def lazy_initialization(self, key_states: torch.Tensor, value_states: torch.Tensor) -> None:
         """Allocate with the head count, width and type of the states that come first."""
+        self.owner.reserve_all(key_states, value_states)
         self.keys = self._allocate(key_states, None)
         self.values = self._allocate(value_states, None)
         self.is_initialized = True
@@ -78,7 +83,7 @@ class SlotLayer(CacheLayerMixin):
     def _allocate(self, like: torch.Tensor | None, old: torch.Tensor | None) -> torch.Tensor:
         assert like is not None
         # Zeros, not empty: idle slots inside a run are read (and masked), and NaN times zero would be NaN.
-        new = like.new_zeros(self.owner.slots, like.shape[1], self.owner.length, like.shape[3])
+        new = _zeros(like, (self.owner.slots, like.shape[1], self.owner.length, like.shape[3]))
         if old is not None:
             new[: old.shape[0], :, : old.shape[2]] = old
         return new
@@ -140,6 +145,18 @@ class SlotCache(Cache):
             self.length = min(self.max_length, -(-wanted // _LENGTH_STEP) * _LENGTH_STEP)
         for layer in self.slot_layers:
             layer.grow()
+
+    def reserve_all(self, key_states: torch.Tensor, value_states: torch.Tensor) -> None:
+        """Take all slots in their whole length, where that is little: to grow copies all that is stored.
+
+        Args:
+            key_states: ``[…, kv_heads, tokens, head_dim]`` of a layer.
+            value_states: ``[…, kv_heads, tokens, value_dim]``.
+        """
+        each = sum(states.shape[1] * states.shape[3] * states.element_size() for states in (key_states, value_states))
+        whole = self.max_slots * self.max_length * each * len(self.slot_layers)
+        if key_states.device.type == "cpu" and whole <= _WHOLE_BYTES:
+            self.slots, self.length = self.max_slots, self.max_length
 
     def begin(self, plan: BatchPlan, padded_group: AttentionGroup | None = None) -> None:
         """Set the plan of the next forward pass."""
@@ -210,6 +227,16 @@ class SlotCache(Cache):
             rows = output.transpose(1, 2).flatten(0, 1)
             pieces.append(rows if group.output_index is None else rows.index_select(0, group.output_index))
         return (pieces[0] if len(pieces) == 1 else torch.cat(pieces))[None]
+
+
+def _zeros(like: torch.Tensor, shape: tuple[int, ...]) -> torch.Tensor:
+    """Return zeros, which on a CPU take memory only where they are written; PyTorch writes all of its own."""
+    if like.device.type != "cpu":
+        return like.new_zeros(shape)
+    memory = mmap.mmap(-1, math.prod(shape) * like.element_size(), flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
+    if hasattr(mmap, "MADV_HUGEPAGE"):
+        memory.madvise(mmap.MADV_HUGEPAGE)  # rows lie far from each other
+    return torch.frombuffer(memory, dtype=like.dtype).view(shape)
 
 
 def _attention(
