@@ -20,5 +20,7 @@ def end_quickly() -> None:
 
 
 def _look_no_more() -> None:
-    if not any(module in sys.modules for module in _COUNTING):
+    if any(module in sys.modules for module in _COUNTING):
+        gc.disable()  # of three times that it looks at everything, the last remains
+    else:
         gc.freeze()
