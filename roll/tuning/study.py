@@ -20,6 +20,7 @@ from roll.runs.layout import CHECKPOINTS, list_checkpoints
 from roll.runs.lock import FolderInUseError, hold
 from roll.tuning.plan import Plan, word
 from roll.tuning.trial import TrialProcess, command_of, running
+from roll.tuning.undisturbed import undisturbed
 
 if TYPE_CHECKING:
     import optuna
@@ -140,8 +141,9 @@ class Study:
         failures = 0
         try:
             while True:
-                left = self._left_over()
-                trial = left or (None if self._is_done(budget, trials) else self._ask())
+                with undisturbed():
+                    left = self._left_over()
+                    trial = left or (None if self._is_done(budget, trials) else self._ask())
                 if trial is None or (budget is not None and self.seconds >= budget):
                     break
                 try:
@@ -153,7 +155,8 @@ class Study:
                     why = self.results().trials[trial.number].why
                     raise RunError(f"{failures} trials in a row failed, the last one: {why}")
         finally:
-            self._note(at_once=True)
+            with undisturbed():
+                self._note(at_once=True)
         if budget is not None and self.seconds >= budget:
             self._ended = "the time is used"
         return self.results()
@@ -183,19 +186,21 @@ class Study:
             # It was killed before it had saved anything, and begins again.
             shutil.rmtree(folder, ignore_errors=True)
         self._say(f"trial {number}  {'' if begun else 'goes on  '}{said}")
-        done = dict(self._study.get_trials(deepcopy=False)[number].intermediate_values)
+        with undisturbed():
+            done = dict(self._study.get_trials(deepcopy=False)[number].intermediate_values)
         with running(command_of(self.plan.name, words, self.plan.config, folder), folder) as process:
             while True:
-                code = process.code
-                self._note()
-                if self._reported(trial, process, done, ended=code == 0):
-                    self._tell(trial, "PRUNED")
-                    self._say(f"trial {number}  stopped after {max(done)} steps: others are better")
-                    return True
-                if code is not None:
-                    return self._ended_with(trial, process, code, done)
-                if budget is not None and self.seconds >= budget:
-                    raise _BudgetUsed
+                with undisturbed():
+                    code = process.code
+                    self._note()
+                    if self._reported(trial, process, done, ended=code == 0):
+                        self._tell(trial, "PRUNED")
+                        self._say(f"trial {number}  stopped after {max(done)} steps: others are better")
+                        return True
+                    if code is not None:
+                        return self._ended_with(trial, process, code, done)
+                    if budget is not None and self.seconds >= budget:
+                        raise _BudgetUsed
                 time.sleep(_POLL)
 
     def _reported(self, trial: optuna.Trial, process: TrialProcess, done: dict[int, float], *, ended: bool) -> bool:

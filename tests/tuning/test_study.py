@@ -21,6 +21,7 @@ from roll.tuning.report import draw_curves, write_best
 from roll.tuning.study import Results, open_study
 
 pytest.importorskip("optuna")
+sqlalchemy = pytest.importorskip("sqlalchemy")
 pytestmark = pytest.mark.processes
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -150,6 +151,27 @@ def test_ctrl_c_saves_and_says_how_to_go_on(elsewhere: Path) -> None:
     said = next(line for line in error.splitlines() if line.startswith("Stopped. Go on with: "))
     assert said.endswith(" -m roll tune hill output_dir=output/stopped --trials 2 pause=0.3")
     assert list(Path("output/stopped/tune/000/checkpoints").glob("step=*"))
+
+
+@pytest.mark.parametrize("moment", [1, pytest.param(7, marks=pytest.mark.exhaustive)])
+def test_ctrl_c_in_the_middle_of_a_statement_is_ctrl_c(moment: int, elsewhere: Path) -> None:
+    """What Optuna was doing is done first: a statement that is broken off leaves the database locked."""
+    plan, said, sent = make_plan("hill", [f"output_dir=output/amid{moment}"]), list[str](), list[int]()
+
+    def interrupt(*statement: Any) -> None:
+        if not sent and len([line for line in said if "  step " in line]) >= moment:
+            sent.append(moment)
+            os.kill(os.getpid(), signal.SIGINT)
+
+    sqlalchemy.event.listen(sqlalchemy.Engine, "after_cursor_execute", interrupt)
+    try:
+        with open_study(plan, said.append) as study, pytest.raises(KeyboardInterrupt):
+            study.run(trials=1, budget=None)
+    finally:
+        sqlalchemy.event.remove(sqlalchemy.Engine, "after_cursor_execute", interrupt)
+    assert sent
+    results, _ = tune(plan, trials=1)
+    assert [(one.state, one.steps) for one in results.trials] == [("finished", 9)]
 
 
 @pytest.mark.exhaustive
