@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import ast
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 
 import roll.config.kinds  # noqa: F401  (all kinds)
@@ -18,23 +18,25 @@ def _kinds(base: type = RunConfig) -> set[str]:
     return {each.__name__ for each in below}.union(*map(_kinds, below))
 
 
-def _unions(source: ast.Module, kinds: set[str]) -> set[str]:
-    """Return names that a module gives to several kinds: ``Both = AgenticConfig | RLVRConfig``."""
-    assigned = [each for each in source.body if isinstance(each, ast.Assign) and _names(each.value) & kinds]
-    return {target.id for each in assigned for target in each.targets if isinstance(target, ast.Name)}
+def _with_unions(sources: Iterable[ast.Module]) -> set[str]:
+    """Return these, and the names that a module gives to several: ``Both = AgenticConfig | RLVRConfig``."""
+    kinds = _kinds()
+    assigned = [each for source in sources for each in source.body if isinstance(each, ast.Assign)]
+    named = {
+        target.id: _names(each.value) for each in assigned for target in each.targets if isinstance(target, ast.Name)
+    }
+    return kinds | {name for name, parts in named.items() if parts & kinds}
 
 
 def _names(node: ast.AST) -> set[str]:
     return {each.id for each in ast.walk(node) if isinstance(each, ast.Name)}
 
 
-def _choices(source: ast.Module) -> Iterator[int]:
+def _choices(source: ast.Module, kinds: set[str]) -> Iterator[int]:
     """Yield the lines of ``isinstance`` on kinds that are no guards.
 
     A guard asserts, or refuses what it was given: ``if not isinstance(…): raise``.
     """
-    kinds = _kinds()
-    kinds |= _unions(source, kinds)
     guards: set[ast.AST] = set()
     for node in ast.walk(source):
         if isinstance(node, ast.Assert):
@@ -49,8 +51,11 @@ def _choices(source: ast.Module) -> Iterator[int]:
 
 def test_nothing_chooses_by_the_kind_of_a_run() -> None:
     texts = {path: path.read_text(encoding="utf-8") for path in sorted(_ROLL.rglob("*.py"))}
-    asking = {path: text for path, text in texts.items() if "isinstance(" in text and "config" in text}
-    found = [f"{path.relative_to(_ROLL)}:{line}" for path, text in asking.items() for line in _choices(ast.parse(text))]
+    sources = {path: ast.parse(text) for path, text in texts.items() if "isinstance(" in text or "Config |" in text}
+    kinds = _with_unions(sources.values())
+    found = [
+        f"{path.relative_to(_ROLL)}:{line}" for path, source in sources.items() for line in _choices(source, kinds)
+    ]
     assert not found, f"give the configuration a method or an attribute in place of isinstance: {', '.join(found)}"
 
 
@@ -70,4 +75,5 @@ def choice(config):
         return 2
     return isinstance(config, PromptKeys | int) or config.mode == "both"
 """
-    assert list(_choices(ast.parse(source))) == [10, 12, 14]
+    module = ast.parse(source)
+    assert list(_choices(module, _with_unions([module]))) == [10, 12, 14]

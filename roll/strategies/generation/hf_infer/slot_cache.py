@@ -27,7 +27,7 @@ class SlotLayer(CacheLayerMixin):
 
     def lazy_initialization(self, key_states: torch.Tensor, value_states: torch.Tensor) -> None:
         """Allocate with the head count, width and type of the states that come first."""
-        self.owner.reserve_all(key_states, value_states)
+        self.owner.reserve_all_if_little(key_states, value_states)
         self.keys = self._allocate(key_states, None)
         self.values = self._allocate(value_states, None)
         self.is_initialized = True
@@ -146,16 +146,19 @@ class SlotCache(Cache):
         for layer in self.slot_layers:
             layer.grow()
 
-    def reserve_all(self, key_states: torch.Tensor, value_states: torch.Tensor) -> None:
+    def reserve_all_if_little(self, key_states: torch.Tensor, value_states: torch.Tensor) -> None:
         """Take all slots in their whole length, where that is little: to grow copies all that is stored.
 
+        Decided for all layers when the first has states; others may be wider or narrower.
+
         Args:
-            key_states: ``[…, kv_heads, tokens, head_dim]`` of a layer.
+            key_states: ``[…, kv_heads, tokens, head_dim]`` of that layer.
             value_states: ``[…, kv_heads, tokens, value_dim]``.
         """
+        if key_states.device.type != "cpu" or any(layer.is_initialized for layer in self.slot_layers):
+            return
         each = sum(states.shape[1] * states.shape[3] * states.element_size() for states in (key_states, value_states))
-        whole = self.max_slots * self.max_length * each * len(self.slot_layers)
-        if key_states.device.type == "cpu" and whole <= _WHOLE_BYTES:
+        if self.max_slots * self.max_length * each * len(self.slot_layers) <= _WHOLE_BYTES:
             self.slots, self.length = self.max_slots, self.max_length
 
     def begin(self, plan: BatchPlan, padded_group: AttentionGroup | None = None) -> None:
