@@ -110,8 +110,31 @@ def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
     from xdist.scheduler import LoadScopeScheduling
 
     class Groups(LoadScopeScheduling):
+        """Gives groups; and, where a process dies, what was left of its groups to another.
+
+        By itself xdist 3.8 (its issues 1323 and 1362) gives also what was done, and waits forever for its end; the test
+        that the process died of, again and again; and to processes that have collected nothing yet.
+        """
+
         def _split_scope(self, nodeid: str) -> str:
             return group_of(_file(nodeid))
+
+        def remove_node(self, node: Any) -> str | None:
+            groups = self.assigned_work[node]
+            left = [nodeid for tests in groups.values() for nodeid, done in tests.items() if not done]
+            self.assigned_work[node] = {
+                group: {nodeid: nodeid == left[0] for nodeid in tests if nodeid in left}
+                for group, tests in groups.items()
+                if any(nodeid in left[1:] for nodeid in tests)
+            }
+            super().remove_node(node)
+            return left[0] if left else None
+
+        def _reschedule(self, node: Any) -> None:
+            if node in self.registered_collections:
+                super()._reschedule(node)
+                if not self.workqueue and not node.shutting_down:
+                    node.shutdown()  # else it waits for one more before it runs its last
 
     config.option.loadscopereorder = False
     return Groups(config, log)

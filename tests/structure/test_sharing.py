@@ -60,6 +60,17 @@ def test_what_a_group_shares_ends_behind_its_last_test(tmp_path: Path) -> None:
     for name in ("test_first.py", "test_second.py"):
         (tmp_path / name).write_text("from things import test_one, test_two\n")
     done = run_pytest("tests.sharing", "-q", "-s", folder=tmp_path)
-    assert done.returncode == 0, done.stdout + done.stderr
+    assert done.returncode == 0, done.stdout
     said = [word.split(">")[0] for word in done.stdout.split("<")[1:]]
     assert said == 2 * ["begins", "one", "two", "ends"]
+
+
+@pytest.mark.processes
+def test_behind_a_process_that_dies_another_runs_what_is_left(tmp_path: Path) -> None:
+    """As where Ray ends the process, or memory is at its end: one test has failed, and is not tried again meanwhile."""
+    for place in range(4):
+        (tmp_path / f"test_{place}.py").write_text("def test_a(): pass\ndef test_b(): pass\n")
+    (tmp_path / "test_last.py").write_text("import os\ndef test_a(): os._exit(1)\ndef test_b(): pass\n")
+    done = run_pytest("tests.sharing", "-q", "-n", "2", "--dist", "loadfile", folder=tmp_path)
+    assert "1 failed, 9 passed" in done.stdout, done.stdout
+    assert "crashed while running 'test_last.py::test_a'" in done.stdout
