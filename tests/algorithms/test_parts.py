@@ -12,6 +12,7 @@ import torch
 from roll.algorithms import advantages, filters, losses, off_policy, reward_shaping
 from roll.algorithms.aggregation import aggregate
 from roll.algorithms.groups import AlgorithmWarning
+from roll.algorithms.masking import marked_rows
 from roll.algorithms.registry import (
     ADVANTAGES,
     LOSSES,
@@ -255,3 +256,12 @@ def test_hidden_options_are_refused_at_registration() -> None:
         @register_advantage("hidden_for_test")
         def hidden(inputs, **options):  # type: ignore[no-untyped-def]
             return inputs.scores
+
+
+@pytest.mark.parametrize("dtype", [torch.bool, torch.float32, torch.int64])
+@pytest.mark.parametrize("width", [0, 1, 37])
+def test_rows_that_are_marked_are_those_with_any_mark(width: int, dtype: torch.dtype) -> None:
+    generator = torch.Generator().manual_seed(width)
+    mask = (torch.rand(64, width, generator=generator) < 0.03).to(dtype)
+    found = marked_rows(mask)
+    assert found.dtype == torch.bool and found.tolist() == [any(row) for row in mask.tolist()]

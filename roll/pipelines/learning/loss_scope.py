@@ -11,7 +11,7 @@ from torch import Tensor
 
 from roll.algorithms.filters import difficulty_mask
 from roll.algorithms.groups import AlgorithmWarning, encode
-from roll.algorithms.masking import blank, slabs
+from roll.algorithms.masking import blank, marked_rows, slabs
 from roll.algorithms.off_policy import correction
 from roll.algorithms.reward_shaping import sample_weights
 from roll.config import RLConfig
@@ -84,8 +84,8 @@ def scope_loss(
         metrics["reward/difficulty"] = float(hard.mean())
     if config.max_len_mask or config.difficulty_mask:
         batch[LOSS_MASK] = kept
-        trained = mask.any(1)
-        metrics["batch/masked_samples"] = float((trained & ~kept.any(1)).sum() / trained.sum().clamp_min(1))
+        trained = marked_rows(mask)
+        metrics["batch/masked_samples"] = float((trained & ~marked_rows(kept)).sum() / trained.sum().clamp_min(1))
         _warn_if_nothing_is_left(batch, kept)
     if config.difficulty_loss_weight or config.length_loss_weight:
         lengths = index.spread(index.total(mask.sum(1)))

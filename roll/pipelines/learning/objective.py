@@ -13,6 +13,7 @@ from torch import Tensor
 from roll.algorithms.aggregation import aggregate, count_sequences, count_tokens
 from roll.algorithms.kl import bias_correction, kl_penalty
 from roll.algorithms.losses import compute, expert_mixture, prepare
+from roll.algorithms.masking import marked_rows
 from roll.algorithms.registry import LOSSES
 from roll.config import RLConfig
 from roll.pipelines.learning.algorithm_options import loss_options
@@ -125,9 +126,9 @@ class PolicyObjective:
         mask = loss_mask(batch)
         other_terms = self.entropy_weight or self.kl_weight or self.supervised_weight
         if other_terms or self.policy_loss not in PROPORTIONAL_LOSSES:
-            rows = mask.any(dim=1)
+            rows = marked_rows(mask)
             return None if bool(rows.all()) else rows
-        return ((batch["advantages"] != 0) & mask).any(dim=1)
+        return marked_rows((batch["advantages"] != 0) & mask)
 
     def __call__(
         self, log_probs: Tensor, entropy: Tensor | None, batch: TensorDict, totals: BatchTotals

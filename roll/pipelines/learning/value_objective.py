@@ -11,6 +11,7 @@ from torch import Tensor
 
 from roll.algorithms.aggregation import aggregate, count_sequences, count_tokens
 from roll.algorithms.losses import value
+from roll.algorithms.masking import marked_rows
 from roll.config import RLConfig
 from roll.strategies.base import BatchTotals
 
@@ -55,7 +56,7 @@ class ValueObjective:
 
     def contributing_rows(self, batch: TensorDict) -> Tensor:
         """Return the rows with a trained token."""
-        return batch["response_mask"].bool().any(dim=1)
+        return marked_rows(batch["response_mask"])
 
     def __call__(
         self, values: Tensor, entropy: Tensor | None, batch: TensorDict, totals: BatchTotals

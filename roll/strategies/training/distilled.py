@@ -9,6 +9,7 @@ from torch import Tensor
 
 from roll.algorithms.aggregation import aggregate, count_sequences, count_tokens
 from roll.algorithms.distillation import sampled_reverse_kl
+from roll.algorithms.masking import marked_rows
 from roll.strategies.base import BatchTotals
 
 TEACHER_LOG_PROBS = "teacher_log_probs"
@@ -48,7 +49,7 @@ class DistillationLoss:
 
     def contributing_rows(self, batch: TensorDict) -> Tensor | None:
         """Return the rows with trained tokens, ``None`` if all have some."""
-        rows = batch["response_mask"].any(dim=1)
+        rows = marked_rows(batch["response_mask"])
         return None if bool(rows.all()) else rows
 
     def divergence(self, log_probs: Tensor, batch: TensorDict) -> Tensor:
