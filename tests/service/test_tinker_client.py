@@ -47,7 +47,9 @@ def test_the_python_of_the_page_runs_as_it_stands(address: str, capsys: pytest.C
     page = Path(__file__).parents[2] / "docs" / "training_service.md"
     (text,) = re.findall(r"^```python\n(.*?)^```", page.read_text("utf-8"), re.DOTALL | re.MULTILINE)
     assert "http://127.0.0.1:8000" in text and "tml-…" in text
-    exec(text.replace("http://127.0.0.1:8000", address).replace("tml-…", KEY), {})  # our own documentation
+    names: dict[str, tinker.ServiceClient] = {}
+    exec(text.replace("http://127.0.0.1:8000", address).replace("tml-…", KEY), names)  # our own documentation
+    names["service"].close("success").result()
     losses = [float(line) for line in capsys.readouterr().out.splitlines()]
     assert len(losses) == 30 and losses[-1] < losses[0] / 4
 
