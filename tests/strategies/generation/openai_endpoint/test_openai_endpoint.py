@@ -91,7 +91,7 @@ def test_what_passes_is_tried_again(fault: Fault) -> None:
         (Fault(content=b"<html>"), "no JSON: <html>"),
         (Fault(content=b'{"choices": []}'), "no chat completion"),
         (REFUSED, "maximum context length"),
-        (Fault(seconds=1.0), "ReadTimeout"),
+        (Fault(seconds=1.5), "ReadTimeout"),
         (Fault(502, b"bad gateway"), "502 bad gateway"),
     ],
     ids=["no JSON", "no choices", "too long", "stalls", "keeps failing"],
@@ -100,7 +100,7 @@ def test_a_request_without_an_answer_is_aborted_with_the_reason_and_the_next_is_
     fault: Fault, said: str
 ) -> None:
     with serving(FakeEndpoint(lambda number, body: fault if number < 2 else "fine")) as server:
-        patient = options(server, retries=0, timeout=0.25)
+        patient = options(server, retries=0, timeout=1.0 if fault.seconds else 30.0)
         lost, _, done = ask(patient, *[request()] * 3)
     assert lost.finish_reason == "abort" and said in lost.problem and lost.text == ""
     assert done.text == "fine"
