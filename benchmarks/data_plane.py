@@ -15,7 +15,7 @@ Many ranks share two processes; each is called by itself and sent its own rows.
 * ``× copy``: ``ranks`` over the time of a plain copy of the bytes that ranks were sent and answered, into memory that
   was written to before. Target: at most 1.5.
 * ``× Ray``: ``ranks`` over the time that Ray alone takes: as many calls of plain actors in as many processes, each
-  given an array of as many bytes, all of which it reads, and answering with one as large.
+  given an array of as many bytes, which it reads, and answering with as many as ours.
 * ``step``: ``s/step`` over the time of the plain copy.
 
 ``--driver`` measures the same where all tokens go through the driver (``data_plane: driver``).

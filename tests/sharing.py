@@ -120,15 +120,13 @@ def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
             return group_of(_file(nodeid))
 
         def remove_node(self, node: Any) -> str | None:
-            groups = self.assigned_work[node]
-            left = [nodeid for tests in groups.values() for nodeid, done in tests.items() if not done]
-            self.assigned_work[node] = {
-                group: {nodeid: nodeid == left[0] for nodeid in tests if nodeid in left}
-                for group, tests in groups.items()
-                if any(nodeid in left[1:] for nodeid in tests)
-            }
-            super().remove_node(node)
-            return left[0] if left else None
+            groups = self.assigned_work.pop(node).values()
+            pending = [nodeid for tests in groups for nodeid, done in tests.items() if not done]
+            for nodeid in pending[1:]:  # the first is what it died of
+                self.workqueue.setdefault(self._split_scope(nodeid), {})[nodeid] = False
+            for other in self.nodes if pending[1:] else ():
+                self._reschedule(other)
+            return pending[0] if pending else None
 
         def _reschedule(self, node: Any) -> None:
             if node in self.registered_collections:

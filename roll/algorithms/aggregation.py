@@ -11,7 +11,7 @@ from typing import Literal, get_args
 import torch
 from torch import Tensor
 
-from roll.algorithms.masking import as_bool, blank, marked_rows
+from roll.algorithms.masking import blank, marked_rows, tokens_per_row
 
 Aggregation = Literal["token-mean", "seq-mean-token-sum", "seq-mean-token-mean", "seq-mean-token-sum-norm"]
 MODES: tuple[str, ...] = get_args(Aggregation)
@@ -67,7 +67,7 @@ def aggregate(
         return kept.sum() / _at_least_one(count_tokens(mask) if total_tokens is None else total_tokens)
     sums = kept.sum(1)
     if mode == "seq-mean-token-mean":
-        sums = sums / as_bool(mask).sum(1).clamp_min(1)
+        sums = sums / tokens_per_row(mask).clamp_min(1)
     elif mode == "seq-mean-token-sum-norm":
         if max_length is None or max_length <= 0:
             raise ValueError("seq-mean-token-sum-norm needs max_length > 0 (the response length of the run).")

@@ -16,15 +16,6 @@ def as_bool(mask: Tensor) -> Tensor:
     return mask if mask.dtype == torch.bool else mask != 0
 
 
-def marked_rows(mask: Tensor) -> Tensor:
-    """Return which rows of ``mask`` ``[batch, sequence]`` have a nonzero, ``[batch]`` bool.
-
-    PyTorch's own ``any`` of each row is not vectorised on processors, sixteen times slower for long rows.
-    """
-    marked = as_bool(mask)
-    return marked.view(torch.uint8).amax(1).bool() if marked.shape[1] else marked.any(1)
-
-
 def blank(values: Tensor, mask: Tensor) -> Tensor:
     """Return ``values`` with 0 where ``mask`` is 0, also where they are infinite or NaN, and no gradient there.
 
@@ -150,6 +141,14 @@ def by_slabs(function: Callable[..., Tensor], *tensors: Tensor) -> Tensor:
 def tokens_per_row(mask: Tensor) -> Tensor:
     """Return the number of tokens in each row of a mask ``[batch, sequence]``, ``[batch]`` int64."""
     return by_slabs(lambda inside: inside.sum(1), as_bool(mask))
+
+
+def marked_rows(mask: Tensor) -> Tensor:
+    """Return which rows of a mask ``[batch, sequence]`` have a token, ``[batch]`` bool.
+
+    Counted, because PyTorch's ``any`` of each row takes three times as long on processors.
+    """
+    return tokens_per_row(mask) > 0
 
 
 def slab_height(tensor: Tensor) -> int:

@@ -19,7 +19,7 @@ from roll.algorithms.losses.ratio import (
     segment_mean,
     segment_sum,
 )
-from roll.algorithms.masking import as_bool, blank
+from roll.algorithms.masking import blank, tokens_per_row
 from roll.algorithms.registry import register_loss
 
 
@@ -145,16 +145,16 @@ def opmd_pairwise(
     reached = segment_mean(per_token(advantages, mask), mask) - tau * segment_sum(difference, mask)
     away = reached - _mean_of_group(reached.detach(), mask, groups)
     square = segment_mean(blank(away.square(), mask), mask)
-    lengths = as_bool(mask).sum(1, keepdim=True).clamp_min(1)
+    lengths = tokens_per_row(mask).clamp_min(1).unsqueeze(1)
     loss = square / lengths / (2.0 * tau * (1.0 + tau))
     return blank(loss, mask), ratio_metrics(difference.detach(), mask)
 
 
 def _mean_of_group(per_row: Tensor, mask: Tensor, groups: Tensor) -> Tensor:
     """Return the mean over the group's rows that have a token of what all tokens of a row share, ``[batch, 1]``."""
-    inside = as_bool(mask)
-    counted = inside.any(1).to(per_row.dtype)
-    values = per_row.sum(1) / inside.sum(1).clamp_min(1)
+    lengths = tokens_per_row(mask)
+    counted = (lengths > 0).to(per_row.dtype)
+    values = per_row.sum(1) / lengths.clamp_min(1)
     _, numbers = torch.unique(groups, return_inverse=True)
     sums, counts = (torch.zeros(len(groups), dtype=per_row.dtype, device=per_row.device) for _ in range(2))
     sums.index_add_(0, numbers, values * counted)
