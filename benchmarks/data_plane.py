@@ -92,12 +92,16 @@ class Ranks:
 
     def __init__(self) -> None:
         self._bytes = [0, 0, 0]
+        self._zeros = torch.zeros(0)  # such memory costs more to get than to send
         self._asked: list[tuple[float, float]] = []
 
     def compute_log_probs(self, batch: TensorDict) -> torch.Tensor:
         """Return zeros for the rows of one rank."""
         self._bytes[0] += self._read(batch)
-        zeros = torch.zeros(batch["input_ids"].shape)
+        rows, width = batch["input_ids"].shape
+        if self._zeros.numel() < rows * width:
+            self._zeros = torch.zeros(rows * width)
+        zeros = self._zeros[: rows * width].view(rows, width)
         self._bytes[1] += zeros.nbytes
         return zeros
 
@@ -127,10 +131,15 @@ class Ranks:
 class PlainRanks:
     """What is moved by Ray alone."""
 
+    def __init__(self) -> None:
+        self._zeros = np.zeros(0, np.uint8)
+
     def answer(self, sent: NDArray[np.uint8], back: int) -> NDArray[np.uint8]:
         """Read bytes, and return as many zeros as are wanted."""
         sent[:: os.sysconf("SC_PAGE_SIZE")].sum()
-        return np.zeros(back, np.uint8)
+        if len(self._zeros) < back:
+            self._zeros = np.zeros(back, np.uint8)
+        return self._zeros[:back]
 
 
 class ManyRanks:
@@ -182,7 +191,8 @@ class Counted:
         pack, unpack = ray_group.pack, ray_group.unpack
 
         def counted(packed: Any) -> Any:
-            self.bytes += len(packed.data) + sum(memoryview(buffer).nbytes for buffer in packed.buffers)
+            lent = 0 if packed.loan is None else packed.loan.size
+            self.bytes += len(packed.data) + sum(memoryview(buffer).nbytes for buffer in packed.buffers) + lent
             return packed
 
         ray_group.pack = lambda value: counted(pack(value))

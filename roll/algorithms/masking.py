@@ -143,12 +143,24 @@ def tokens_per_row(mask: Tensor) -> Tensor:
     return by_slabs(lambda inside: inside.sum(1), as_bool(mask))
 
 
-def marked_rows(mask: Tensor) -> Tensor:
+def marked_rows(mask: Tensor, values: Tensor | None = None) -> Tensor:
     """Return which rows of a mask ``[batch, sequence]`` have a token, ``[batch]`` bool.
 
     Counted, because PyTorch's ``any`` of each row takes three times as long on processors.
+
+    Args:
+        mask: Nonzero on the tokens that count.
+        values: ``[batch, sequence]``; tokens where it is 0 do not count.
     """
-    return tokens_per_row(mask) > 0
+    if values is None:
+        return tokens_per_row(mask) > 0
+    return by_slabs(lambda inside, value: (_nonzero(value) & inside).sum(1), as_bool(mask), values) > 0
+
+
+def _nonzero(values: Tensor) -> Tensor:
+    # On processors NumPy compares several numbers at once, PyTorch does not.
+    plain = values.device.type == "cpu" and values.dtype in (torch.float32, torch.float64)
+    return torch.from_numpy(values.detach().numpy() != 0) if plain else values != 0
 
 
 def slab_height(tensor: Tensor) -> int:

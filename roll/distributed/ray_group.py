@@ -21,11 +21,12 @@ from ray.util.scheduling_strategies import PlacementGroupSchedulingStrategy
 from roll.distributed.call_watch import CallWatch
 from roll.distributed.context import WorkerContext
 from roll.distributed.errors import WorkerCallError, WorkerDiedError, WorkerTimeoutError
+from roll.distributed.lent_memory import LENDER, LoanError, Neighbour
 from roll.distributed.local import require_one_per_worker
 from roll.distributed.placement import CPUS_PER_WORKER, RolePlan
 from roll.distributed.ray_host import AsyncHost, DriverPlace, Failure, Home, Host
 from roll.distributed.ray_post import Post, SilentWorkerError
-from roll.distributed.transport import pack, unpack
+from roll.distributed.transport import Packed, pack, unpack
 from roll.distributed.worker_group import WorkerSpec, gather_by
 
 CLOSE_TIMEOUT = 30.0
@@ -77,6 +78,7 @@ class RayCalls:
         self._posts: dict[int, Post] = {}
         self._homes: dict[int, Home] = {}
         self._given_up: set[int] = set()
+        self._far: set[int] = set()
         self._watch: CallWatch | None = None
 
     def __getstate__(self) -> dict[str, Any]:
@@ -136,8 +138,30 @@ class RayCalls:
             return await gather_by(calls, role=self.role, who=who, what=method, timeout=limit)
 
     async def _call(self, rank: int, method: str, packed: Any) -> Any:
+        near = self._near(rank)
+        if near is None:
+            return await self._call_with(rank, method, packed, None)
+        sent = packed.lent(near) if isinstance(packed, Packed) else packed
+        try:
+            return await self._call_with(rank, method, sent, Neighbour.here())
+        except LoanError:
+            # The worker may not open memory of this process, and has not begun: everything goes by Ray from here on.
+            self._far.add(rank)
+            return await self._call_with(rank, method, packed, None)
+        except BaseException:
+            if isinstance(sent, Packed) and sent.loan is not None:
+                LENDER.recall(sent.loan)
+            raise
+
+    def _near(self, rank: int) -> Neighbour | None:
+        """Return the process of a worker that can open memory of this one, and the other way round."""
+        home = self._homes.get(rank)
+        neighbour = None if home is None or rank in self._far else home.neighbour
+        return neighbour if neighbour is not None and neighbour.is_near else None
+
+    async def _call_with(self, rank: int, method: str, packed: Any, caller: Neighbour | None) -> Any:
         actor, described = self._actor(rank), self.describe(rank)
-        running = actor.call.options(name=f"{self.role}-{rank}.{method}").remote(method, packed)
+        running = actor.call.options(name=f"{self.role}-{rank}.{method}").remote(method, packed, caller)
         try:
             answer = await running
         except asyncio.CancelledError:
@@ -176,7 +200,10 @@ class RayCalls:
     def _opened(self, answer: Any, rank: int, method: str) -> Any:
         if isinstance(answer, Failure):
             raise answer.exception(f"{self.role} {self.describe(rank)}", method)
-        return None if answer is None else unpack(answer)
+        try:
+            return None if answer is None else unpack(answer)
+        except LoanError as error:
+            raise WorkerCallError(type(error).__name__, str(error)) from error
 
     def _actor(self, rank: int) -> Any:
         if rank not in self._actors:

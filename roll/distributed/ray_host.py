@@ -14,7 +14,7 @@ from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, Final
 
 import ray
 from ray import cloudpickle
@@ -24,6 +24,7 @@ from roll.common.proxies import ask_this_machine_itself
 from roll.config.process import settle_collector
 from roll.distributed.context import WorkerContext, entered
 from roll.distributed.errors import WorkerCallError, WorkerError
+from roll.distributed.lent_memory import Neighbour
 from roll.distributed.profiling import profiled_here
 from roll.distributed.ray_post import Answer, Letter, Mailroom
 from roll.distributed.transport import Packed, pack, unpack
@@ -37,11 +38,13 @@ class Home:
         pid: Its process.
         address: Its machine.
         port: A port that was free there a moment ago.
+        neighbour: The process, for those that share memory with it.
     """
 
     pid: int
     address: str
     port: int
+    neighbour: Neighbour | None
 
 
 def _free_port() -> int:
@@ -119,6 +122,15 @@ class Failure:
         return error
 
 
+_FETCHED: Final = 3600.0
+"""Seconds after which the answer to a call that was given up is known to be wanted by nobody."""
+
+
+def _answer(value: Any, caller: Neighbour | None) -> Packed:
+    packed = pack(value)
+    return packed if caller is None else packed.lent(caller, _FETCHED)
+
+
 class _Host:
     """What both kinds of host do."""
 
@@ -132,7 +144,7 @@ class _Host:
 
     def home(self) -> Home:
         """Return where this actor lives."""
-        return Home(os.getpid(), ray.util.get_node_ip_address(), _free_port())
+        return Home(os.getpid(), ray.util.get_node_ip_address(), _free_port(), Neighbour.here())
 
     def _make(self, spec: bytes, driver: DriverPlace, environment: dict[str, str]) -> None:
         """Make the worker. Its class is unpickled last, since its modules may read what is set before."""
@@ -162,11 +174,17 @@ class Host(_Host):
                 return Failure.of(error)
             return None
 
-    def call(self, method: str, args: Packed) -> Packed | Failure:
-        """Call a method of the worker."""
+    def call(self, method: str, args: Packed, caller: Neighbour | None = None) -> Packed | Failure:
+        """Call a method of the worker.
+
+        Args:
+            method: Its name.
+            args: Its arguments.
+            caller: Who can open memory of this process for the answer.
+        """
         with entered(self._context):
             try:
-                return pack(self._function(method)(*unpack(args)))
+                return _answer(self._function(method)(*unpack(args)), caller)
             except Exception as error:
                 return Failure.of(error)
 
@@ -202,13 +220,13 @@ class AsyncHost(_Host):
             finally:
                 self._made.set()
 
-    async def call(self, method: str, args: Packed) -> Packed | Failure:
-        """Call a method of the worker; a call that comes early waits until the worker is made."""
+    async def call(self, method: str, args: Packed, caller: Neighbour | None = None) -> Packed | Failure:
+        """Call a method of the worker, as :meth:`Host.call`; one that comes early waits until the worker is made."""
         await self._made.wait()
         with entered(self._context):
             try:
                 result = self._function(method)(*unpack(args))
-                return pack(await result if inspect.isawaitable(result) else result)
+                return _answer(await result if inspect.isawaitable(result) else result, caller)
             except Exception as error:
                 return Failure.of(error)
 

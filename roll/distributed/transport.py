@@ -10,6 +10,8 @@ from typing import TYPE_CHECKING, Any
 
 from ray import cloudpickle
 
+from roll.distributed.lent_memory import LENDER, Loan, Neighbour
+
 if TYPE_CHECKING:
     import numpy as np
     import torch
@@ -22,10 +24,22 @@ class Packed:
     Attributes:
         data: The pickle, without the memory of arrays and tensors.
         buffers: That memory. Ray stores it apart and gives readers on the same machine a read-only view.
+        loan: Where the memory lies, if its only reader opens it without Ray; ``buffers`` is empty then.
     """
 
     data: bytes
     buffers: list[Any]
+    loan: Loan | None = None
+
+    def lent(self, reader: Neighbour, within: float = float("inf")) -> Packed:
+        """Return the same with its memory lent to its only reader, where that is worth it.
+
+        Args:
+            reader: A process that is near.
+            within: Seconds after which it will not read it any more.
+        """
+        loan = LENDER.lend(self.buffers, reader, within)
+        return self if loan is None else Packed(self.data, [], loan)
 
 
 def pack(value: Any) -> Packed:
@@ -44,8 +58,12 @@ def pack(value: Any) -> Packed:
 
 
 def unpack(packed: Packed) -> Any:
-    """Return the value; its tensors are views of ``packed``'s memory, so nobody may write into them."""
-    return pickle.loads(packed.data, buffers=packed.buffers)
+    """Return the value; its tensors are views of ``packed``'s memory, so nobody may write into them.
+
+    Raises:
+        LoanError: If that memory was lent, and cannot be opened here.
+    """
+    return pickle.loads(packed.data, buffers=packed.buffers if packed.loan is None else packed.loan.open())
 
 
 class _Pickler(cloudpickle.Pickler):

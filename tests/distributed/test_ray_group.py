@@ -10,6 +10,7 @@ import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 from contextlib import asynccontextmanager
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -19,6 +20,7 @@ from worker_examples import Client, Rank, Refused, Service, Worker
 
 from roll.config import AgenticConfig
 from roll.distributed import WorkerCallError, WorkerDiedError, WorkerGroup, WorkerSpec, WorkerTimeoutError
+from roll.distributed.lent_memory import Lender, Loan
 from roll.distributed.sharding import shard
 
 ray = pytest.importorskip("ray")
@@ -317,6 +319,52 @@ def test_batches_arrive_as_they_were_and_are_not_copied(pair: WorkerGroup) -> No
         assert await pair.all("copied", np.zeros(1_000_000)) == [False, False]
 
     asyncio.run(play())
+
+
+LARGE = 300_000
+
+
+def large(value: float) -> np.ndarray:
+    return np.full(LARGE, value)
+
+
+@pytest.fixture
+def lent(monkeypatch: pytest.MonkeyPatch) -> list[Loan]:
+    """What this process lends."""
+    loans: list[Loan] = []
+
+    def noted(lender: Lender, *args: Any) -> Loan | None:
+        loan = lend(lender, *args)
+        loans.extend([] if loan is None else [loan])
+        return loan
+
+    lend = Lender.lend
+    monkeypatch.setattr(Lender, "lend", noted)
+    return loans
+
+
+def test_large_values_are_lent_and_what_a_worker_keeps_is_not_written_to(pair: WorkerGroup, lent: list[Loan]) -> None:
+    asyncio.run(pair.each("keep", [(large(1.5),), (large(2.5),)]))
+    assert len(lent) == 2
+    for round_ in range(4):
+        answers = asyncio.run(pair.each("echo", [(large(round_),), (large(-round_),)]))
+        assert [answer.mean() for answer in answers] == [round_, -round_]
+        assert not any(answer.flags.writeable or answer.flags.owndata for answer in answers)
+    assert len({loan.inode for loan in lent}) <= 2 + 4, "what came back is lent again"
+    first = asyncio.run(pair.all("what_was_kept"))
+    asyncio.run(pair.each("echo", [(large(7),), (large(8),)]))
+    assert [kept.mean() for kept in first] == [1.5, 2.5], "nor is what the caller keeps"
+
+
+def test_a_worker_that_cannot_open_lent_memory_is_sent_things_by_ray(
+    pair: WorkerGroup, lent: list[Loan], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    calls = pair.calls()
+    monkeypatch.setattr(Loan, "__reduce__", lambda loan: (Loan, (loan.pid, loan.descriptor, 1, loan.size, loan.spans)))
+    for _ in range(3):
+        answers = asyncio.run(calls.each("echo", [(large(1.5),), (large(2.5),)]))
+        assert [answer.mean() for answer in answers] == [1.5, 2.5]
+    assert len(lent) == 2, "each worker was tried once"
 
 
 def test_scalars_and_empty_tensors_travel(pair: WorkerGroup) -> None:

@@ -62,6 +62,12 @@ class Worker:
     def echo(self, value: Any) -> Any:
         return value
 
+    def keep(self, value: Any) -> None:
+        self.kept = value
+
+    def what_was_kept(self) -> Any:
+        return self.kept
+
     def refuse(self, rank: int, what: str) -> str:
         if worker_context().rank == rank:
             raise Refused(what)

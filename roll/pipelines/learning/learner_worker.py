@@ -205,9 +205,13 @@ class LearnerWorker:
         learner = self._learner
         if learner.experts is not None and experts is not None:
             learner.experts.restore(experts)
-        with _noted() as words:
-            metrics = await learner.update(self._taken, step)
-        learner.keep(self._taken, step)
+        # Written while the trainers work; what experts wrote joins the batch meanwhile, and is not kept.
+        kept = asyncio.create_task(asyncio.to_thread(learner.keep, replace(self._taken), step))
+        try:
+            with _noted() as words:
+                metrics = await learner.update(self._taken, step)
+        finally:
+            await kept
         self._batch = None
         return metrics, None if learner.experts is None else learner.experts.state(), words
 

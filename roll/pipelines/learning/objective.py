@@ -10,10 +10,10 @@ import torch
 from tensordict import TensorDict
 from torch import Tensor
 
-from roll.algorithms.aggregation import aggregate, count_sequences, count_tokens
+from roll.algorithms.aggregation import aggregate
 from roll.algorithms.kl import bias_correction, kl_penalty
 from roll.algorithms.losses import compute, expert_mixture, prepare
-from roll.algorithms.masking import marked_rows
+from roll.algorithms.masking import marked_rows, tokens_per_row
 from roll.algorithms.registry import LOSSES
 from roll.config import RLConfig
 from roll.pipelines.learning.algorithm_options import loss_options
@@ -111,11 +111,11 @@ class PolicyObjective:
 
     def totals(self, batch: TensorDict) -> BatchTotals:
         """Count trained tokens and sequences of the whole batch."""
-        mask = loss_mask(batch)
-        rows = self.contributing_rows(batch)
-        sampled = _sampled(mask, batch)
-        measured = sampled if rows is None else sampled[rows]
-        return BatchTotals(count_tokens(mask), count_sequences(mask), measured_tokens=count_tokens(measured))
+        rows, written = self.contributing_rows(batch), batch.get(EXPERT, None)
+        trained = tokens_per_row(loss_mask(batch))
+        measured = trained if rows is None else trained * rows
+        measured = measured if written is None else measured * ~written
+        return BatchTotals(int(trained.sum()), int((trained > 0).sum()), measured_tokens=int(measured.sum()))
 
     def contributing_rows(self, batch: TensorDict) -> Tensor | None:
         """Return the rows that the loss sees; where the advantage is all that can make a gradient, those that have one.
@@ -128,7 +128,7 @@ class PolicyObjective:
         if other_terms or self.policy_loss not in PROPORTIONAL_LOSSES:
             rows = marked_rows(mask)
             return None if bool(rows.all()) else rows
-        return marked_rows((batch["advantages"] != 0) & mask)
+        return marked_rows(mask, batch["advantages"])
 
     def __call__(
         self, log_probs: Tensor, entropy: Tensor | None, batch: TensorDict, totals: BatchTotals
