@@ -191,7 +191,8 @@ import json, mlflow, sys
 mlflow.set_tracking_uri(sys.argv[1])
 traces = mlflow.search_traces(locations=["0"], max_results=500, return_type="list")
 spans = [[(s.span_id, s.parent_id, s.name, s.start_time_ns, s.end_time_ns) for s in t.data.spans] for t in traces]
-json.dump(spans, sys.stdout)
+about = [{s.name: [s.span_type, s.attributes.get("tokens")] for s in t.data.spans} for t in traces]
+json.dump([spans, [[t.info.token_usage, each] for t, each in zip(traces, about)]], sys.stdout)
 """
 
 
@@ -199,7 +200,12 @@ def test_mlflow_takes_the_traces_of_all_episodes_as_a_collector_of_opentelemetry
     words = [SERVICES / "bin" / "python", "-c", TRACES, mlflow]
     found = subprocess.run(words, capture_output=True, text=True, timeout=120)
     assert found.returncode == 0, found.stderr
-    traces = [spans for spans in json.loads(found.stdout) if any(name == "trajectory" for _, _, name, _, _ in spans)]
+    everything, described = json.loads(found.stdout)
+    played = [(usage, about) for usage, about in described if "turn 1" in about]
+    assert {(about["trajectory"][0], about["generate"][0]) for _, about in played} == {("AGENT", "CHAT_MODEL")}
+    assert [usage["output_tokens"] for usage, _ in played] == [about["trajectory"][1] for _, about in played]
+    assert all(usage["input_tokens"] > usage["output_tokens"] > 0 for usage, _ in played)
+    traces = [spans for spans in everything if any(name == "trajectory" for _, _, name, _, _ in spans)]
     assert len(traces) == 8 * STEPS
     traces = [spans for spans in traces if any(name == "turn 1" for _, _, name, _, _ in spans)]
     assert len(traces) == 4 * STEPS, "half of them broke before it"

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Final
 
 from roll.tracking.traces import Span, Traces, span_id, trace_id
+from roll.tracking.traces.spans import Attribute
 from roll.trajectories.model import Trajectory, TrajectoryGroup, Turn
 
 _NAMES: Final = {
@@ -18,6 +19,15 @@ _NAMES: Final = {
     "reward": "grade",
 }
 """Phases of a turn in the order in which it has them, and what their spans are called."""
+
+_OPERATION: Final = "gen_ai.operation.name"
+_READ: Final = "gen_ai.usage.input_tokens"
+_WRITTEN: Final = "gen_ai.usage.output_tokens"
+"""Names of OpenTelemetry's conventions for generative models, which collectors know: agents, models, tools, and tokens
+that were read and written.
+
+Source: https://opentelemetry.io/docs/specs/semconv/gen-ai/.
+"""
 
 
 def trace_of(trajectory: Trajectory) -> int:
@@ -35,6 +45,8 @@ def sampled_spans(trajectory: Trajectory) -> Iterator[Span]:
     trace = trace_of(trajectory)
     whole, end = span_id(trace, "trajectory"), ended(trajectory)
     known = {
+        _OPERATION: "invoke_agent",
+        "gen_ai.agent.name": trajectory.tag,
         "tag": trajectory.tag,
         "group": trajectory.group_id,
         "episode": trajectory.episode,
@@ -48,18 +60,26 @@ def sampled_spans(trajectory: Trajectory) -> Iterator[Span]:
     first = trajectory.turns[0].began if trajectory.turns else end
     if first > trajectory.began:
         yield Span(trace, span_id(trace, "reset"), "reset", trajectory.began, first, whole)
+    read = 0
     for number, turn in enumerate(trajectory.turns, start=1):
-        yield from _turn_spans(trace, whole, number, turn)
+        read = len(turn.prompt_ids) + (0 if turn.starts_sample else read)
+        yield from _turn_spans(trace, whole, number, turn, read)
+        read += len(turn.completion_ids)
 
 
-def _turn_spans(trace: int, whole: int, number: int, turn: Turn) -> Iterator[Span]:
+def _turn_spans(trace: int, whole: int, number: int, turn: Turn, read: int) -> Iterator[Span]:
     inside, phases = span_id(trace, number), _phases(turn)
     oldest, newest = turn.policy_version
     known = {"turn": number, "tokens": len(turn.completion_ids), "oldest_version": oldest, "newest_version": newest}
     yield Span(trace, inside, f"turn {number}", turn.began, phases[-1][2], whole, known)
+    conventional: dict[str, Mapping[str, Attribute]] = {
+        "generate": {_OPERATION: "chat", _READ: read, _WRITTEN: len(turn.completion_ids)},
+        "tool": {_OPERATION: "execute_tool"},
+    }
     for phase, begun, until in phases:
         if until > begun:
-            yield Span(trace, span_id(trace, number, phase), _NAMES.get(phase, phase), begun, until, inside)
+            name, part = _NAMES.get(phase, phase), span_id(trace, number, phase)
+            yield Span(trace, part, name, begun, until, inside, conventional.get(phase, {}))
 
 
 def _phases(turn: Turn) -> list[tuple[str, float, float]]:

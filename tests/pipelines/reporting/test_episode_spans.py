@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import replace
 
+import pytest
+
 from roll.pipelines.reporting.episode_spans import EpisodeTraces, ended, sampled_spans, trace_of
 from roll.tracking.traces import Span, Traces
 from roll.trajectories.model import Status, Trajectory, TrajectoryGroup, Turn
@@ -55,9 +57,28 @@ def test_each_phase_has_its_time_within_its_turn() -> None:
     parents = {span.name: by_number[span.parent].name for span in spans if span.parent is not None}
     assert parents["tool"] == "turn 2" and parents["turn 2"] == parents["reset"] == "trajectory"
     assert spans[0].attributes == {
+        "gen_ai.operation.name": "invoke_agent", "gen_ai.agent.name": "tag",
         "tag": "tag", "group": "train-0000003", "episode": 1, "status": "completed", "turns": 2, "tokens": 3,
         "score": 1.0,
     }  # fmt: skip
+
+
+def test_collectors_are_told_what_models_read_and_wrote_by_the_names_that_they_know() -> None:
+    third = replace(TURNS[1], prompt_ids=[1, 2, 3, 4, 5], starts_sample=True)
+    spans = sampled_spans(replace(EPISODE, turns=[*TURNS, third]))
+    told = [span for span in spans if "chat" in span.attributes.values()]
+    assert [span.name for span in told] == ["generate"] * 3
+    assert [span.attributes["gen_ai.usage.input_tokens"] for span in told] == [1, 4, 5]
+    assert [span.attributes["gen_ai.usage.output_tokens"] for span in told] == [2, 1, 1]
+    names = [name for span in sampled_spans(EPISODE) for name in span.attributes if name.startswith("gen_ai.")]
+    assert set(names) <= conventional_names(), "OpenTelemetry has these names"
+    tools = [span for span in sampled_spans(EPISODE) if span.name == "tool"]
+    assert [span.attributes for span in tools] == [{"gen_ai.operation.name": "execute_tool"}]
+
+
+def conventional_names() -> set[str]:
+    conventions = pytest.importorskip("opentelemetry.semconv._incubating.attributes.gen_ai_attributes")
+    return {value for value in vars(conventions).values() if isinstance(value, str)}
 
 
 def test_an_episode_that_broke_says_why_and_one_without_turns_has_no_length() -> None:
