@@ -110,7 +110,9 @@ class RunConfig(ConfigModel):
         "`.yaml`.",
     )
     seed: Annotated[int, Field(ge=0, lt=2**63)] = Field(42, description="Seed of everything random.")
-    deterministic: bool = Field(True, description="The same seed gives the same run, bit for bit.")
+    deterministic: bool = Field(
+        True, description="The same seed gives the same run, bit for bit; with `cluster: ray` to 1e-5."
+    )
     output_dir: ConfigPath = Field(OUTPUT, description="Folder of everything that a run writes.")
     logging_dir: ConfigPath | None = Field(None, description="Folder of logs. null: `output_dir`/logs.")
     render_save_dir: ConfigPath | None = Field(
