@@ -146,12 +146,14 @@ class _Segment:
     Attributes:
         descriptor: Of the file.
         bytes: The memory, ``[size]``.
+        loan: The newest.
         reader: Who has it.
         until: When it is taken for lost by a reader that never opened it.
     """
 
     descriptor: int
     bytes: NDArray[np.uint8]
+    loan: Loan | None = None
     reader: int = 0
     until: float = 0.0
 
@@ -237,15 +239,16 @@ class Lender:
             if segment is None:
                 return None
             segment.write(spans, raw)
+            inode = os.fstat(segment.descriptor).st_ino
+            segment.loan = Loan(os.getpid(), segment.descriptor, inode, len(segment.bytes), spans)
             segment.bytes[0], segment.reader, segment.until = _LENT, reader.pid, time.monotonic() + within
             self._away.append(segment)
-        inode = os.fstat(segment.descriptor).st_ino
-        return Loan(os.getpid(), segment.descriptor, inode, len(segment.bytes), spans)
+            return segment.loan
 
     def recall(self, loan: Loan) -> None:
         """Take back what a reader may not have opened, and never will; one that has it open keeps it."""
         with self._lock:
-            for segment in [each for each in self._away if each.descriptor == loan.descriptor]:
+            for segment in [each for each in self._away if each.loan is loan]:  # its memory may be lent again already
                 self._away.remove(segment)
                 segment.close()
 

@@ -21,7 +21,7 @@ from ray import cloudpickle
 
 from roll.common.ending import end_quickly
 from roll.common.proxies import ask_this_machine_itself
-from roll.config.process import settle_collector
+from roll.config.process import settle_allocator, settle_collector
 from roll.distributed.context import WorkerContext, entered
 from roll.distributed.errors import WorkerCallError, WorkerError
 from roll.distributed.lent_memory import Neighbour
@@ -150,6 +150,7 @@ class _Host:
         """Make the worker. Its class is unpickled last, since its modules may read what is set before."""
         os.environ.update(environment)
         ask_this_machine_itself()
+        settle_allocator()
         driver.enter()
         cls, args, kwargs = pickle.loads(spec)
         self._worker = cls(*args, **kwargs)

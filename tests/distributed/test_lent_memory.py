@@ -91,6 +91,15 @@ def test_what_is_taken_back_from_who_has_it_open_stays_theirs(lender: Lender) ->
     assert bytes(held[:3]) == b"\x01\x01\x01"
 
 
+def test_a_call_that_fails_late_takes_back_no_other_loan(lender: Lender) -> None:
+    first = lend(lender, filled(1))
+    first.open()  # read, and given back
+    second = lend(lender, filled(2))
+    assert second.inode == first.inode
+    lender.recall(first)
+    assert second.open()[0][0] == 2
+
+
 def test_an_answer_that_nobody_fetches_is_given_up(lender: Lender) -> None:
     assert HERE is not None
     for _ in range(5):
