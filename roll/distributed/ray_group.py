@@ -144,14 +144,14 @@ class RayCalls:
         sent = packed.lent(near) if isinstance(packed, Packed) else packed
         try:
             return await self._call_with(rank, method, sent, Neighbour.here())
-        except LoanError:
-            # The worker may not open memory of this process, and has not begun: everything goes by Ray from here on.
-            self._far.add(rank)
-            return await self._call_with(rank, method, packed, None)
-        except BaseException:
+        except BaseException as error:
             if isinstance(sent, Packed) and sent.loan is not None:
                 LENDER.recall(sent.loan)
-            raise
+            if not isinstance(error, LoanError):
+                raise
+        # The worker may not open memory of this process, and has not begun: everything goes by Ray from here on.
+        self._far.add(rank)
+        return await self._call_with(rank, method, packed, None)
 
     def _near(self, rank: int) -> Neighbour | None:
         """Return the process of a worker that can open memory of this one, and the other way round."""

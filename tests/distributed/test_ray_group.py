@@ -20,7 +20,7 @@ from worker_examples import Client, Rank, Refused, Service, Worker
 
 from roll.config import AgenticConfig
 from roll.distributed import WorkerCallError, WorkerDiedError, WorkerGroup, WorkerSpec, WorkerTimeoutError
-from roll.distributed.lent_memory import Lender, Loan
+from roll.distributed.lent_memory import LENDER, Lender, Loan
 from roll.distributed.sharding import shard
 
 ray = pytest.importorskip("ray")
@@ -365,6 +365,7 @@ def test_a_worker_that_cannot_open_lent_memory_is_sent_things_by_ray(
         answers = asyncio.run(calls.each("echo", [(large(1.5),), (large(2.5),)]))
         assert [answer.mean() for answer in answers] == [1.5, 2.5]
     assert len(lent) == 2, "each worker was tried once"
+    assert not any(segment.loan in lent for segment in LENDER._away), "and what it could not open was taken back"
 
 
 def test_scalars_and_empty_tensors_travel(pair: WorkerGroup) -> None:
